@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,10 @@ test: lint $(STAMP) ## lint, then all tests but those of tests/slow
 
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
+
+test-pure: $(STAMP) ## the end-to-end tests and the comparison with Kafka, of coordinators without a replica
+	$(PYTEST) --pure tests/e2e
+	$(BIN)/python -m tests.conformance.report --pure --random 0
 
 # The same code as in the other tests, with more seeds.
 SEEDS ?= 3

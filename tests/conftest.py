@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from embedded.broker import EmbeddedBroker
-from tests.harness import examples
+from tests.harness import examples, form
 from tests.harness.secured_broker import ClusterSecurity
 from tests.harness.shared import Owner, Remote, Server, Services
 
@@ -30,6 +30,8 @@ LONGEST_FIRST = (
     "tests/slow/test_run.py",
     "tests/slow/test_state.py",
     "tests/slow/test_endurance.py",
+    "tests/slow/test_coordinator_restart.py",
+    "tests/slow/test_replica_start.py",
     "tests/slow/test_upgrade.py",
     "tests/slow/test_pace.py",
     "tests/slow/test_gateway_identity.py",
@@ -54,6 +56,7 @@ _is_kept = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     parser.addoption("--rewrite", action="store_true", help="write the golden files anew")
+    parser.addoption("--pure", action="store_true", help="coordinators run without a replica")
     parser.addoption(
         "--secured",
         action="store_true",
@@ -78,6 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Set what tests read while they are imported, and get ready to share services."""
     examples.factor = config.getoption("examples")
+    form.has_replica = not config.getoption("pure")
     # A shell starts its background jobs with SIGINT ignored, and what tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,10 +128,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             shutil.rmtree(config.stash[_folder], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark the properties, so that `-m examples` finds all tests of random
-    cases.
+    cases. Without a replica, leave out what cannot differ by that.
     """
+    if config.getoption("pure"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("one_form")])
+        items[:] = [item for item in items if not item.get_closest_marker("one_form")]
     assert all((ROOT / file).exists() for file in LONGEST_FIRST), "a file has another name"
     items.sort(key=_place)
     for item in items:

@@ -16,6 +16,7 @@ from tests.conformance.random_scripts import random_case
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
 from tests.conformance.servers import SECURED, SETTINGS, Played, Servers, running
+from tests.harness import form
 
 RANDOM_SCRIPTS = 60
 # So often a case that differs is played again.
@@ -184,8 +185,10 @@ def main() -> None:
     """Play all cases. Exits with 1 on an unkept difference, and on a kept one that did not occur."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--random", type=int, default=RANDOM_SCRIPTS, help="random scripts: the seeds below")
+    parser.add_argument("--pure", action="store_true", help="the coordinator runs without a replica")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
     given = parser.parse_args()
+    form.has_replica = not given.pure
     played = play_all(given.random)
     if given.write:
         _REPORT.write_text(report(played))

@@ -23,7 +23,7 @@ from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
-from streaming.service.coordinator import Options
+from streaming.service.options import Options
 from tests.conformance.acls import (
     PASSWORD,
     REFRESH_S,
@@ -37,7 +37,7 @@ from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.script import Case
 from tests.conformance.told import TOPICS, Told
-from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
+from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic, settle
 from tests.harness.transactions import TV1, Producer, Wire
 from tests.harness.users_listener import users_file, users_listener
 
@@ -152,6 +152,7 @@ class Servers:
 
     def _rules(self, prefixes: Sequence[str]) -> dict[str, frozenset[str]]:
         """Return the rows of docs/rules.md that our answers and history name, by the case's prefix."""
+        settle(ClientConfig(str(self.admin)), self.layout)
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
             for record in read_topic(ClientConfig(str(self.admin)), topic):

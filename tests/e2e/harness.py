@@ -16,10 +16,12 @@ import click
 import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
-from clients.coordinator_client import CoordinatorClient
+from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.views_barrier import wait_for_views
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN, CommittedOffset
+from records.early_answers import is_by_query, that_count
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -28,8 +30,10 @@ from state.kafka.history import HistoryEntry
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.status import Phase, read_status
+from tests.harness.form import formed
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
@@ -62,6 +66,16 @@ def read_topic(servers: ClientConfig, topic: str) -> list[ConsumerRecord]:
         return list(reader.read_all(topic))
 
 
+def read_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:
+    """The records of the responses topic that count, early answers and the query's."""
+    return list(that_count(read_topic(client_config, layout.responses_topic)))
+
+
+def querys_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:
+    """The records of the responses topic that the query wrote."""
+    return [r for r in read_topic(client_config, layout.responses_topic) if is_by_query(r.headers)]
+
+
 def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
     """(partition, claimed ms, append time in ms) of each clock record."""
     return [
@@ -74,7 +88,7 @@ def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
 @contextmanager
 def coordinating(options: Options) -> Iterator[Coordinator]:
     """A coordinator that is ready."""
-    with Coordinator(options) as coordinator:
+    with Coordinator(formed(options)) as coordinator:
         assert coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), coordinator.status.current
         yield coordinator
 
@@ -145,8 +159,22 @@ def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: 
     return member
 
 
-def history_of(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[HistoryEntry]:
-    """A group's entries on the events topic, in the order they stand there."""
+def settle(servers: ClientConfig, layout: TopicLayout) -> None:
+    """Wait until the coordinator has written to the topics what clients were answered before this call."""
+    prefix = layout.requests_topic.removesuffix("-requests")
+    with CoordinatorClient(servers, layout_on(servers, prefix), client_id="settle") as client:
+        wait_for_views(client)
+
+
+def history_of(
+    servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
+) -> list[HistoryEntry]:
+    """A group's entries on the events topic, in the order they stand there.
+
+    With `settled`, here and below, it has everything that clients were answered. The coordinator must run.
+    """
+    if settled:
+        settle(servers, layout)
     decoded = [
         decode_entry(record.value)
         for record in read_topic(servers, layout.events_topic)
@@ -171,18 +199,34 @@ def topic_id_of(servers: ClientConfig, topic: str) -> str:
         admin.close()
 
 
-def offset_records(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[CommittedOffset]:
+def offset_records(
+    servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
+) -> list[CommittedOffset]:
     """A group's committed offsets as the offsets topic has them: the last record of each key."""
+    if settled:
+        settle(servers, layout)
     last = {record.key: record.value for record in read_topic(servers, layout.offsets_topic)}
     values = [value for key, value in last.items() if value is not None and json.loads(key)[0] == group_id]
     return [msgspec.json.decode(value, type=CommittedOffset) for value in values]
 
 
-def snapshots_of(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[GroupSnapshot]:
+def snapshots_of(
+    servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
+) -> list[GroupSnapshot]:
     """A group's records on the groups topic, the latest last."""
+    if settled:
+        settle(servers, layout)
     records = read_topic(servers, layout.groups_topic)
-    decoded = [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]
+    values = [record.value for record in records if record.key == group_id.encode()]
+    decoded = [decode_snapshot(value) for value in values if value is not None]
     return [view for view in decoded if view is not None]
+
+
+def pending_of(
+    servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = False
+) -> list[str]:
+    """The pending members of a group's latest view."""
+    return snapshots_of(servers, layout, group_id, settled=settled)[-1].pending_members
 
 
 def child_pids(pid: int) -> list[int]:

@@ -9,6 +9,7 @@ import msgspec
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import decode_request, request_id
+from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.layout import TopicLayout
 from records.pack import is_pack, pack, unpack
 from records.reader import TopicReader
@@ -55,18 +56,35 @@ class OtherSide:
             assert time.monotonic() < give_up_s, "no such request came"
             self._poll()
 
-    def answer(self, asked: PendingRequest, response: type[AnyResponse], **fields: object) -> None:
-        """Answer a request, error code 0 unless `fields` say otherwise."""
-        self.write(asked.request.reply_partition, _encoded(asked, response, fields))
+    def answer(
+        self,
+        asked: PendingRequest,
+        response: type[AnyResponse],
+        *,
+        early: ReplicaId | None = None,
+        **fields: object,
+    ) -> None:
+        """Answer a request, error code 0 unless `fields` say otherwise. With `early` as this replica."""
+        headers = [] if early is None else early_headers(early, int(asked.at_s * 1000))
+        self.write(asked.request.reply_partition, _encoded(asked, response, fields), headers)
 
     def answer_packed(self, several: Sequence[PendingRequest], response: type[AnyResponse]) -> None:
         """Answer requests of one client in one record."""
         (reply_partition,) = {asked.request.reply_partition for asked in several}
         self.write(reply_partition, pack(_encoded(asked, response, {}) for asked in several))
 
-    def write(self, reply_partition: int, value: bytes) -> None:
+    def mark(self, reply_partition: int, first: ReplicaId) -> None:
+        """Append a marker: replicas before `first` are replaced."""
+        self.write(reply_partition, None, marker_headers(first))
+
+    def write(
+        self, reply_partition: int, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
         """Put any bytes on the responses topic."""
-        self._producer.send(self._layout.responses_topic, value=value, partition=reply_partition).get(30)
+        # An empty key, because kafka-python refuses a record that has neither key nor value.
+        self._producer.send(
+            self._layout.responses_topic, value, b"", partition=reply_partition, headers=list(headers)
+        ).get(30)
 
     def _poll(self) -> None:
         for record in self._requests.poll(timeout_ms=200):

@@ -10,6 +10,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from embedded.broker import EmbeddedBroker
+from records.early_answers import ReplicaId
 from records.layout import TopicLayout
 from records.pack import NO_PACKS, pack_key, slot_of
 from records.partitioner import partition_of
@@ -19,9 +20,10 @@ from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGro
 from state.messages import ErrorResponse
 from tests.e2e.other_side import OtherSide
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PATIENCE_S = 30.0
+REPLICA = ReplicaId(3, 1)
 _prefixes = (f"client-{number}" for number in count())
 
 
@@ -117,6 +119,53 @@ def test_a_coordinator_that_reads_no_packs_gets_the_requests_again_one_by_one(
         assert (single.key, "#" in single.id) == (single.request.group_id.encode(), False)
         other_side.answer(single, HeartbeatResponse)
     assert {future.result(PATIENCE_S).error_code for future in futures} == {ErrorCode.NONE}
+
+
+def test_a_refusal_that_stands_there_twice_makes_no_request_twice(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
+    refusal: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST, "error_message": NO_PACKS}
+    future = beat(client)
+    packed = other_side.next()
+    other_side.answer(packed, ErrorResponse, early=REPLICA, **refusal)
+    single = other_side.next()
+    other_side.answer(packed, ErrorResponse, **refusal)
+    other_side.answer(single, HeartbeatResponse)
+    assert future.result(PATIENCE_S).error_code is ErrorCode.NONE
+    last = beat(client)
+    asked = other_side.next()
+    assert asked.request.correlation_id != single.request.correlation_id
+    other_side.answer(asked, HeartbeatResponse)
+    last.result(PATIENCE_S)
+
+
+def test_the_first_of_an_early_answer_and_the_querys_counts(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
+    first = beat(client)
+    asked = other_side.next()
+    other_side.answer(asked, HeartbeatResponse, early=REPLICA)
+    assert first.result(PATIENCE_S).error_code is ErrorCode.NONE
+    other_side.answer(asked, HeartbeatResponse)
+    last = beat(client)
+    other_side.answer(other_side.next(), HeartbeatResponse)
+    last.result(PATIENCE_S)
+    assert (client.counts.answered, client.counts.duplicates) == (2, 1)
+
+
+def test_early_answers_of_a_replaced_replica_count_for_nobody(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
+    later = ReplicaId(REPLICA.owner_epoch + 1, 0)
+    first, second = beat(client, "g"), beat(client, "h")
+    of_first, of_second = other_side.next(), other_side.next()
+    other_side.mark(client.reply_partition, later)
+    for asked in (of_first, of_second):
+        other_side.answer(asked, HeartbeatResponse, early=REPLICA, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+    other_side.answer(of_first, HeartbeatResponse)
+    other_side.answer(of_second, HeartbeatResponse, early=later)
+    for future in (first, second):
+        assert future.result(PATIENCE_S).error_code is ErrorCode.NONE
 
 
 def test_clients_that_share_a_partition_do_not_mix_up(

@@ -15,7 +15,7 @@ from state.kafka.responses import OffsetCommitResponse
 from tests.e2e.harness import new_layout, wait_until
 from tests.e2e.other_side import OtherSide, PendingRequest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PATIENCE_S = 30.0
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -1,7 +1,9 @@
 """Unmodified clients through the gateway, with a real broker and the coordinator behind it."""
 
+import gc
 import random
 import socket
+import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from gateway.wire import codec
 from gateway.wire.framing import framed
 from records import kafka_clients
 from records.client_config import ClientConfig
+from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -68,6 +71,11 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
     history = history_of(options.client_config, options.layout, group_id)
     stable = [entry for entry in history if entry.type is EntryType.STABLE]
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
+
+
+def test_garbage_collections_leave_out_what_a_gateway_has_imported(options: GatewayOptions) -> None:
+    with serving(options):
+        assert gc.get_freeze_count() > len(sys.modules)
 
 
 def test_admin_clients(gateway: str, topic: str) -> None:
@@ -181,6 +189,8 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
     with ExitStack() as stack:
         addresses = [stack.enter_context(serving(options)) for _ in range(2)]
         one, other = (Asking(stack.enter_context(connected(address))) for address in addresses)
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        wait_until(lambda: other.ask(16, 5).error_code != loading, "the gateway has read the groups topic")
         for _ in range(8):
             group_id = new_group()
             assert one.ask(8, 9, **committed_offset(group_id, topic)).topics[0].partitions[0].error_code == 0

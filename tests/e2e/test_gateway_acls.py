@@ -29,7 +29,7 @@ from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 from tests.harness.users_listener import users_file, users_listener
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PASSWORD = "not-secret"
 ANN, BOB, ROOT = "ann", "bob", "root"

@@ -29,7 +29,7 @@ from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 HOST = "127.0.0.1"
 HEARTBEAT = 12

@@ -15,6 +15,7 @@ from assignors.kafka.api import TopicPartition
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
+from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
 from records import kafka_clients
@@ -113,8 +114,8 @@ def orders(*numbers: int) -> list[TopicPartition]:
 
 
 def commit(client: CoordinatorClient, group_id: str, offsets: dict[TopicPartition, int]) -> None:
-    errors = GroupRequests(client).commit_offsets(group_id, offsets)
-    assert set(errors.values()) == {ErrorCode.NONE}
+    errors = GroupRequests(client).commit_offsets({group_id: offsets})
+    assert set(errors[group_id].values()) == {ErrorCode.NONE}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,9 @@ def billing(client: CoordinatorClient) -> list[str]:
     """The members of a stable group that has an offset no member has asked for; "audit" has offsets only."""
     commit(client, "billing", dict.fromkeys([*orders(0, 1, 2), TopicPartition(PRICES, 0)], 4))
     commit(client, "audit", dict.fromkeys(orders(0), 7))
-    return form(client, "billing", [orders(0, 2), orders(1)], "pod-0")
+    members = form(client, "billing", [orders(0, 2), orders(1)], "pod-0")
+    wait_for_views(client)
+    return members
 
 
 def test_groups_are_listed_the_empty_ones_too(ask: Ask, billing: list[str]) -> None:
@@ -336,7 +339,7 @@ def test_2_000_groups(
         for name in names
     ]
     assert all(commit.result().error_code is ErrorCode.NONE for commit in commits)
-    ask("describe", "--group", names[0])  # an answer of a later batch: theirs is written whole
+    wait_for_views(client)
     listed = timed(ask, record_property, "list")
     assert [name for name in listed.out.splitlines() if name.startswith("many-")] == names
     states = timed(ask, record_property, "list", "--state", "empty")

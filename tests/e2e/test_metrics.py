@@ -15,7 +15,8 @@ from records import kafka_clients
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.status import Phase
 from tests.e2e.harness import (
     QUICK_SPARK,

@@ -13,7 +13,7 @@ from records import kafka_clients
 from records.reader import Record, TopicReader
 from tests.e2e.harness import create_topic
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 @pytest.fixture

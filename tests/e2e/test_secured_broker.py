@@ -18,7 +18,7 @@ from tests.harness.certificates import Authority
 from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker, write_properties
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 SECRET = "k3y-0f-the-house"
 # The error follows the attempt that the broker refused. A busy machine needs the later attempts.

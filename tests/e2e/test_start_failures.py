@@ -21,7 +21,7 @@ from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()"]
 # Less than kafka-python waits for a broker that does not answer, and enough for a busy machine.

@@ -18,7 +18,7 @@ from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PARTITIONS = 3
 INTERVAL_MS = 50

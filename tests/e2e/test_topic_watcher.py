@@ -20,7 +20,7 @@ from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 INTERVAL_MS = 200
 

@@ -16,7 +16,7 @@ from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
 from tests.e2e.harness import create_topic, new_layout
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from streaming.service.transactions_markers import MarkersReader
 from tests.e2e.harness import create_topic, new_layout, read_topic
 from tests.harness.transactions import NONE, TV2, Producer, Wire, producer_of, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 @dataclass
@@ -59,6 +59,12 @@ class Followed:
 
     def pending(self, producer: Producer, group_id: str) -> bytes:
         """Write what a coordinator writes when it accepts a TxnOffsetCommit. Returns the record's key."""
+        key, value = self.entry(producer, group_id)
+        self.write(key, value)
+        return key
+
+    def entry(self, producer: Producer, group_id: str) -> tuple[bytes, bytes]:
+        """The record of a TxnOffsetCommit that is pending."""
         topic_id, end = wait_for(self._position, "the leader of the markers")
         request = f"{self.layout.requests_topic}-0-{uuid.uuid4()}"
         entry = PendingTransaction(
@@ -75,9 +81,7 @@ class Followed:
             at_ms=round(time.time() * 1000),
             partitions=1,
         )
-        key = transaction_key(group_id, producer.identity.producer_id, request)
-        self.write(key, encode(entry))
-        return key
+        return transaction_key(group_id, producer.identity.producer_id, request), encode(entry)
 
     def _position(self) -> tuple[UUID, int] | None:
         """The id of the topic of markers and its end, None if it was made a moment ago."""
@@ -133,6 +137,38 @@ def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) ->
     assert followed.asked("open") == []
     assert hanging.end(commit=False) == NONE
     wait_for(lambda: [one.committed for one in followed.asked("open")] == [False], "the abort")
+
+
+def test_a_reported_transaction_is_decided_before_it_is_on_the_topic(followed: Followed) -> None:
+    """Whatever else is reported does no harm: rubbish, a repetition, a transaction that stays open."""
+    follower = followed.follow()
+    producer, hanging = followed.joined(), followed.joined()
+    follower.take(b"rubbish", b"[]")
+    follower.take(*followed.entry(hanging, "open"))
+    key, value = followed.entry(producer, "g")
+    for _ in range(3):
+        follower.take(key, value)
+    assert producer.end(commit=True) == NONE
+    (asked,) = wait_for(lambda: followed.asked("g"), "the request")
+    assert (asked.producer_id, asked.committed) == (producer.identity.producer_id, True)
+    assert follower.summary.pending == 0, "the topic does not have it yet"
+    follower.take(key, None)
+    later = followed.joined()
+    follower.take(*followed.entry(later, "later"))
+    assert later.end(commit=False) == NONE
+    wait_for(lambda: [one.committed for one in followed.asked("later")] == [False], "the abort")
+    assert (len(followed.asked("g")), followed.asked("open")) == (1, [])
+
+
+def test_without_the_report_the_topic_decides(followed: Followed) -> None:
+    follower = followed.follow()
+    producer, other = followed.joined(), followed.joined()
+    follower.take(*followed.entry(other, "reported"))
+    followed.pending(producer, "not-reported")
+    assert producer.end(commit=True) == NONE
+    assert other.end(commit=True) == NONE
+    wait_for(lambda: followed.asked("reported"), "the request of what was reported")
+    wait_for(lambda: followed.asked("not-reported"), "the request of what was not")
 
 
 def test_tw7_a_topic_of_markers_that_is_made_again(

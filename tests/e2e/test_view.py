@@ -22,7 +22,7 @@ from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PATIENCE_S = 30.0
 _names = (f"view-test-{number}" for number in count())
@@ -58,7 +58,7 @@ def show(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Callable[..., 
     def show(*, terminal: bool) -> Screen:
         screen = Screen()
         console = Console(file=screen, width=160, force_terminal=terminal)
-        view = LiveView(broker.client_config, layout, console)
+        view = LiveView(broker.client_config, layout, console, replica=lambda: "answering")
         threads.append(threading.Thread(target=view.run, args=(stop,)))
         threads[-1].start()
         return screen
@@ -159,5 +159,6 @@ def test_on_a_terminal_the_groups_are_a_table(
     assert "new member worker-1 joined" in screen.getvalue()
     producer.send(groups, key=b"orders", value=snapshot(3)).get(30)
     screen.wait_for(lambda text: "1 records were read twice" in text)
+    assert "replica answering" in screen.getvalue()
     producer.send(groups, key=b"orders").get(30)
     screen.wait_for(lambda text: "worker-1" not in text.rsplit("Last rebalance", 1)[-1])

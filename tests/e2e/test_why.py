@@ -24,7 +24,7 @@ from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
 from tests.unit.state.rocketmq_story import night
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 PARTITIONS = 3
 _names = (f"why-test-{number}" for number in count())

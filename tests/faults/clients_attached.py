@@ -54,7 +54,7 @@ class Attached:
 
     def _stable_generation(self) -> int | None:
         """The generation of a group that is Stable by its latest view, None if it is not."""
-        views = snapshots_of(self.broker, TopicLayout.named(), self.group_id)
+        views = snapshots_of(self.broker, TopicLayout.named(), self.group_id, settled=False)
         return views[-1].generation if views and views[-1].state == GroupState.STABLE else None
 
     def wait_for_more(self) -> None:

@@ -41,9 +41,16 @@ class Topics:
             self.answer(request_id, {"type": kind, **answer})
         return request_id
 
-    def answer(self, request_id: str, answer: dict[str, Any]) -> None:
+    def answer(self, request_id: str, answer: dict[str, Any], replica: str | None = None) -> None:
+        """An answer of the query, or an early one of this replica."""
         value = dumped({"request": request_id, "error_code": 0, **answer})
-        self.responses.append(Record(0, len(self.responses), self.now_ms, None, value))
+        headers = [] if replica is None else [("early", f"{replica} {self.now_ms}".encode())]
+        self.responses.append(Record(0, len(self.responses), self.now_ms, None, value, headers))
+
+    def mark(self, first: str) -> None:
+        """A marker: replicas before this one are replaced."""
+        headers = [("replicas-since", first.encode())]
+        self.responses.append(Record(0, len(self.responses), self.now_ms, None, None, headers))
 
     def event(self, kind: str, **fields: Any) -> None:
         self.seq += 1

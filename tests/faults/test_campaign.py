@@ -19,6 +19,7 @@ COSTLY = {
     "a record that kills the worker",
     "a bit of the newest checkpoint file changed",
     "driver's JVM killed",
+    "driver's JVM hangs",
     "second coordinator on the checkpoint",
     "retention ate unread requests",
     "broker's clock stepped",

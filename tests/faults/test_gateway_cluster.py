@@ -31,7 +31,8 @@ from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.partitioner import partition_of
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.topics import wanted_settings
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember
 from tests.e2e.harness import QUICK_SPARK, coordinating, wait_until

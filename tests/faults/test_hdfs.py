@@ -10,7 +10,8 @@ from checkpoints.files import FolderError
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import coordinating, new_layout, stable_member
 from tests.harness.hdfs import Hdfs

@@ -76,6 +76,12 @@ def test_sound_topics_are_without_a_wrong() -> None:
     assert sound().wrongs() == set()
 
 
+def superseded(topics: Topics) -> str:
+    request = topics.ask("JoinGroup", None, member_id="m1", session_timeout_ms=SESSION_MS)
+    topics.event("RequestSuperseded", superseded=request)
+    return request
+
+
 def without_an_answer(topics: Topics) -> None:
     request = heartbeat(topics)
     topics.responses = [r for r in topics.responses if request.encode() not in (r.value or b"")]
@@ -87,6 +93,26 @@ def another_answer(topics: Topics) -> None:
 
 def an_answer_to_nothing(topics: Topics) -> None:
     topics.answer(f"{REQUESTS}-0-999", {"type": "Heartbeat"})
+
+
+def another_early_answer(topics: Topics) -> None:
+    topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, "3.1")
+
+
+def another_early_answer_behind_an_old_marker(topics: Topics) -> None:
+    topics.mark("3.1")
+    topics.mark("2.9")
+    topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, "3.1")
+
+
+def an_early_answer_alone(topics: Topics) -> None:
+    """The query has none, because the member has sent a newer request."""
+    request = superseded(topics)
+    topics.answer(request, {"type": "JoinGroup"}, "3.1")
+
+
+def an_early_answer_to_nothing(topics: Topics) -> None:
+    topics.answer(f"{REQUESTS}-0-999", {"type": "Heartbeat"}, "3.1")
 
 
 def another_entry(topics: Topics) -> None:
@@ -184,6 +210,10 @@ def silent_connection_that_sent_a_heartbeat(topics: Topics) -> None:
         (without_an_entry, Wrong.LOST),
         (another_answer, Wrong.DIFFERENT),
         (an_answer_to_nothing, Wrong.DIFFERENT),
+        (another_early_answer, Wrong.DIFFERENT),
+        (another_early_answer_behind_an_old_marker, Wrong.DIFFERENT),
+        (an_early_answer_alone, Wrong.DIFFERENT),
+        (an_early_answer_to_nothing, Wrong.DIFFERENT),
         (another_entry, Wrong.DIFFERENT),
         (expired_in_spite_of_a_heartbeat, Wrong.EXPIRED),
         (expired_in_spite_of_a_heartbeat_that_is_then_refused, Wrong.EXPIRED),
@@ -208,9 +238,18 @@ def test_doctored_topics_show_the_wrong(doctor: Callable[[Topics], None], wrong:
     assert topics.wrongs() == {wrong}
 
 
-def superseded(topics: Topics) -> None:
-    request = topics.ask("JoinGroup", None, member_id="m1", session_timeout_ms=SESSION_MS)
-    topics.event("RequestSuperseded", superseded=request)
+def answered_early(topics: Topics) -> None:
+    """Before the query's answer, or behind it."""
+    request = topics.ask("Heartbeat", None, member_id="m1", generation_id=1)
+    topics.answer(request, {"type": "Heartbeat"}, "3.1")
+    topics.answer(request, {"type": "Heartbeat"})
+    topics.answer(request, {"type": "Heartbeat"}, "3.1")
+
+
+def another_answer_of_a_replaced_replica(topics: Topics) -> None:
+    topics.mark("4.0")
+    for replica in ("3.1", "3.10"):
+        topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, replica)
 
 
 def answered_twice_alike(topics: Topics) -> None:
@@ -249,6 +288,8 @@ def expired_when_time_was_over(topics: Topics) -> None:
     "doctor",
     [
         superseded,
+        answered_early,
+        another_answer_of_a_replaced_replica,
         answered_twice_alike,
         pending_id_expired_after_an_outage,
         lock_after_the_lifetime,
@@ -256,7 +297,7 @@ def expired_when_time_was_over(topics: Topics) -> None:
         expired_when_time_was_over,
     ],
 )
-def test_what_is_allowed_is_no_wrong(doctor: Callable[[Topics], None]) -> None:
+def test_what_is_allowed_is_no_wrong(doctor: Callable[[Topics], object]) -> None:
     topics = sound()
     doctor(topics)
     assert topics.wrongs() == set()

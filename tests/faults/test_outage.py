@@ -20,7 +20,7 @@ from records.codec import clock_record, encode
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import TopicMetadata
-from streaming.service.outage import FirstRequest, RequestsDeleted, end_outage
+from streaming.service.outage import Acted, FirstRequest, RequestsDeleted, end_outage
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
@@ -81,7 +81,7 @@ def member_at(gateway: str, group_id: str, topic: str) -> PythonMember:
 
 
 def taken_over(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> HistoryEntry | None:
-    history = history_of(broker.client_config, layout, group_id)
+    history = history_of(broker.client_config, layout, group_id, settled=False)
     return next((event for event in history if event.type is EntryType.TAKEN_OVER), None)
 
 
@@ -208,10 +208,10 @@ def test_requests_that_retention_deleted_unread_are_not_skipped(requests: Reques
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"{topic}":{{"0":{end}}}}}')
     requests.delete_before(2)
-    assert len(end_outage(requests.client_config, requests.layout, checkpoint)) == 1
+    assert len(end_outage(requests.client_config, requests.layout, checkpoint, Acted(1, 1, 0))) == 1
     requests.delete_before(4)
     with pytest.raises(RequestsDeleted, match=rf"before they were handled: {topic}\[0\] 2 to 3\. "):
-        end_outage(requests.client_config, requests.layout, checkpoint)
+        end_outage(requests.client_config, requests.layout, checkpoint, Acted(1, 1, 0))
 
 
 def test_service_that_stops_waits_for_no_request(requests: Requests) -> None:

@@ -36,7 +36,8 @@ from tests.e2e.harness import (
     create_topic,
     history_of,
     new_layout,
-    read_topic,
+    querys_answers,
+    settle,
     stable_member,
     starts,
     wait_until,
@@ -306,6 +307,7 @@ def check_loses_its_topics(
         continued_s = time.monotonic()
         check_stopped(loser, owner, continued_s)
         assert member.heartbeat(1) is ErrorCode.NONE
+        settle(broker.client_config, layout)
         answers = answers_to(broker, layout, "after-the-takeover")
         assert len(answers) == 24
         assert set(answers.values()) == {1}
@@ -324,7 +326,7 @@ def check_stopped(loser: Run, owner: Run, continued_s: float) -> None:
 
 
 def answers_to(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> Counter[str]:
-    """How often each request about this group was answered."""
-    records = read_topic(broker.client_config, layout.responses_topic)
+    """How often the query answered each request about this group."""
+    records = querys_answers(broker.client_config, layout)
     answers = [msgspec.json.decode(encoded) for record in records for encoded in unpack(record.value)]
     return Counter(answer["request"] for answer in answers if answer["group_id"] == group_id)

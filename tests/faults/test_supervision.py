@@ -1,46 +1,34 @@
-"""What happens to the coordinator when something under it fails: the broker, a worker, a batch, the JVM.
+"""What happens to the coordinator when something under it fails: the broker, a worker, a batch.
 
-The tests share a coordinator on a broker of its own, which is made anew after a test that ends its JVM.
+The first tests share a coordinator on a broker of its own.
 """
 
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from checkpoints.files import FolderError, LocalFiles
-from checkpoints.spark_logs import last_batch
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.codec import DeadLetter, Reason, record_of
 from records.layout import TopicLayout
-from records.partitioner import partition_of
 from state.errors import ErrorCode
-from streaming.service import coordinator as coordinator_module
-from streaming.service.coordinator import Coordinator, Options
-from streaming.service.status import Phase, Status, read_status
-from streaming.service.topics import prepare_topics
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
+from streaming.service.status import Phase, Status
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,
-    Member,
     child_pids,
     command_of,
     coordinating,
     new_layout,
-    read_topic,
     stable_member,
     wait_until,
 )
-from tests.faults.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 
 pytestmark = pytest.mark.e2e
 
@@ -74,25 +62,11 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBro
 
 
 @pytest.fixture(scope="module")
-def started(
+def coordinator(
     own_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Coordinator]]:
-    """The coordinator that runs; another one if the last has failed."""
-    options = options_for(own_broker, tmp_path_factory.mktemp("folder"), new_layout())
-    running: list[Coordinator] = []
-    with ExitStack() as stack:
-
-        def start() -> Coordinator:
-            if not running or running[-1].failure is not None:
-                running.append(stack.enter_context(coordinating(options)))
-            return running[-1]
-
-        yield start
-
-
-@pytest.fixture
-def coordinator(started: Callable[[], Coordinator]) -> Coordinator:
-    return started()
+) -> Iterator[Coordinator]:
+    with coordinating(options_for(own_broker, tmp_path_factory.mktemp("folder"), new_layout())) as running:
+        yield running
 
 
 @pytest.fixture
@@ -142,19 +116,6 @@ def test_query_is_started_again_when_workers_keep_dying(
     assert phases() == [Phase.RESTARTING, Phase.READY]
 
 
-def test_end_of_the_jvm_is_the_end_of_the_coordinator(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = threading.Event()
-    monkeypatch.setattr(coordinator, "_on_failure", told.set)
-    os.kill(coordinator.jvm_pid, signal.SIGKILL)
-    assert told.wait(60)
-    coordinator.stop()
-    assert str(coordinator.failure).startswith("Spark's JVM has ended")
-    status = read_status(coordinator.options.folder / "status.json")
-    assert (status.phase, status.reason) == (Phase.STOPPED, coordinator.failure)
-
-
 def is_well(status: Status) -> bool:
     return status.phase is Phase.READY and status.alarm is None
 
@@ -193,92 +154,3 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
         return seen[1:]
 
     return phases
-
-
-def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    options = options_for(broker, tmp_path, new_layout())
-    with coordinating(options) as coordinator, client_of(options) as client:
-        member = stable_member(client, "kept", session_timeout_ms=900_000)
-        assert coordinator.status.wait_until(lambda status: status.batch_id > 3, timeout_s=60)
-    answered_twice = pytest.raises(FolderError, match="would be handled and answered a second time")
-    with moved_away(tmp_path / "spark" / "offsets", tmp_path / "spark" / "commits"), answered_twice:
-        Coordinator(options).start()
-
-    # The state after the last committed batch. A later changelog belongs to a batch that runs again, so it is
-    # not read. A snapshot would make the changelogs needless.
-    store = tmp_path / "spark/state/0/0"
-    changelog = store / f"{last_batch(LocalFiles(tmp_path), 'commits') + 1}.changelog"
-    assert not list(store.glob("*.zip"))
-    content = changelog.read_bytes()
-    changelog.write_bytes(bytes(len(content)))
-    with Coordinator(options) as coordinator:
-        failing = wait_for_failing(coordinator)
-        assert f"the checkpoint is damaged: {changelog} does not match its checksum. " in failing.reason
-        changelog.write_bytes(content)
-        assert coordinator.status.wait_until(is_well, timeout_s=START_TIMEOUT_S)
-        with client_of(options) as client:
-            assert replace(member, client=client).heartbeat(1) is ErrorCode.NONE
-
-
-@contextmanager
-def moved_away(*logs: Path) -> Iterator[None]:
-    """Without the two newest files of each of Spark's logs, as after a restore of some files."""
-    newest = [p for log in logs for p in sorted(log.glob("[0-9]*"), key=lambda it: int(it.name))[-2:]]
-    for path in newest:
-        path.rename(path.with_suffix(".away"))
-    yield
-    for path in newest:
-        path.with_suffix(".away").rename(path)
-
-
-def test_record_at_fault_is_named_and_can_be_skipped(
-    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = options_for(broker, tmp_path, new_layout())
-    prepare_topics(options.client_config, options.layout)
-    with client_of(options) as client, client_of(options, POISON) as poison:
-        with monkeypatch.context() as patch:
-            patch.setattr(coordinator_module, "Operator", partial(FaultyOperator, step=poisoned_step))
-            with coordinating(options) as coordinator:
-                client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
-                stable_member(client, "healthy")
-                poison.heartbeat("poisoned", generation_id=1, member_id="m")
-                partition = partition_of("poisoned", options.layout.request_partitions)
-                record = f"{options.layout.requests_topic}-{partition}-"
-                failing = wait_for_failing(coordinator)
-                waiting = Member(client, "behind", "").join()
-        at_fault = check_failing(failing, record)
-
-        with coordinating(replace(options, skip=(at_fault,))) as coordinator:
-            assert waiting.result().error_code is ErrorCode.MEMBER_ID_REQUIRED
-            assert reasons_of(options)[at_fault] is Reason.SKIPPED
-            client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
-            failing = wait_for_failing(coordinator)
-    assert f"of version {UNKNOWN_VERSION}" in failing.reason
-    assert "the error names no record" in failing.reason
-
-
-def wait_for_failing(coordinator: Coordinator) -> Status:
-    assert coordinator.status.wait_for(Phase.FAILING, timeout_s=START_TIMEOUT_S), coordinator.status.current
-    return read_status(coordinator.options.folder / "status.json")
-
-
-def check_failing(failing: Status, record_prefix: str) -> str:
-    """The id of the request at fault, the first of a pack, as the status names it."""
-    assert failing.reason.startswith(f"batch {failing.batch_id + 1} failed 3 times and is tried again")
-    _, _, named = failing.reason.partition("start with --skip-record ")
-    record = named.split(" ")[0]
-    assert re.fullmatch(rf"{re.escape(record_prefix)}\d+#0", record), failing.reason
-    topic, partition, _ = record_of(record)
-    assert f"{topic}[{partition}] " in failing.reason
-    assert f"record {record} of group 'poisoned': poisoned" in failing.reason
-    assert "Logical Plan" not in failing.reason
-    return record
-
-
-def reasons_of(options: Options) -> dict[str, Reason]:
-    records = read_topic(options.client_config, options.layout.dead_letters_topic)
-    letters = [msgspec.json.decode(record.value, type=DeadLetter) for record in records]
-    return {letter.request: letter.reason for letter in letters}

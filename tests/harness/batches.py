@@ -4,16 +4,19 @@ Rules of cutting: batch n has the watermark W(n), the greatest clock record in e
 is read in its order. A row may be left for a later batch only if its append time is above W(n).
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
 
 from checkpoints import codec
-from state.config import CoordinatorConfig
+from state.config import BrokerConfig, CoordinatorConfig
+from state.configs import ConfigChange
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka import invariants
@@ -82,17 +85,55 @@ def outages(rows: Sequence[Row], seed: int) -> list[Outage]:
     return found
 
 
+_SETTINGS: tuple[dict[str, Any], ...] = (
+    {"group_initial_rebalance_delay_ms": 0},
+    {"group_initial_rebalance_delay_ms": 9_000},
+    {"group_min_session_timeout_ms": 20_000},
+    {"group_max_session_timeout_ms": 9_999},
+    {"group_max_size": 2},
+    {"group_max_partitions": 3},
+    {"offset_metadata_max_bytes": 0},
+    {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 7_000},
+    {"offsets_retention_check_interval_ms": 1_000},
+    {"group_consumer_max_size": 1},
+    {"group_consumer_session_timeout_ms": 60_000, "group_consumer_heartbeat_interval_ms": 15_000},
+    {"rocketmq": BrokerConfig(scan_interval_ms=1_000, lock_max_live_ms=5_000)},
+    {"rocketmq": BrokerConfig(scan_interval_ms=7_000, channel_expired_timeout_ms=20_000)},
+    {"rocketmq": BrokerConfig(channel_expired_timeout_ms=400_000, lock_max_live_ms=300_000)},
+)
+
+
+def changes(
+    rows: Sequence[Row], seed: int, config: CoordinatorConfig, outages: Sequence[Outage]
+) -> list[ConfigChange]:
+    """Return up to three changes of the configuration, many at the beginning or the end of an outage.
+
+    None is in an outage: what happens in it happens at its end, so a start after it begins after its end.
+    """
+    random = Random(seed)
+    turns = [at_ms for outage in outages for at_ms in (outage.after_ms, outage.after_ms, outage.until_ms)]
+    times = [*(row.at_ms for row in rows), *turns * 5]
+    found = []
+    for _ in range(random.randint(0, 3)):
+        after_ms = random.choice(times) + random.choice((-1, 0, 0, 1, 5_000))
+        within = (outage.until_ms for outage in outages if outage.after_ms < after_ms < outage.until_ms)
+        changed = dataclasses.replace(config, **random.choice(_SETTINGS))
+        found.append(ConfigChange(next(within, after_ms), changed))
+    return sorted(found, key=lambda change: change.after_ms)
+
+
 def run_whole(
     rows: Sequence[Row],
     until_ms: int,
     config: CoordinatorConfig,
     take_step: Step = step,
     outages: Sequence[Outage] = (),
+    changes: Sequence[ConfigChange] = (),
 ) -> Outcome:
     """Run the log in one piece, and then fire the deadlines that are due at `until_ms`."""
     outcome = Outcome()
     for group_id in GROUPS:
-        timeline = Timeline(group_id, None, config, step=take_step, outages=outages)
+        timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=changes)
         for row in rows:
             if row.request.group_id == group_id:
                 timeline.apply(row)
@@ -106,19 +147,24 @@ def run_batches(
     config: CoordinatorConfig,
     take_step: Step = step,
     outages: Sequence[Outage] = (),
+    changes: Sequence[ConfigChange] = (),
+    known_early: int = 0,
 ) -> Outcome:
     """Run the log batch by batch, each from decoded state and its next deadline to encoded state.
 
-    A batch sees an outage only if it has a row or a watermark later than the outage's beginning.
+    A batch knows an outage or a change of the configuration if it, or one of the next `known_early` batches,
+    has a row or a watermark later than its beginning.
 
     Groups without rows are called as Spark calls them: if their deadline is before the watermark, not at it.
     The last batch calls every group, so that the final states can be compared.
     """
     outcome = Outcome()
     due: dict[str, int | None] = {}
+    see_ms = [max([batch.watermark_ms, *(row.at_ms for row in batch.rows)]) for batch in batches]
     for n, batch in enumerate(batches):
-        sees_ms = max([batch.watermark_ms, *(row.at_ms for row in batch.rows)])
+        sees_ms = max(see_ms[: n + 1 + known_early])
         known = [outage for outage in outages if outage.after_ms < sees_ms]
+        changed = [change for change in changes if change.after_ms < sees_ms]
         for group_id in GROUPS:
             rows = [row for row in batch.rows if row.request.group_id == group_id]
             state = outcome.states.get(group_id)
@@ -129,10 +175,11 @@ def run_batches(
                 restore=_restorer(group_id, state),
                 step=take_step,
                 outages=known,
+                changes=changed,
                 due_ms=due.get(group_id),
             )
-            due_ms = timeline.next_deadline_ms()
-            assert due_ms == due.get(group_id)
+            due_ms = due.get(group_id)
+            assert changed or due_ms == timeline.next_deadline_ms()
             timed_out = due_ms is not None and due_ms < batch.watermark_ms
             if rows or timed_out or n == len(batches) - 1:
                 for row in rows:
@@ -146,14 +193,17 @@ def run_batches(
 def check_batching(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> None:
     """However a log is cut, each group has the same effects and the same final state. A call that runs again
     has byte-identical effects, and a state that is read and written again has the same bytes (IV8).
+
+    Between the rows there are outages and changes of the configuration.
     """
     if not rows:
         return
     batches, between = cut(rows, seed), outages(rows, seed)
-    whole = run_whole(rows, batches[-1].watermark_ms, config, checked_step, between)
+    changed = changes(rows, seed, config, between)
+    whole = run_whole(rows, batches[-1].watermark_ms, config, checked_step, between, changed)
     assert not whole.faults
-    assert run_batches(batches, config, checked_step, between) == whole
-    assert run_batches(batches, config, checked_step, between) == whole
+    assert run_batches(batches, config, checked_step, between, changed) == whole
+    assert run_batches(batches, config, checked_step, between, changed, seed % 3) == whole
     for group_id, state in whole.states.items():
         assert encode(decode(group_id, state)) == state
 

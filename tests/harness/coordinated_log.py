@@ -1,18 +1,19 @@
 """A log that the real operator has coordinated, batch by batch, and its recording."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from insight.replay.collect import Collector, TopicRecord
-from insight.replay.recording import Begin, Handled, Header, Lines, RecordedEpoch
+from insight.replay.recording import Handled, Header, Lines
 from records.codec import is_clock_record
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
 from state.timeline import Step
-from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.operator import Operator
+from streaming.service.configuring import config_epochs
 from tests.harness.operator_call import call, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, Record
 from tests.spark.recorded_log import claim_of
@@ -38,17 +39,24 @@ class World:
     _watermark_of_batch: int = 0
 
     def __post_init__(self) -> None:
-        self._epochs: list[tuple[int, CoordinatorConfig, Begin | None]] = [(0, self.config, None)]
+        self._epochs = [Epoch(0, self.config.settings(), [], "1")]
 
-    def configure(self, config: CoordinatorConfig) -> None:
-        """Begin another configuration with the next batch."""
-        begin = Begin(self._ends(), self._watermark_of_batch)
-        self._epochs.append((self.batch + 1, config, begin))
+    def configure(self, config: CoordinatorConfig, skip: Sequence[str] = ()) -> None:
+        """Another configuration, in force after the last record. The next batch knows it."""
+        self._epochs.append(Epoch(self.batch + 1, config.settings(), list(skip), "1", self.after_ms()))
 
     def without_coordinator(self, until_ms: int) -> None:
         """An outage from the last record until a time. The next batch knows it."""
-        after_ms = max(record.at_ms for record in self.log)
-        self.outages.append(KnownOutage(self.batch + 1, Outage(after_ms, until_ms)))
+        self.outages.append(KnownOutage(self.batch + 1, Outage(self.after_ms(), until_ms)))
+
+    def after_ms(self) -> int:
+        """The greatest time at which anything has happened."""
+        return max((record.at_ms for record in self.log), default=0)
+
+    @property
+    def _identity(self) -> Identity:
+        partitions = LAYOUT.request_partitions
+        return Identity("cluster", LAYOUT.requests_topic, "id", partitions, NAMESPACE, SHARDS)
 
     def _ends(self) -> dict[int, int]:
         """The offsets after the requests. Clock records have offsets of their own in these logs."""
@@ -88,10 +96,9 @@ class World:
         return shards
 
     def _call(self, shard: int, rows: Sequence[Record]) -> list[tuple[str, int, bytes | None, bytes | None]]:
-        config = next(config for first, config, _ in reversed(self._epochs) if first <= self.batch)
         operator = Operator(
             LAYOUT,
-            (ConfigEpoch(0, replace(config, member_id_namespace=NAMESPACE)),),
+            config_epochs(self._epochs, self._identity),
             tuple(known for known in self.outages if known.from_batch <= self.batch),
             step=self.step,
             shards=SHARDS,
@@ -124,9 +131,9 @@ class World:
             recorded_at_ms=0,
             code_version="1",
             groups=groups,
-            identity=Identity("cluster", LAYOUT.requests_topic, "id", len(partitions), NAMESPACE, SHARDS),
+            identity=self._identity,
             layout=LAYOUT,
-            epochs=[RecordedEpoch(Epoch(n, c.settings(), [], "1"), begin) for n, c, begin in self._epochs],
+            epochs=list(self._epochs),
             outages=list(self.outages),
             begins=dict.fromkeys(partitions, 0),
             ends=ends,

@@ -12,6 +12,7 @@ from insight.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Spa
 from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.inputs import Received
 from state.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
 from state.timeline import Row
@@ -94,7 +95,7 @@ def fleet(*processes: Process, partitions: int = 6, topic: str = "jobs") -> Flee
 
 def recorded(made: Fleet, until_s: float, config: CoordinatorConfig | None = None) -> Log:
     """Return the log that the fleet makes, as it is on the topic."""
-    log = Log(made.group_id, [], config or CoordinatorConfig(), at(until_s))
+    log = Log(made.group_id, [], Configs(config or CoordinatorConfig()), at(until_s))
     return log_of(simulate(made, log, UNCHANGED), log)
 
 
@@ -102,7 +103,7 @@ def log_of(run: Run, log: Log) -> Log:
     """Return the requests of a run as a log with the same circumstances."""
     received = [(step.at_ms, step.event) for step in run.steps if isinstance(step.event, Received)]
     rows = [Row(at_ms, event.request_id, event.request) for at_ms, event in received]
-    return Log(log.group_id, rows, log.config, log.until_ms, log.outages)
+    return Log(log.group_id, rows, log.configs, log.until_ms, log.outages)
 
 
 def _leave(client: str, reason: str) -> LeaveGroup:

@@ -16,7 +16,7 @@ class RawClient:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str = "me"
     ) -> None:
-        self._reader = reader
+        self.reader = reader
         self.writer = writer
         self._client_id = client_id
         self._sent: dict[int, tuple[int, int]] = {}
@@ -36,8 +36,8 @@ class RawClient:
     async def receive_bytes(self) -> bytes:
         """Return the next answer. Raises asyncio.IncompleteReadError if the connection is closed."""
         async with asyncio.timeout(PATIENCE_S):
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            return await self._reader.readexactly(size)
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            return await self.reader.readexactly(size)
 
     async def receive(self) -> tuple[int, Any]:
         """Return the next answer's correlation id and content."""
@@ -55,12 +55,12 @@ class RawClient:
     async def rest(self) -> bytes:
         """Return all bytes until the other side closes the connection."""
         async with asyncio.timeout(PATIENCE_S):
-            return await self._reader.read()
+            return await self.reader.read()
 
     async def is_closed(self) -> bool:
         """Whether the other side closes the connection without another answer."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await self._reader.read(1) == b""
+                return await self.reader.read(1) == b""
         except ConnectionError:
             return True

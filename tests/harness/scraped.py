@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from insight.metrics.collector import MetricsStateCollector, ServiceCollector, TransactionsCollector
 from insight.metrics.metrics_state import MetricsState
+from insight.metrics.replica import ReplicaCollector
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from records.layout import TopicLayout
@@ -25,6 +26,7 @@ from state.kafka.snapshot import snapshot as kafka_view
 from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
+from streaming.service.replica_state import ReplicaState
 from streaming.service.status import Phase, Status
 from streaming.service.transactions_pending import Summary
 from tests.harness.histories import Recorder
@@ -44,9 +46,22 @@ class Scraped:
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
         self.registry.register(MetricsStateCollector(self.metrics_state))
-        self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5))
+        self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
         self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
         self.registry.register(TransactionsCollector(lambda: self.transactions))
+        self.replica = ReplicaState(
+            phase="answering",
+            lag_records=12,
+            lag_ms=250,
+            lead_s=0.75,
+            lead_bytes=4_096,
+            answers=900,
+            compared=880,
+            differences=1,
+            seedings=2,
+            groups=40,
+        )
+        self.registry.register(ReplicaCollector(lambda: self.replica))
         if complete:
             self.metrics_state.complete()
 

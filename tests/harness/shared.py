@@ -18,6 +18,7 @@ import pytest
 
 from cli.demo.children import Children
 from embedded.broker import EmbeddedBroker, Ports
+from tests.harness import form
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, write_properties
 
@@ -129,7 +130,7 @@ class Owner:
         arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
         arguments += ["--client-config", str(settings), *self._arguments]
         arguments += ["--data-dir", str(self._folder / "data"), "--tick-interval-ms", str(TICK_INTERVAL_MS)]
-        arguments += ["--topic-interval-ms", "500"]
+        arguments += ["--topic-interval-ms", "500", *form.arguments()]
         for setting in SETTINGS.items():
             arguments += ["-c", "=".join(setting)]
         children = self._stack.enter_context(Children(logs))

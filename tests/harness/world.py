@@ -155,7 +155,7 @@ class World:
             case "outage":
                 until_ms = self._now_ms + options.milliseconds(words[0])
                 self._outages.append(Outage(self._now_ms, until_ms))
-                return self._advance(until_ms)
+                return self._configure({}) + self._advance(until_ms)  # with timelines that know the outage
             case "fail":
                 self._fail_next = Received if words[0] == "request" else DeadlineReached
                 return []

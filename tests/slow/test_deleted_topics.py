@@ -45,7 +45,7 @@ def test_offsets_of_a_deleted_topic_go(gateway: str, options: GatewayOptions, to
     with closing(kafka_clients.admin(servers)) as admin:
         admin.delete_topics([topic])
     wait_until(lambda: not described(options, group_id), "the group has no offsets")
-    wait_until(lambda: not offset_records(servers, layout, group_id), "the offsets topic has tombstones")
+    assert not offset_records(servers, layout, group_id), "the offsets topic has tombstones"
     (deleted,) = (
         entry for entry in history_of(servers, layout, group_id) if entry.type is EntryType.OFFSETS_DELETED
     )

@@ -16,7 +16,8 @@ from bench.rows.checkpoint import growth_of_most, sizes_in
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from tests.e2e.harness import coordinating, new_layout, note, stable_member
 
 pytestmark = pytest.mark.e2e
@@ -42,7 +43,13 @@ def test_the_checkpoint_and_the_heap_are_bounded(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     options = Options(
-        broker.client_config, tmp_path / "coordinator", new_layout(), SETTINGS, spark=KEPT, ui_port=0
+        broker.client_config,
+        tmp_path / "coordinator",
+        new_layout(),
+        SETTINGS,
+        spark=KEPT,
+        ui_port=0,
+        replica=False,
     )
     batches: list[int] = []
     files: list[float] = []

@@ -8,7 +8,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
-from streaming.service.coordinator import Options
+from streaming.service.options import Options
 from streaming.service.pace import QUIET_S
 from tests.e2e.harness import (
     QUICK_SPARK,
@@ -37,6 +37,7 @@ def test_clock_records_are_rare_without_members_and_frequent_with_one(
         {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
         ui_port=None,
         rest_interval_ms=REST_INTERVAL_MS,
+        replica=False,
         spark=QUICK_SPARK,
     )
     with (

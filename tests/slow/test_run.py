@@ -332,15 +332,6 @@ def test_interrupt_while_starting_ends_it_at_once(broker: EmbeddedBroker, tmp_pa
         assert "Traceback" not in starting.stderr
 
 
-def test_end_of_the_jvm_ends_the_command(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
-    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *servers) as running:
-        running.ready()
-        os.kill(jvm_of(running.pid), signal.SIGKILL)
-        assert running.end() == (1, "")
-        assert running.stderr.splitlines()[-1].startswith("Error: Spark's JVM has ended; its log is ")
-
-
 @pytest.fixture
 def keeps_signal_handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

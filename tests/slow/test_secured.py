@@ -24,7 +24,7 @@ from records.address import Address
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
-from tests.e2e.harness import create_topic
+from tests.e2e.harness import create_topic, settle
 from tests.e2e.test_gateway_clients import Told, tell
 from tests.harness import secrets
 from tests.harness.secured_broker import (
@@ -134,6 +134,7 @@ def test_recommended_acls_are_enough_for_a_gateway_and_for_the_tools(
         with closing(PythonMember(ready["gateway"], group_id, topic)) as member:
             share(member)
             member.commit()
+            settle(secured.client_config, secured.layout)
             assert group_id in output_of("groups", "list", *tools)
             assert topic in output_of("groups", "describe", "--group", group_id, *tools)
             assert group_id in output_of("why", group_id, *tools)

@@ -21,12 +21,13 @@ from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member, wait_until
+from tests.harness import form
 from tests.slow.test_run import Run, run
 
 pytestmark = pytest.mark.e2e
 
 GROUPS = [f"group-{n}" for n in range(4)]
-AT_ONCE = ("-c", "group.initial.rebalance.delay.ms=0")
+AT_ONCE = ("-c", "group.initial.rebalance.delay.ms=0", *form.arguments())
 SESSION_MS = 120_000
 NOT_OWNER = 78
 NEW_PREFIX = "moved"

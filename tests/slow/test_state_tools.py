@@ -15,7 +15,7 @@ from embedded.broker import EmbeddedBroker
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from records.pack import unpack
-from tests.e2e.harness import Member, create_topic, read_topic, stable_member
+from tests.e2e.harness import Member, create_topic, read_answers, stable_member
 from tests.harness.checkpoints import spark_of
 from tests.slow.test_run import run
 from tests.slow.test_state import (
@@ -38,7 +38,7 @@ DAMAGED = 12
 def requests_answered_differently(client_config: ClientConfig) -> list[str]:
     """The requests that have two different answers."""
     found: dict[str, set[bytes]] = defaultdict(set)
-    for record in read_topic(client_config, layout_on(client_config, DEFAULT_PREFIX).responses_topic):
+    for record in read_answers(client_config, layout_on(client_config, DEFAULT_PREFIX)):
         for answer in unpack(record.value):
             found[json.loads(answer)["request"]].add(answer)
     assert len(found) > len(GROUPS)

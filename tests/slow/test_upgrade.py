@@ -34,7 +34,7 @@ from state.kafka.responses import HeartbeatResponse
 from tests.e2e.harness import (
     START_TIMEOUT_S,
     Member,
-    read_topic,
+    read_answers,
     stable_member,
     wait_until,
     waits_for_a_request,
@@ -109,7 +109,7 @@ def check_other_rules_are_refused(children: Children, broker: EmbeddedBroker, da
 def answers_of(servers: str, layout: TopicLayout) -> dict[str, set[bytes]]:
     """All answers by the id of their request."""
     found: dict[str, set[bytes]] = defaultdict(set)
-    for record in read_topic(ClientConfig(servers), layout.responses_topic):
+    for record in read_answers(ClientConfig(servers), layout):
         for answer in unpack(record.value):
             found[msgspec.json.decode(answer)["request"]].add(bytes(answer))
     return found

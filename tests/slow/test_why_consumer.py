@@ -10,7 +10,7 @@ from cli import main
 from cli.demo.children import Children
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
-from tests.e2e.harness import wait_until
+from tests.e2e.harness import settle, wait_until
 from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
@@ -36,6 +36,7 @@ def test_why_names_a_consumer_that_was_killed_and_its_session_timeout(
             "the third generation",
             PATIENCE_S,
         )
+        settle(broker.client_config, layout)
         told = CliRunner().invoke(main, ["why", group_id, "-o", "json", *where])
         text = CliRunner().invoke(main, ["why", group_id, *where])
     assert told.exit_code == 0, told.output

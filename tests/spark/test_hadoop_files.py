@@ -12,7 +12,7 @@ from streaming.query.hadoop_files import HadoopFiles
 
 @pytest.fixture(params=[True, False], ids=["renames", "writes at once"])
 def files(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> HadoopFiles:
-    return HadoopFiles(spark, tmp_path.as_uri(), renames=request.param)
+    return HadoopFiles(lambda: spark, tmp_path.as_uri(), renames=request.param)
 
 
 def test_a_file_is_written_replaced_listed_and_removed(files: HadoopFiles) -> None:
@@ -43,18 +43,18 @@ def test_the_check_of_a_place_leaves_nothing(files: HadoopFiles) -> None:
 def test_a_checkpoint_is_kept_there(files: HadoopFiles) -> None:
     checkpoint = Checkpoint(files)
     checkpoint.own(1)
-    epochs = checkpoint.epochs({"group.max.size": 5}, [], "1")
+    epochs = checkpoint.epochs({"group.max.size": 5}, [], "1", after_ms=0)
     assert Checkpoint(files).record().epochs == epochs
     assert checkpoint.last_batch("offsets") == -1
 
 
 def test_an_error_names_the_file(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    files = HadoopFiles(spark, (tmp_path / "file").as_uri(), renames=True)
+    files = HadoopFiles(lambda: spark, (tmp_path / "file").as_uri(), renames=True)
     with pytest.raises(FolderNotWritable, match=r"file/owners/1\.json cannot be written: "):
         files.write("owners/1.json", b"one")
 
 
 def test_a_file_system_that_spark_does_not_know_is_named(spark: SparkSession) -> None:
     with pytest.raises(FolderError, match=r'x://host/there cannot be used: .*No FileSystem for scheme "x"'):
-        HadoopFiles(spark, "x://host/there", renames=True)
+        HadoopFiles(lambda: spark, "x://host/there", renames=True)

@@ -53,7 +53,7 @@ def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Checkpoint:
     identity = Identity("cluster", LAYOUT.requests_topic, "id", LAYOUT.request_partitions, NAMESPACE, shards)
     checkpoint.pin(identity)
     checkpoint.own(1)
-    checkpoint.epochs({}, [], "0.1.0")
+    checkpoint.epochs({}, [], "0.1.0", after_ms=0)
     return checkpoint
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from state.errors import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
 from streaming.service import moving
@@ -73,12 +74,22 @@ def operator_of(record: OwnerRecord) -> object:
     config = make_operator().epochs[0].config
     return replace(
         make_operator(),
-        epochs=tuple(ConfigEpoch(e.from_batch, config.with_settings(e.settings)) for e in record.epochs),
+        epochs=tuple(
+            ConfigEpoch(e.from_batch, config.with_settings(e.settings), after_ms=e.after_ms)
+            for e in record.epochs
+        ),
         outages=tuple(record.outages),
     )
 
 
-RECORD = OwnerRecord([Epoch(0, {}, [], "0.1.0"), Epoch(4, {}, [], "0.1.0")], [OUTAGE])
+# From the outage until batch 4 was planned, sessions as short as these are refused.
+STRICT = {"group.min.session.timeout.ms": SESSION_MS + 1}
+EPOCHS = [
+    Epoch(0, {}, [], "0.1.0"),
+    Epoch(OUTAGE.from_batch, STRICT, [], "0.1.0", OUTAGE.outage.after_ms),
+    Epoch(LAST, {}, [], "0.1.0", T0 + 71_000),
+]
+RECORD = OwnerRecord(EPOCHS, [OUTAGE])
 
 
 def as_kafka(bench: Bench) -> Checkpoint:
@@ -161,12 +172,16 @@ def go_on(bench: Bench) -> list[Written]:
 
 
 def test_every_request_since_is_answered_alike(stopped: Callable[[], Bench], spark: SparkSession) -> None:
-    """Over an outage that began since, an expiry, a join, and a batch that was not committed."""
+    """Over an outage that began since, an expiry, a join, two changes of the configuration, and a batch that
+    was not committed.
+    """
     stayed = stopped()
     go_on(stayed)
     assert events(stayed.written, SILENT)[-1]["at_ms"] == T0 + 60_000 + SESSION_MS
     assert events(stayed.written, ALIVE, "MemberRemoved") == []
-    assert len(answers(stayed.written)) == 11
+    said = answers(stayed.written)
+    assert len(said) == 11
+    assert ErrorCode.INVALID_SESSION_TIMEOUT in {answer["error_code"] for answer in said.values()}
     end = groups_of(spark, Checkpoint.at(stayed.folder), len(story()) - 1)
     for to_batch in (0, 3):
         bench = stopped()
@@ -227,9 +242,9 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(
         roll_back(checkpoint, bench.folder / "kept", start)
     with pytest.raises(RollbackRefused, match="batch 9 is not kept: it can go back to batches 0 to 4"):
         roll_back(checkpoint, bench.folder / "kept", start, to_batch=9)
-    changed = structs.replace(RECORD, epochs=[RECORD.epochs[0], Epoch(4, {"group.max.size": 7}, [], "0.1.0")])
-    checkpoint.rewrite(changed)
-    with pytest.raises(NotContinued, match=r"changed at batch 4.* Batch 3 is the earliest"):
+    other = [EPOCHS[0], structs.replace(EPOCHS[1], code_version="0.0.1")]
+    checkpoint.rewrite(structs.replace(RECORD, epochs=other))
+    with pytest.raises(NotContinued, match=r"version 0\.0\.1 ran batches after batch 2"):
         roll_back(checkpoint, bench.folder / "kept", start, to_batch=2)
     assert {str(path) for path in bench.folder.rglob("*")} == before
 

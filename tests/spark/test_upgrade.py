@@ -55,7 +55,7 @@ def test_a_batch_that_an_earlier_version_planned_has_the_same_outcome(
     assert checkpoint.pin(recorded.IDENTITY) == recorded.IDENTITY
     checkpoint.own(1)
     assert checkpoint.record().committed is not None
-    epochs = checkpoint.epochs(recorded.SETTINGS, [], code_version())
+    epochs = checkpoint.epochs(recorded.SETTINGS, [], code_version(), after_ms=0)
     outages = checkpoint.outages(0, 0)
     assert outages == recorded.OUTAGES
     bench.operator = recorded.operator(epochs, outages)
@@ -74,7 +74,7 @@ def test_other_settings_hold_from_the_batch_after_the_planned_one(tmp_path: Path
     checkpoint = Checkpoint.at(folder)
     checkpoint.own(1)
     settings = recorded.SETTINGS | {"group.min.session.timeout.ms": 20_000}
-    first, second = checkpoint.epochs(settings, [], code_version())
+    first, second = checkpoint.epochs(settings, [], code_version(), after_ms=0)
     of_the_consumer_protocol = ("group.consumer.", "group.coordinator.", "coordinator.")
     pinned = {n: v for n, v in recorded.SETTINGS.items() if not n.startswith(of_the_consumer_protocol)}
     assert (first.from_batch, first.settings) == (0, pinned), "settings of a later version are not pinned"

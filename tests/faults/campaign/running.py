@@ -63,6 +63,7 @@ class Result:
     """Each wrong and its group."""
     sentences: list[str] = field(default_factory=list)
     requests: int = 0
+    early: int = 0
     transactions: int = 0
     """Those with offsets whose commit was acknowledged."""
     assignments: int = 0
@@ -128,6 +129,7 @@ def campaign(
             result.struck.append(_strike(world, name, random))
         found, case = _quiet(world, has_bugs=step == "buggy")
         result.requests = len(found.requests)
+        result.early = len(found.early)
         result.transactions = len(case.outcomes.committed)
         result.assignments = sum(bool(answer.given) for answer in found.answered.values())
         _count(result, [*world.verdicts, *judge(found, case)])

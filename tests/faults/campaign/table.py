@@ -35,9 +35,11 @@ def table(results: Sequence[Result]) -> str:
     runs = ", ".join(f"{r.seed} ({len(r.struck)} faults, {r.seconds / 60:.0f} min)" for r in results)
     failures = "".join(f"\n\nSeed {r.seed} ended early: {r.failure}" for r in results if r.failure)
     requests = sum(result.requests for result in results)
+    early = sum(result.early for result in results)
     replayed = [result.replay for result in results if result.replay]
     again = f"{replayed.count(IDENTICAL)} of {len(replayed)} replays were identical"
-    return f"{text}\n\nSeeds: {runs}. {requests:,} requests were judged; {again}.{failures}"
+    judged = f"{requests:,} requests were judged, {early:,} with an early answer"
+    return f"{text}\n\nSeeds: {runs}. {judged}; {again}.{failures}"
 
 
 def _row(name: str, struck: Sequence[Struck], wrongs: dict[str, int]) -> tuple[str, ...]:

@@ -175,6 +175,9 @@ class World:
                 arguments += ["--spark-conf", "=".join(setting)]
         for record in self._skipped:
             arguments += ["--skip-record", record]
+        if self._step != "steady":
+            # A replica would answer without the bugs, and be silent after the first difference.
+            arguments.append("--no-replica")
         return command_line([*arguments, *more], self._step)
 
     def skip(self, record: str) -> None:

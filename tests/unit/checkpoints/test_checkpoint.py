@@ -1,4 +1,4 @@
-"""The files beside Spark's checkpoint: one topic, its earlier configurations and outages, and its owners."""
+"""The files beside Spark's checkpoint: one topic, its outages, and its owners."""
 
 import re
 import shutil
@@ -10,27 +10,11 @@ import pytest
 
 from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
 from checkpoints.files import FolderError, FolderNotWritable
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, LogPlace, OwnerRecord
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from state.inputs import Outage
-from tests.harness.checkpoints import path_of, spark_of
+from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, path_of, plan, spark_of
 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001", 64)
-OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A checkpoint of the first owner."""
-    checkpoint = Checkpoint.at(tmp_path / "coordinator")
-    checkpoint.own(1)
-    return checkpoint
-
-
-def again(checkpoint: Checkpoint) -> Checkpoint:
-    """The same checkpoint for its next owner."""
-    later = Checkpoint.at(path_of(checkpoint))
-    later.own(later.newest_owner() + 1)
-    return later
 
 
 def test_the_first_identity_is_pinned(checkpoint: Checkpoint) -> None:
@@ -99,14 +83,16 @@ def test_another_topic_is_refused_by_name(checkpoint: Checkpoint, field: str, no
 def test_a_damaged_file_is_named(checkpoint: Checkpoint, name: str, content: bytes) -> None:
     (path_of(checkpoint) / name).write_bytes(content)
     with pytest.raises(FolderError, match=f"{name} is damaged"):
-        checkpoint.pin(IDENTITY) if name == "identity.json" else checkpoint.epochs(OLD, [], "1")
+        checkpoint.pin(IDENTITY) if name == "identity.json" else checkpoint.epochs(
+            OLD, [], "1", after_ms=AFTER_MS
+        )
 
 
 @pytest.mark.parametrize("name", ["identity.json", "owners/1.json"])
 def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> None:
     """Else a namespace, a setting or an outage would be another one, and members and answers with it."""
     checkpoint.pin(IDENTITY)
-    checkpoint.epochs(OLD, [], "1")
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
     kept = checkpoint.identity(), checkpoint.record()
     path = path_of(checkpoint) / name
     content = path.read_bytes()
@@ -133,22 +119,6 @@ def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> 
     assert checkpoint.identity() == IDENTITY
 
 
-def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
-    """Make the files that Spark leaves: batches up to these in its two logs, and other files."""
-    for log, last in (("offsets", planned), ("commits", committed)):
-        path = spark_of(checkpoint) / log
-        path.mkdir(parents=True, exist_ok=True)
-        (path / ".tmp").touch()
-        for batch in range(last + 1):
-            (path / str(batch)).touch()
-            (path / f".{batch}.crc").touch()
-
-
-def test_the_first_configuration_starts_at_the_first_batch(checkpoint: Checkpoint) -> None:
-    assert checkpoint.epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
-    assert again(checkpoint).epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
-
-
 def test_the_last_batch_counts_numbers_and_not_text(checkpoint: Checkpoint) -> None:
     assert checkpoint.last_batch("offsets") == -1
     plan(checkpoint, 10, 9)
@@ -169,6 +139,14 @@ def test_an_outage_is_known_to_batches_that_are_not_planned_yet(checkpoint: Chec
     assert again(checkpoint).outages(3_000, 2_999) == outages
 
 
+def test_a_batch_that_an_earlier_owner_plans_late_knows_the_outage(checkpoint: Checkpoint) -> None:
+    """The new owner has looked at batch 6. Then the driver of the one before wakes up and plans batch 7."""
+    plan(checkpoint, 6, 5)
+    looked_at = checkpoint.last_batch("offsets")
+    plan(checkpoint, 7, 5)
+    assert checkpoint.outages(100, 900, looked_at + 1) == [KnownOutage(7, Outage(100, 900))]
+
+
 def test_only_the_latest_outages_are_kept(checkpoint: Checkpoint) -> None:
     known: list[KnownOutage] = []
     for batch in range(OUTAGES_KEPT + 5):
@@ -185,58 +163,6 @@ def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(checkpoint: Ch
     assert checkpoint.planned_ends(3, "requests") == {0: 17, 1: 0}
     assert checkpoint.planned_ends(3, "other") == {}
     assert checkpoint.planned_ends(4, "requests") == {}
-
-
-def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(checkpoint: Checkpoint) -> None:
-    checkpoint.epochs(OLD, [], "1")
-    plan(checkpoint, 6, 5)
-    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "1")]
-    assert checkpoint.epochs(NEW, [], "2")[1:] == [Epoch(7, NEW, [], "2")], "the one before never ran"
-    plan(checkpoint, 8, 8)
-    epochs = [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "2"), Epoch(9, OLD, [], "2")]
-    assert checkpoint.epochs(OLD, [], "2") == epochs
-    assert again(checkpoint).epochs(OLD, [], "2") == epochs
-
-
-def test_a_folder_without_batches_forgets_what_never_ran(checkpoint: Checkpoint) -> None:
-    checkpoint.epochs(OLD, [], "1")
-    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
-
-
-def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
-    """That batch runs again under its settings. The new settings start after it."""
-    checkpoint.epochs(OLD, [], "1")
-    plan(checkpoint, 6, 5)
-    skipping = [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["eu-requests-0-1"], "1")]
-    assert checkpoint.epochs(OLD, ["eu-requests-0-1"], "1") == skipping
-    assert checkpoint.epochs(NEW, ["eu-requests-0-1"], "1") == [
-        *skipping,
-        Epoch(7, NEW, ["eu-requests-0-1"], "1"),
-    ]
-
-
-def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
-    """Later starts that do not name it skip it too, because any of them may run the batch again."""
-    checkpoint.epochs(OLD, [], "1")
-    plan(checkpoint, 6, 5)
-    first = checkpoint.epochs(OLD, ["a-0-1"], "1")
-    assert checkpoint.epochs(OLD, [], "1") == first
-    assert checkpoint.epochs(OLD, ["a-0-1", "a-0-1"], "1") == first
-    both = checkpoint.epochs(OLD, ["a-0-2"], "1")
-    assert both == [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["a-0-1", "a-0-2"], "1")]
-    plan(checkpoint, 6, 6)
-    assert checkpoint.epochs(OLD, [], "1") == both
-
-
-def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(checkpoint: Checkpoint) -> None:
-    checkpoint.epochs(OLD, [], "1")
-    plan(checkpoint, 6, 6)
-    assert checkpoint.epochs(OLD, ["a-0-9"], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, OLD, ["a-0-9"], "1")]
-
-
-def test_every_batch_has_a_configuration_even_if_the_file_is_lost(checkpoint: Checkpoint) -> None:
-    plan(checkpoint, 6, 5)
-    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
 
 
 def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpoint) -> None:
@@ -306,7 +232,7 @@ def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) 
     (path_of(checkpoint) / f"{file}.new").symlink_to("/dev/full")
     write: dict[str, Callable[[], object]] = {
         "identity": lambda: checkpoint.pin(IDENTITY),
-        "epochs": lambda: checkpoint.epochs(OLD, [], "1"),
+        "epochs": lambda: checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS),
         "outages": lambda: checkpoint.outages(100, 900),
         "committed": lambda: checkpoint.pin_committed(1, "requests"),
     }
@@ -321,12 +247,19 @@ def test_an_owner_begins_with_what_the_one_before_knew(checkpoint: Checkpoint) -
     assert later.record() == OwnerRecord(outages=known)
 
 
+def test_an_owner_can_see_that_there_is_a_later_one(checkpoint: Checkpoint) -> None:
+    checkpoint.check_owner(1)
+    again(checkpoint)
+    with pytest.raises(FolderError, match="has the record of a later owner, epoch 2; this one is 1"):
+        checkpoint.check_owner(1)
+
+
 def test_what_a_deposed_owner_writes_is_not_read(checkpoint: Checkpoint) -> None:
     """It may have slept while another took over, and go on where it stopped."""
     plan(checkpoint, 6, 5)
     later = again(checkpoint)
     checkpoint.outages(100, 900)
-    checkpoint.epochs(NEW, [], "1")
+    checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS)
     assert later.record() == Checkpoint.at(path_of(checkpoint)).record() == OwnerRecord()
 
 
@@ -353,25 +286,3 @@ def test_the_files_of_a_version_without_owners_are_read_and_replaced(tmp_path: P
     checkpoint.own(3)
     assert checkpoint.record() == Checkpoint.at(tmp_path).record() == expected
     assert [path.name for path in tmp_path.iterdir()] == ["owners"]
-
-
-def offsets_of(checkpoint: Checkpoint, batch: int, end: int, watermark_ms: int) -> None:
-    """What Spark writes when it plans a batch."""
-    metadata = f'{{"batchWatermarkMs":{watermark_ms},"batchTimestampMs":5}}'
-    lines = ("v1", metadata, f'{{"eu-requests":{{"0":{end}}}}}')
-    (spark_of(checkpoint) / "offsets" / str(batch)).write_text("\n".join(lines))
-
-
-def test_a_configuration_has_the_place_of_the_log_at_which_it_begins(checkpoint: Checkpoint) -> None:
-    """It begins after the last planned batch; records to skip after the last committed one."""
-    checkpoint.epochs(OLD, [], "1")
-    plan(checkpoint, planned=6, committed=5)
-    offsets_of(checkpoint, 5, 40, 900)
-    offsets_of(checkpoint, 6, 50, 1_000)
-    epochs = checkpoint.epochs(NEW, ["eu-requests-0-45"], "1")
-    assert [(epoch.from_batch, epoch.begins) for epoch in epochs] == [
-        (0, None),
-        (6, LogPlace("eu-requests", {0: 40}, 900)),
-        (7, LogPlace("eu-requests", {0: 50}, 1_000)),
-    ]
-    assert again(checkpoint).record().epochs == epochs

@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, Struct, structs
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
-from clients.coordinator_client import decode_response
+from clients.answers import decode_response
 from insight.metrics.metrics_state import MetricsState
 from records.claims import Claim
 from records.history import (

@@ -122,6 +122,14 @@ def test_a_request_answered_in_two_ways_is_found() -> None:
     assert not checks.answered_one_way(two_ways).ok
 
 
+def test_early_answers_are_compared_and_counted_apart() -> None:
+    query, early = answer("requests-0-1"), answer("requests-0-1", ErrorCode.UNKNOWN_MEMBER_ID)
+    same = checks.read_answers([query], [query])
+    assert checks.answered_one_way(same).ok
+    assert (same.early, same.duplicates) == (1, 0)
+    assert not checks.answered_one_way(checks.read_answers([query], [early])).ok
+
+
 def test_answers_of_a_pack_count_each_for_itself() -> None:
     one, other = answer("requests-0-1#0"), answer("requests-0-1#1")
     packed = checks.read_answers([pack([one, other]), one])

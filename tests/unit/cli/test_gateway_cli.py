@@ -11,7 +11,7 @@ from cli.run_gateway import GatewayToStart
 from gateway.net.advertised import Template
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
-from streaming.service.coordinator import Options
+from streaming.service.options import Options
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 

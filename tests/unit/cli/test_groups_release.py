@@ -57,6 +57,10 @@ class CoreClient(CoordinatorClient):
             self._apply(join(self.header(name)), at_ms=0)
             self.timelines[name].fire_until(NOW_MS)
 
+    @property
+    def request_partitions(self) -> int:
+        return 1
+
     def header(self, group_id: str, api_version: int = 0) -> Header:
         self._offset += 1
         return Header(
@@ -85,7 +89,9 @@ class CoreClient(CoordinatorClient):
         """Nothing is open."""
 
     def _apply(self, request: Any, at_ms: int) -> Any:
-        timeline = self.timelines[request.group_id]
+        timeline = self.timelines.get(request.group_id) or Timeline(
+            request.group_id, None, CoordinatorConfig()
+        )
         timeline.apply(Row(at_ms, f"requests-0-{request.correlation_id}", request))
         replies = [reply for effects in timeline.take_effects() for reply in effects.replies]
         return replies[-1].response if replies else None

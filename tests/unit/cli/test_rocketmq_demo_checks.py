@@ -9,7 +9,7 @@ from cli.demo.load import consumed_by_partition
 from cli.demo.proof import Deed, Outcome
 from cli.demo.report import check_lines, timeline_lines
 from cli.demo.rocketmq_proof import Share, Trap
-from clients.coordinator_client import decode_response
+from clients.answers import decode_response
 from insight.view import entry_line
 from records.codec import encode
 from records.rocketmq_history import decode_entry, decode_snapshot

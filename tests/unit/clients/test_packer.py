@@ -52,17 +52,24 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     assert len(unpack(record.value)) == 1
 
 
-def test_what_waits_for_a_write_of_its_slot_makes_the_next_record() -> None:
+def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
+    """The round ends with the last of its records."""
+    same, same_too, other = "group 5", "group 9", "group 1"
+    assert place_of(same, PARTITIONS).partition == place_of(same_too, PARTITIONS).partition
+    assert place_of(same, PARTITIONS).partition != place_of(other, PARTITIONS).partition
     packer = Packer()
-    add(packer, asked("g", 0))
-    (first,) = packer.take()
-    add(packer, *(asked("g", number) for number in range(1, 4)))
-    assert packer.take() == [], "its last write is under way"
-    add(packer, asked("another slot", 9))
-    assert [numbers(record.requests) for record in packer.take()] == [["9"]], "which holds up no other slot"
-    packer.written(first.place)
-    (second,) = packer.take()
-    assert numbers(second.requests) == ["1", "2", "3"]
+    add(packer, asked(same, 0), asked(same_too, 1))
+    first = packer.take()
+    assert [numbers(record.requests) for record in first] == [["0"], ["1"]], "a record of each slot"
+    add(packer, *(asked(same, number) for number in range(2, 5)), asked("group 10", 5))
+    assert packer.take() == [], "the round is under way"
+    add(packer, asked(other, 9))
+    assert [numbers(record.requests) for record in packer.take()] == [["9"]], "which holds up no partition"
+    for record in first:
+        assert packer.take() == []
+        packer.written(record.place)
+    second, third = packer.take()
+    assert (numbers(second.requests), numbers(third.requests)) == (["2", "3", "4"], ["5"])
     assert [decode_request(message) for message in unpack(second.value)] == [
         request.request for request in second.requests
     ]

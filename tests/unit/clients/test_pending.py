@@ -18,6 +18,7 @@ from clients.pending import (
     RequestTimedOut,
     resolve_futures,
 )
+from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
@@ -61,7 +62,7 @@ def heartbeat(correlation_id: str, request: str = "requests-0-7") -> HeartbeatRe
 
 
 def test_an_answer_resolves_the_future_it_names() -> None:
-    pending = Pending()
+    pending = Pending("")
     first, second = ask(pending, "a"), ask(pending, "b")
     answer = heartbeat("b")
     pending.settle([answer])
@@ -71,20 +72,30 @@ def test_an_answer_resolves_the_future_it_names() -> None:
 
 
 def test_a_repeated_answer_is_a_duplicate_and_a_foreign_one_unknown() -> None:
-    pending = Pending()
-    ask(pending, "a")
-    pending.settle([heartbeat("a"), heartbeat("a"), heartbeat("somebody-elses", "requests-0-8")])
-    pending.settle([heartbeat("a")])
+    pending = Pending("mine-")
+    ask(pending, "mine-a")
+    pending.settle([heartbeat("mine-a"), heartbeat("mine-a"), heartbeat("somebody-elses", "requests-0-8")])
+    pending.settle([heartbeat("mine-a")])
     assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
 
 
-def test_the_memory_of_answered_requests_is_bounded() -> None:
-    pending = Pending(answered_max=2)
-    for number in range(3):
-        ask(pending, str(number))
-        pending.settle([heartbeat(str(number), f"requests-0-{number}")])
-    pending.settle([heartbeat("0", "requests-0-0"), heartbeat("2", "requests-0-2")])
-    assert pending.counts == Counts(answered=3, duplicates=1, unknown=1)
+def test_only_answers_to_requests_in_flight_are_awaited() -> None:
+    pending = Pending("mine-")
+    ask(pending, "mine-1")
+    first, other, theirs = map(encode, (heartbeat("mine-1"), heartbeat("mine-11"), heartbeat("theirs-1")))
+    assert [pending.awaits(one) for one in (first, first, other, theirs)] == [True, True, False, False]
+    pending.settle([heartbeat("mine-1")])
+    assert not pending.awaits(first)
+    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
+
+
+def test_a_refused_request_is_written_again_once() -> None:
+    """A refusal stands on the topic twice, as every answer."""
+    pending = Pending("")
+    ask(pending, "a")
+    ask(pending, "b")
+    assert [one.request.correlation_id for one in pending.to_write_again(["a", "a", "gone"])] == ["a"]
+    assert [one.request.correlation_id for one in pending.to_write_again(["b", "a"])] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +120,7 @@ def test_the_memory_of_answered_requests_is_bounded() -> None:
     ],
 )
 def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str) -> None:
-    pending = Pending()
+    pending = Pending("")
     future = ask(pending, "a")
     pending.settle([answer])
     with pytest.raises(CoordinatorError, match=message) as refused:
@@ -118,7 +129,7 @@ def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str
 
 
 def test_a_request_expires_at_its_own_deadline() -> None:
-    pending = Pending()
+    pending = Pending("")
     short, long = ask(pending, "a", timeout_ms=1_000), ask(pending, "b", timeout_ms=2_000)
     pending.expire(0.999)
     assert not short.done()
@@ -127,7 +138,7 @@ def test_a_request_expires_at_its_own_deadline() -> None:
         short.result(0)
     assert not long.done()
     pending.settle([heartbeat("a")])
-    assert pending.counts == Counts(unknown=1), "an answer that comes too late belongs to no request"
+    assert pending.counts == Counts(duplicates=1), "an answer that comes too late belongs to no request"
 
 
 def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
@@ -141,7 +152,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
             Watched.looked_at += 1
             return super().deadline_s
 
-    pending = Pending()
+    pending = Pending("")
     for number in range(1_000):
         request = beat(str(number))
         timeout_ms = 600_000 if number % 2 else 25_000
@@ -155,7 +166,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
 
 
 def test_what_could_not_be_sent_fails_with_the_cause() -> None:
-    pending = Pending()
+    pending = Pending("")
     requests = [asked("a"), asked("b")]
     pending.add(requests)
     pending.settle([heartbeat("b")])
@@ -169,7 +180,7 @@ def test_what_could_not_be_sent_fails_with_the_cause() -> None:
 
 
 def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
-    pending = Pending()
+    pending = Pending("")
     received: list[list[str]] = []
     others: list[Outcome] = []
 
@@ -187,7 +198,7 @@ def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
 
 
 def test_what_expires_is_not_worth_writing_any_more() -> None:
-    pending = Pending()
+    pending = Pending("")
     request = asked("a")
     pending.add([request])
     assert request.is_wanted()
@@ -196,7 +207,7 @@ def test_what_expires_is_not_worth_writing_any_more() -> None:
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:
-    pending = Pending()
+    pending = Pending("")
     future = ask(pending, "a")
     pending.close("the client was closed")
     pending.close("the reader ended")

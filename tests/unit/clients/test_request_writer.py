@@ -44,7 +44,7 @@ def producer(max_request_bytes: int = 100_000) -> Producer:
 
 @pytest.fixture
 def pending() -> Pending:
-    return Pending()
+    return Pending("")
 
 
 @pytest.fixture

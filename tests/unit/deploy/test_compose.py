@@ -20,6 +20,8 @@ from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.counts import Counts
 from gateway.metrics.numbers import FAMILIES, counted
 from insight.metrics.http import HttpPort
+from streaming.replica.lead import LEAD_MAX_BYTES, LEAD_MAX_S
+from streaming.service.options import REPLICA_BATCH_INTERVAL_MS
 from tests.harness.ports import free_port
 from tests.harness.scraped import busy
 
@@ -223,6 +225,27 @@ def test_the_dashboard_uses_the_provisioned_source_and_no_panel_is_over_another(
         assert at["x"] + at["w"] <= 24
         taken |= cells
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_every_alert_says_how_urgent_it_is() -> None:
+    rules = [rule for group in read_yaml(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
+    assert {rule["labels"]["severity"] for rule in rules} == {"critical", "warning"}
+    urgent = {rule["alert"] for rule in rules if rule["labels"]["severity"] == "critical"}
+    assert {"CoordinatorDown", "RequestsDropped", "ReplicaDiffers"} <= urgent
+
+
+def test_the_alert_of_the_lead_comes_at_half_of_the_bounds() -> None:
+    (ahead,) = [expression for expression in expressions() if "lead_bytes > " in expression]
+    assert ahead == (
+        f"group_coordinator_replica_lead_seconds > {LEAD_MAX_S / 2:.0f} "
+        f"or group_coordinator_replica_lead_bytes > {LEAD_MAX_BYTES // 2}"
+    )
+
+
+def test_deadlines_may_be_late_by_more_than_two_intervals_of_the_query() -> None:
+    """The watermark of a batch is that of the records of the batch before."""
+    (late,) = [expression for expression in expressions() if "event_time_lag_seconds > " in expression]
+    assert float(late.rpartition(" ")[2]) >= 5 * REPLICA_BATCH_INTERVAL_MS / 1000
 
 
 def test_the_docs_tell_of_every_alert() -> None:

@@ -33,7 +33,7 @@ class Log(CoordinatorClient):
     """
 
     def __init__(self) -> None:
-        self.pending = Pending()
+        self.pending = Pending("")
         self.sent: list[PendingRequest] = []
         self.turns: list[int] = []
         """How many requests were sent together."""
@@ -45,6 +45,9 @@ class Log(CoordinatorClient):
         self.pending.add(requests)
         self.sent += requests
         self.turns.append(len(requests))
+
+    def forget(self, request: PendingRequest) -> None:
+        self.pending.forget(request)
 
     async def nth(self, number: int) -> PendingRequest:
         """The request of this number, after it was sent."""
@@ -208,6 +211,25 @@ async def test_a_request_that_nothing_waits_for_is_not_worth_writing(
     assert [waiting.is_wanted() for waiting in log.sent] == [False, False, True]
     log.answer(log.sent[2])
     assert (await waits).error_code is ErrorCode.NONE
+
+
+@played
+async def test_a_request_that_nothing_waits_for_is_not_kept(backend: CoordinatorBackend, log: Log) -> None:
+    """A JoinGroup would be kept for the client's rebalance timeout, up to 24.8 days."""
+    kept = [
+        asyncio.create_task(backend.ask(beat(), HeartbeatResponse, timeout_ms))
+        for timeout_ms in (None, ANSWER_TIMEOUT_MS, 2**31 - 1)
+    ]
+    await log.nth(2)
+    assert len(log.pending) == 3
+    for asked in kept:
+        asked.cancel()
+    await asyncio.wait(kept)
+    assert len(log.pending) == 0
+    backend.send(beat(), HeartbeatResponse).cancel()
+    backend.send(beat("other"), HeartbeatResponse)
+    await log.nth(3)
+    assert [waiting.request.group_id for waiting in log.sent[3:]] == ["other"]
 
 
 @played

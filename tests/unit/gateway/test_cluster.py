@@ -66,3 +66,14 @@ async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_
     first_s = await full_heartbeat("orders")
     assert first_s >= 0.5
     assert median([await full_heartbeat(f"topic-{number}") for number in range(5)]) < first_s
+
+
+@played
+async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: World) -> None:
+    """Clients choose the names, and the oldest are forgotten first."""
+    for first in range(0, 50_000, 10_000):
+        names = [f"absent-{number}" for number in range(first, first + 10_000)]
+        assert await world.cluster.topics(names) == {}
+    assert world.cluster.cached_entries() <= 10_000
+    assert world.cluster.cached_topics(["absent-49999"], 30.0) == {}
+    assert await world.cluster.topics(["orders"])

@@ -3,13 +3,41 @@
 import asyncio
 from typing import Any
 
+from msgspec import UNSET
 from structlog.testing import capture_logs
 
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.wire.limits import Limits
-from state.kafka.requests import DescribeGroup
+from records.codec import encode
+from state.kafka.requests import (
+    ConsumerGroupDescribe,
+    DeleteGroup,
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    SyncGroup,
+)
 from tests.harness.gateway import CoreBackend, World, played
-from tests.harness.gateway_requests import COMMIT, DELETE_GROUPS, LIST, commit_fields
+from tests.harness.gateway_requests import (
+    COMMIT,
+    DELETE_GROUPS,
+    DESCRIBE,
+    HEARTBEAT,
+    LEAVE,
+    LIST,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    commit_fields,
+    stable,
+    topic_partition,
+)
+
+CONSUMER_GROUP_DESCRIBE = 69
+DELETED_OFFSET = {"group_id": "g", "topics": [topic_partition("orders")]}
 
 
 async def listed(world: World) -> set[str]:
@@ -34,8 +62,41 @@ async def test_a_group_is_listed_once_its_client_was_answered(world: World) -> N
 async def test_asking_for_the_list_makes_no_group(world: World) -> None:
     assert await listed(world) == set()
     assert await listed(world) == set()
-    assert [type(request) for request in world.core.asked] == [DescribeGroup] * 2
+    assert {type(request) for request in world.core.asked} == {DescribeGroup}
     assert world.core.groups() == []
+
+
+@played
+async def test_only_the_request_before_the_list_waits_for_views(world: World) -> None:
+    """A list has what was answered early. Whoever asks for something else gets the answer at once."""
+    client = await world.client()
+    await listed(world)
+    assert [request.waits_for_views for request in world.core.asked] == [True] * 3
+    world.core.asked.clear()
+    member_id = await stable(world, client)
+    of_member = {"group_id": "g", "generation_id": 1, "member_id": member_id}
+    await client.ask(HEARTBEAT, 4, **of_member)
+    await client.ask(COMMIT, 9, **commit_fields(member_id, ("orders", 0, 7)))
+    await client.ask(OFFSET_FETCH, 7, group_id="g", topics=None)
+    await client.ask(DESCRIBE, 5, groups=["g"])
+    await client.ask(CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g"])
+    await client.ask(OFFSET_DELETE, 0, **DELETED_OFFSET)
+    await client.ask(LEAVE, 3, group_id="g", members=[{"member_id": member_id, "group_instance_id": None}])
+    await client.ask(DELETE_GROUPS, 2, groups_names=["g"])
+    assert {type(request) for request in world.core.asked} == {
+        JoinGroup,
+        SyncGroup,
+        Heartbeat,
+        OffsetCommit,
+        OffsetFetch,
+        DescribeGroup,
+        ConsumerGroupDescribe,
+        OffsetDelete,
+        LeaveGroup,
+        DeleteGroup,
+    }
+    assert {request.waits_for_views for request in world.core.asked} == {UNSET}
+    assert not any(b"waits_for_views" in encode(request) for request in world.core.asked)
 
 
 @played
@@ -72,10 +133,10 @@ class Slow(CoreBackend):
         return await super().ask(request, answer, timeout_ms)
 
 
-def test_questions_that_come_together_share_a_request_that_is_sent_after_them() -> None:
+def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -> None:
     async def play() -> None:
         core = Slow()
-        fresh = FreshGroups(core, core, Limits())
+        fresh = FreshGroups(core, core, Limits(), request_partitions=1)
 
         async def until_started(number: int) -> None:
             while core.started < number:
@@ -86,12 +147,19 @@ def test_questions_that_come_together_share_a_request_that_is_sent_after_them() 
         later = [asyncio.create_task(fresh.groups()) for _ in range(50)]
         later[0].cancel()  # one caller's cancellation must not affect the others
         core.answers.release()
+        for round_ in (2, 3):
+            await until_started(round_)
+            assert not first.done(), "the views of the batch that has answered may not be written yet"
+            core.answers.release()
         assert await first == []
-        await until_started(2)
-        assert not any(task.done() for task in later[1:]), "the request under way was sent before they asked"
+        await until_started(4)
+        assert not any(task.done() for task in later[1:]), "the barrier under way began before they asked"
+        for round_ in (5, 6):
+            core.answers.release()
+            await until_started(round_)
         core.answers.release()
         assert await asyncio.gather(*later[1:]) == [[]] * 49
-        assert core.started == 2
+        assert core.started == 6
 
     async def bounded() -> None:
         async with asyncio.timeout(10):

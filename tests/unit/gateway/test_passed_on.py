@@ -19,6 +19,7 @@ from gateway.security.settings import SecuritySettings
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import request_header
+from gateway.wire.limits import MIB
 from tests.harness.gateway import World, played, topic_id
 from tests.harness.sasl import authenticate, by_password
 
@@ -114,6 +115,15 @@ async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_sess
     passed = last_passed(world)
     assert [topic.topic for topic in passed.topics] == ["orders"]
     assert (passed.session_id, passed.session_epoch) == (0, -1)
+
+
+@played(authorizer=READER)
+async def test_a_fetch_whose_response_is_changed_asks_for_no_more_than_is_held(world: World) -> None:
+    world.broker.answers[apis.FETCH] = {"responses": []}
+    client = await world.client()
+    for wanted, asked in ((55 * MIB, MIB), (100, 100)):
+        await client.ask(apis.FETCH, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
+        assert last_passed(world).max_bytes == asked
 
 
 @pytest.mark.parametrize("version", codec.versions(apis.FETCH))

@@ -22,7 +22,7 @@ from tests.harness.gateway_requests import (
     stable,
 )
 
-FIND_COORDINATOR = 10
+FIND_COORDINATOR, CONSUMER_GROUP_DESCRIBE = 10, 69
 UNKNOWN_MEMBER_ID = 25
 
 
@@ -167,27 +167,83 @@ async def test_what_is_passed_on_waits_for_the_coordinator(world: World) -> None
 
 
 @played
-async def test_lists_descriptions_and_deletions_are_alone(world: World) -> None:
+async def test_a_list_is_alone(world: World) -> None:
     client = await world.client()
     held = hold(world, "g")
-    requests: list[tuple[int, int, dict[str, Any]]] = [
-        (DESCRIBE, 5, {"groups": ["h", "g"]}),
-        (DELETE_GROUPS, 2, {"groups_names": ["h", "g"]}),
-        (LIST, 4, {}),
+    sent = [
+        await client.send(HEARTBEAT, 4, **beat()),
+        await client.send(LIST, 4),
+        await client.send(HEARTBEAT, 4, **beat("h")),
     ]
-    for api_key, version, fields in requests:
-        held.clear()
+    await until_asked(world, 1)
+    await nothing_more(world, 1)
+    held.set()
+    assert await numbers(client, 3) == sent
+    assert asked(world)[0] == asked(world)[-1] == Heartbeat.__name__
+
+
+def about(*group_ids: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """A request of each API that may be about several groups."""
+    return [
+        (DESCRIBE, 5, {"groups": group_ids}),
+        (CONSUMER_GROUP_DESCRIBE, 1, {"group_ids": group_ids}),
+        (DELETE_GROUPS, 2, {"groups_names": group_ids}),
+        (OFFSET_FETCH, 9, {"groups": [{"group_id": name, "topics": None} for name in group_ids]}),
+    ]
+
+
+@played
+async def test_descriptions_and_deletions_of_a_group_each_are_under_way_together(world: World) -> None:
+    """As librdkafka sends them: a client that deletes several groups waits no longer than for one."""
+    client = await world.client()
+    for n in range(len(about("g"))):
         world.core.asked.clear()
+        held = hold(world, "g-0")
+        held.clear()
+        requests = [about(f"g-{group}")[n] for group in range(20)]
+        sent = [await client.send(api_key, version, **fields) for api_key, version, fields in requests]
+        sent.append(await client.send(HEARTBEAT, 4, **beat("g-0")))
+        await until_asked(world, len(sent))
+        assert [r.group_id for r in world.core.asked] == [*(f"g-{group}" for group in range(20)), "g-0"]
+        held.set()
+        assert await numbers(client, len(sent)) == sent
+
+
+@played
+async def test_what_is_behind_a_request_about_several_groups_waits(world: World) -> None:
+    """The requests before it do not hold it back: it starts in their order."""
+    client = await world.client()
+    for api_key, version, fields in about("h", "g"):
+        world.core.asked.clear()
+        held = hold(world, "g")
+        held.clear()
         sent = [
             await client.send(HEARTBEAT, 4, **beat()),
             await client.send(api_key, version, **fields),
             await client.send(HEARTBEAT, 4, **beat("h")),
         ]
-        await until_asked(world, 1)
-        await nothing_more(world, 1)
+        await until_asked(world, 3)
+        assert [r.group_id for r in world.core.asked] == ["g", "h", "g"]
+        await nothing_more(world, 3)
         held.set()
         assert await numbers(client, 3) == sent
-        assert asked(world)[0] == asked(world)[-1] == Heartbeat.__name__
+        assert asked(world)[-1] == Heartbeat.__name__
+
+
+@played
+async def test_the_groups_of_a_request_are_asked_about_side_by_side(world: World) -> None:
+    """As many as a tool asks about in one request."""
+    client = await world.client()
+    group_ids = [f"g-{n}" for n in range(300)]
+    for api_key, version, fields in about(*group_ids):
+        world.core.asked.clear()
+        held = hold(world, group_ids[0])
+        held.clear()
+        sent = await client.send(api_key, version, **fields)
+        await until_asked(world, len(group_ids))
+        assert [r.group_id for r in world.core.asked] == group_ids
+        held.set()
+        assert await numbers(client, 1) == [sent]
 
 
 @played(in_flight_per_connection=3)

@@ -32,6 +32,7 @@ connection_creation_rate = 10
 ip = "2001:db8::0:7"
 connection_creation_rate = 1
 """
+LONG = "c" * 1_000
 USERS, CLIENT_IDS = ["ann", "bob"], ["app", "job"]
 
 
@@ -184,3 +185,14 @@ def test_watching_goes_on_until_it_is_cancelled(tmp_path: Path, monkeypatch: pyt
         watching.cancel()
 
     asyncio.run(watch())
+
+
+def test_long_client_ids_have_buckets_of_their_own_and_are_not_remembered() -> None:
+    quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0, (None, LONG): 2.0}))
+    one, other = quotas.requests_of("ann", f"{LONG}1"), quotas.requests_of("ann", f"{LONG}2")
+    assert one is not other
+    assert one is quotas.requests_of("bob", f"{LONG}1")
+    named = quotas.requests_of("ann", LONG)
+    assert named is not None
+    assert named.rate == 2.0
+    assert max(len(str(key)) for key in quotas._requests) < 100

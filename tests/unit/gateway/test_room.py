@@ -92,9 +92,9 @@ async def test_a_description_takes_room_and_gives_it_back(world: World) -> None:
     held = hold(world, "g")
     describing = await world.client()
     await describing.send(DESCRIBE, 5, groups=["g", "h"])
-    await until_asked(world, 2)
+    await until_asked(world, 1)
     (client,) = await beating(world, 1)
-    await nothing_more(world, 2)
+    await nothing_more(world, 1)
     held.set()
     assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
 

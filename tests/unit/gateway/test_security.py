@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,8 +12,10 @@ from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
 from gateway.security.settings import SecurityError, SecuritySettings
+from gateway.upstream import kept_versions
 from gateway.wire.framing import framed
 from tests.harness.gateway import RawClient, World, played
+from tests.unit.gateway.test_server import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -134,15 +137,50 @@ async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: Worl
 @played(security=USERS)
 async def test_before_authentication_requests_are_taken_one_by_one(world: World) -> None:
     client = await world.client()
-    world.broker.open.clear()
-    asked = [await client.send(API_VERSIONS, 0) for _ in range(3)]
-    async with asyncio.timeout(10):
-        while not world.broker.passed:
-            await asyncio.sleep(0.001)
+    world.broker.silent = True
+    connected = len(world.broker.writers)
+    for _ in range(3):
+        await client.send(API_VERSIONS, 0)
+    await until(lambda: len(world.broker.writers) != connected)
     (connection,) = world.gateway.connections()
     assert connection.unanswered == 1
-    world.broker.open.set()
-    assert [(await client.receive())[0] for _ in asked] == asked
+
+
+@played(security=USERS)
+async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(world: World) -> None:
+    world.broker.answers[API_VERSIONS] = {
+        "api_keys": [{"api_key": 0, "min_version": 0, "max_version": 9}],
+        "supported_features": [{"name": "metadata.version", "min_version": 1, "max_version": 25}],
+    }
+    connected = len(world.broker.writers)
+    software = {"client_software_name": "any", "client_software_version": "1"}
+    for version, fields in ((0, {}), (4, software)):
+        strangers = [await world.client() for _ in range(10)]
+        answers = [await client.ask(API_VERSIONS, version, **fields) for client in strangers]
+        assert world.gateway.numbers()["upstream_connections"] == {(): [0]}
+        assert await log_in(strangers[0], b"\0ann\0secret") == 0
+        theirs = await strangers[0].ask(API_VERSIONS, version, **fields)
+        assert [answer.to_dict() for answer in answers] == [theirs.to_dict()] * 10
+        assert len(theirs.api_keys) > 10
+        strangers[0].writer.close()
+    assert len(world.broker.writers) == connected + 4  # for two versions, and for two that have logged in
+
+
+@played(security=USERS)
+async def test_versions_are_answered_while_no_broker_is(world: World) -> None:
+    client = await world.client()
+    before = (await client.ask(API_VERSIONS, 0)).to_dict()
+    with patch.object(kept_versions, "AGE_MAX_S", 0.0):
+        await world.stop_broker()
+        assert (await client.ask(API_VERSIONS, 0)).to_dict() == before
+
+
+@played(security=USERS)
+async def test_software_without_a_name_is_refused_as_by_a_broker(world: World) -> None:
+    client = await world.client()
+    for name, error in (("", 42), ("a b", 42), ("-a", 42), ("a-b.c", 0)):
+        await client.send(API_VERSIONS, 3, client_software_name=name, client_software_version="1")
+        assert (await client.receive_bytes())[4:6] == error.to_bytes(2, "big")
 
 
 @played(security=USERS)

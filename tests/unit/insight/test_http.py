@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from insight.metrics.http import Checks, HttpPort
+from insight.metrics.http import Checks, HttpPort, Note
 
-REASONS: dict[str, str | None] = {}
+REASONS: dict[str, str | Note | None] = {}
 
 
 def ready(exclude: Collection[str]) -> Checks:
@@ -42,7 +42,7 @@ def test_metrics_are_at_their_path(url: str) -> None:
 
 
 def test_a_process_without_checks_is_alive(url: str) -> None:
-    assert get(f"{url}/healthz") == (200, '{"ok": true, "checks": {}}\n')
+    assert get(f"{url}/healthz") == (200, '{"ok": true, "checks": {}, "notes": {}}\n')
 
 
 def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) -> None:
@@ -52,7 +52,28 @@ def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) 
         503,
         {"brokers": "ok", "coordinator": "the coordinator does not answer"},
     )
-    assert get(f"{url}/readyz?exclude=coordinator") == (200, '{"ok": true, "checks": {"brokers": "ok"}}\n')
+    status, text = get(f"{url}/readyz?exclude=coordinator")
+    assert (status, json.loads(text)["checks"]) == (200, {"brokers": "ok"})
+
+
+def test_a_note_is_told_and_does_not_fail(url: str) -> None:
+    REASONS.update(coordinator=None, replica=Note("following: it is more than 5000 ms behind"))
+    status, text = get(f"{url}/readyz")
+    assert (status, json.loads(text)) == (
+        200,
+        {
+            "ok": True,
+            "checks": {"coordinator": "ok", "replica": "ok"},
+            "notes": {"replica": "following: it is more than 5000 ms behind"},
+        },
+    )
+    REASONS.update(coordinator="starting: preparing topics and Spark")
+    status, text = get(f"{url}/readyz")
+    assert (status, list(json.loads(text)["notes"])) == (503, ["replica"])
+    assert get(f"{url}/readyz?exclude=coordinator&exclude=replica") == (
+        200,
+        '{"ok": true, "checks": {}, "notes": {}}\n',
+    )
 
 
 def test_a_check_that_cannot_be_made_is_a_reason(url: str) -> None:

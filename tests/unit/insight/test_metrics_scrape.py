@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from records.codec import UNREADABLE, encode
+from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.pack import pack
 from state.kafka.history import EntryType
+from streaming.service.replica_state import NOT_STARTED, OFF, PHASES
 from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
@@ -166,11 +168,35 @@ def test_phase_and_alarm(busy: Scraped) -> None:
     assert (scraped.value("group_coordinator_alarm"), busy.value("group_coordinator_alarm")) == (1, 0)
 
 
+def test_the_replica_has_one_phase_and_counts_from_0() -> None:
+    scraped = Scraped()
+    own = "group_coordinator_replica"
+    for state in (OFF, NOT_STARTED):
+        scraped.replica = state
+        phases = {phase: scraped.value(f"{own}_phase", phase=phase) for phase in PHASES}
+        assert phases == {phase: phase == state.phase for phase in PHASES}
+        for name in ("answers", "compared", "differences", "seedings"):
+            assert scraped.value(f"{own}_{name}_total") == 0
+
+
 def test_answers_of_a_pack_count_each_for_itself() -> None:
     scraped = Scraped()
     code = {"error_code": 0, "type": "Heartbeat"}
     scraped.metrics_state.take(LAYOUT.responses_topic, None, pack([encode(code), encode(code)]))
     assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 2}
+
+
+def test_an_answer_counts_when_the_query_writes_it() -> None:
+    scraped, replica = Scraped(), ReplicaId(3, 1)
+    answers = pack([encode({"error_code": 0, "type": "Heartbeat"})] * 2)
+    for value, headers in (
+        (answers, early_headers(replica, 1)),
+        (answers, []),
+        (answers, None),
+        (None, marker_headers(replica)),
+    ):
+        scraped.metrics_state.take(LAYOUT.responses_topic, None, value, headers)
+    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 4}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from insight.metrics.http import MetricsUnavailable
 from insight.metrics.service import Metrics
 from records.client_config import ClientConfig
+from streaming.service.replica_state import OFF
 from streaming.service.status import Phase, Status
 from streaming.service.transactions_pending import Summary
 from tests.harness.ports import free_port
@@ -26,7 +27,9 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
         port,
         status=lambda: Status(Phase.STARTING, "", 0),
         ticker_age_s=lambda: 0.0,
+        spark_restarts=lambda: 0,
         transactions=Summary,
+        replica=lambda: OFF,
         log_rebalances=False,
     )
 

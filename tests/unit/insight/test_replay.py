@@ -1,5 +1,6 @@
 """What a replay makes of a log: outages, late requests, lost beginnings, ends, moments and steps."""
 
+import dataclasses
 from collections.abc import Iterable
 from datetime import UTC
 from pathlib import Path
@@ -15,13 +16,12 @@ from insight.replay.judge import judge
 from insight.replay.moment import moment_text
 from insight.replay.recording import (
     Answer,
-    Begin,
     Event,
+    Letter,
     Line,
     Lines,
     LogClock,
     LogRequest,
-    RecordedEpoch,
     StartGroup,
 )
 from insight.replay.recording_file import RecordingError, RecordingFile, write_recording
@@ -34,6 +34,7 @@ from insight.why.clock import Clock
 from records.codec import Refusal, encode
 from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import World
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave, txn_commit
@@ -74,6 +75,54 @@ def test_sessions_begin_anew_after_an_outage() -> None:
     assert not judge(forgotten).is_identical
 
 
+def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
+    """Spark calls a group for a request or a deadline, and no session ends with the outage."""
+    log, world = Log(), World(CONFIG)
+    world.run([*log.stable_member(T0, "a")[0], *log.clock(T0 + 100, T0)])
+    world.without_coordinator(T0 + 3_000)
+    world.run(log.clock(T0 + 9_000, T0 + 9_000))
+    world.run([])
+    assert (verdict := judge(world.recording())).is_identical
+    assert verdict.total("open") > 0
+    assert "that no committed batch had to write yet" in verdict_text(verdict, world.header())
+    world.run(log.clock(T0 + 30_000, T0 + 30_000))
+    world.run([])
+    assert (verdict := judge(world.recording())).is_identical
+    assert verdict.total("open") == 0
+    missing = [
+        x for x in world.recording().lines if not isinstance(x, Event) or b"TakenOver" not in x.value.get()
+    ]
+    assert not judge(Lines(world.header(), missing)).is_identical
+
+
+def test_requests_and_deadlines_until_a_start_are_under_the_configuration_before() -> None:
+    """In the first batch of the new configuration, too: none had planned them."""
+    log, world = Log(), World(CONFIG)
+    world.run([*log.stable_member(T0, "a")[0], *log.clock(T0 + 5_000, T0)])
+    world.configure(dataclasses.replace(CONFIG, group_min_session_timeout_ms=20_000))
+    both = [log.request(at_ms, join("b", f"c{at_ms}")) for at_ms in (T0 + 5_000, T0 + 5_001)]
+    world.run([*both, *log.clock(T0 + 30_000, T0 + 30_000)])
+    world.run([])
+    recording = world.recording()
+    assert judge(recording).is_identical
+    errors = [sent.value for entry in replay_group(recording, "b").entries for sent in entry.sent]
+    assert [b'"error_code":26' in value for value in errors[:2]] == [False, True]
+
+
+def test_a_record_that_was_skipped_is_skipped() -> None:
+    log, world = Log(), World(CONFIG)
+    world.run([*log.stable_member(T0, "a")[0], *log.clock(T0, T0)])
+    skipped = log.request(T0 + 1, join("a", "poison"))
+    world.configure(CONFIG, skip=[skipped.id])
+    world.run([skipped, *log.clock(T0 + 2, T0 + 2)])
+    recording = world.recording()
+    assert judge(recording).is_identical
+    (letter,) = (line.value.get() for line in recording.outputs() if isinstance(line, Letter))
+    assert b"SKIPPED" in letter
+    (first, _) = recording.header.epochs
+    assert not judge(Lines(replace(recording.header, epochs=[first]), recording.lines)).is_identical
+
+
 def test_a_request_behind_a_deadline_that_fired_is_applied_as_it_was() -> None:
     """The broker's clock stepped back, so the log alone does not say that the session had ended."""
     log, world = Log(), World(CONFIG)
@@ -84,7 +133,7 @@ def test_a_request_behind_a_deadline_that_fired_is_applied_as_it_was() -> None:
     verdict = judge(world.recording())
     assert verdict.differences == []
     assert verdict.late == 1
-    assert "1 request applied late" in verdict_text(verdict, world.header(), CLOCK)
+    assert "1 request applied late" in verdict_text(verdict, world.header())
 
 
 def lost_beginning(world: World, offset: int) -> Lines:
@@ -121,7 +170,7 @@ def test_a_group_whose_logs_beginning_is_gone_is_judged_from_its_next_incarnatio
     assert start.request == f"requests-{start_partition(world)}-{offset}"
     assert verdict.groups["a"].answers == 2
     assert verdict.unjudged > 0
-    assert f"group a is judged from {start.request} on" in verdict_text(verdict, world.header(), CLOCK)
+    assert f"group a is judged from {start.request} on" in verdict_text(verdict, world.header())
     first = replay_group(lost_beginning(world, 1), "a").entries[0]
     assert first.request_id == start.request
 
@@ -136,8 +185,8 @@ def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state(tmp_
     verdict = judge(lost_beginning(world, 2))
     assert verdict.differences == []
     assert verdict.groups.get("a") is None or verdict.groups["a"].answers == 0
-    assert "group a cannot be judged" in verdict_text(verdict, world.header(), CLOCK)
-    assert verdict_text(verdict, world.header(), CLOCK).startswith("nothing could be judged: ")
+    assert "group a cannot be judged" in verdict_text(verdict, world.header())
+    assert verdict_text(verdict, world.header()).startswith("nothing could be judged: ")
     assert replay_group(lost_beginning(world, 2), "a").entries == []
     file = tmp_path / "file"
     write_recording(file, lost_beginning(world, 2).header, lost_beginning(world, 2).lines)
@@ -246,7 +295,7 @@ def test_a_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
         (content[: len(content) // 2], "is cut"),
         (b"".join(content.splitlines(keepends=True)[:-1]), "is cut"),
         (content.replace(b"session", b"Session", 1), "does not match its checksum"),
-        (content.replace(b'{"version":1', b'{"version":9', 1), "format 9"),
+        (content.replace(b'{"version":2', b'{"version":9', 1), "format 9"),
         (b"not json\n", "no recording"),
     ):
         path.write_bytes(damaged)
@@ -276,7 +325,7 @@ def test_the_group_at_a_time_has_what_is_pending_in_transactions() -> None:
 
 
 def test_steps_go_forward_back_and_to_what_is_searched() -> None:
-    steps = Steps(replay_group(a_member_expires().recording(), "a", with_states=True), CONFIG, CLOCK)
+    steps = Steps(replay_group(a_member_expires().recording(), "a", with_states=True), Configs(CONFIG), CLOCK)
     assert len(steps) == 5
     steps.move(99)
     assert "heartbeat deadline of c" in steps.detail() and "Empty" in steps.group()
@@ -285,27 +334,6 @@ def test_steps_go_forward_back_and_to_what_is_searched() -> None:
     assert steps.next_history(-1) and steps.at == 2
     assert steps.find("heartbeat deadline") and steps.at == 4
     assert not steps.find("nobody of this name") and steps.at == 4
-
-
-@pytest.mark.parametrize(
-    ("begins", "note"),
-    [
-        ([None, Begin({0: 1, 1: 1}, T0)], ""),
-        ([None, Begin(None, T0)], "batch 1 is taken to begin after 2023-11-14 22:13:20.000"),
-        ([None, None], "batch 1 begins in the log is not known"),
-        ([Begin({0: 1, 1: 1}, T0)], "the configurations before that are not known"),
-    ],
-)
-def test_what_is_not_known_of_configurations_is_said(begins: list[Begin | None], note: str) -> None:
-    recording = a_member_expires().recording()
-    (first,) = recording.header.epochs
-    epochs = [
-        RecordedEpoch(replace(first.epoch, from_batch=batch), begin) for batch, begin in enumerate(begins)
-    ]
-    header = replace(recording.header, epochs=epochs)
-    text = verdict_text(judge(Lines(header, recording.lines)), header, CLOCK)
-    assert text.startswith("identical: ") and note in text
-    assert ("Note" in text) == bool(note)
 
 
 def run(*arguments: object) -> Result:

@@ -31,13 +31,17 @@ OTHER = CoordinatorConfig(
 def coordinate(
     seed: int, length: int, batches: int, rows: Sequence[Row] | None = None, step: Step = step
 ) -> World:
-    """Coordinate a random log in random batches, each perhaps twice, with a change of the configuration."""
+    """Coordinate a random log in random batches, each perhaps twice. Before one there is perhaps an outage, a
+    change of the configuration, or both.
+    """
     rows = rows or recorded_log.record(seed, length, CONFIG)
     partitions, _ = recorded_log.with_clock(rows, seed)
     world = World(CONFIG, step=step)
     for number, batch in enumerate(recorded_log.cut(partitions, batches, seed)):
-        if number == batches // 2 and seed % 3 == 0:
+        if number == batches // 2 and seed % 3:
             world.configure(OTHER)
+        if number == batches // 2 and number and seed % 4 > 1:
+            world.without_coordinator(world.after_ms() + seed % 50_000 + 1)
         world.run(batch, times=1 + seed % 2)
     return world
 
@@ -48,9 +52,11 @@ def test_a_replay_is_identical_to_what_the_operator_wrote(seed: int, length: int
     world = coordinate(seed, length, batches)
     verdict = judge(world.recording())
     assert verdict.differences == []
-    assert verdict.total("open") == verdict.total("gone") == verdict.unjudged == 0
+    assert verdict.total("gone") == verdict.unjudged == 0
+    if seed % 4 <= 1:
+        assert verdict.total("open") == 0, "only a takeover waits until a group is called"
     wrote = {record.value for record in world.records if record.topic == LAYOUT.events_topic}
-    assert verdict.total("history") == len(wrote)
+    assert len(wrote) <= verdict.total("history") <= len(wrote) + verdict.total("open")
 
 
 @examples(30)
@@ -81,11 +87,7 @@ def test_so_is_what_followed_a_fault_of_the_coordinator(seed: int, length: int, 
 def test_a_part_of_a_log_is_identical_as_far_as_it_goes(
     seed: int, length: int, cut: int, rocketmq: bool
 ) -> None:
-    """The part before a time, and the part from it on, of which only groups that begin in it are judged.
-
-    Without a change of the configuration: see docs/replay.md.
-    """
-    seed = 3 * seed + 1
+    """The part before a time, and the part from it on, of which only groups that begin in it are judged."""
     recording = coordinate(seed, length, 4, rocketmq_rows(seed, length) if rocketmq else None).recording()
     times = [line.at_ms for line in recording.lines if isinstance(line, LogRequest)]
     at_ms = times[cut * len(times) // 100]
@@ -127,8 +129,11 @@ def test_a_recording_of_one_group_has_what_one_of_all_has_of_it(seed: int, lengt
 @examples(40)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
 def test_one_changed_record_is_a_difference(seed: int, length: int) -> None:
-    """The negative control: an answer or a history entry with one byte changed, and one that is dropped."""
-    recording = coordinate(seed, length, 4).recording()
+    """The negative control: an answer or a history entry with one byte changed, and one that is dropped.
+
+    Without an outage: what a takeover has written may be dropped, because it may have come later.
+    """
+    recording = coordinate(4 * seed, length, 4).recording()
     random = Random(seed)
     of_kind = [n for n, line in enumerate(recording.lines) if isinstance(line, Answer | Event)]
     assume(of_kind)

@@ -20,6 +20,7 @@ from insight.whatif.validation import Match, validate
 from insight.why.clock import Clock
 from insight.why.model import CauseKind
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.kafka.requests import JoinGroup, SyncGroup
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
@@ -145,7 +146,7 @@ def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
             swapped = [replace(mine, assignment=theirs.assignment) for mine, theirs in pairs]
             row = replace(row, request=replace(request, assignments=swapped))
         rows.append(row)
-    odd = Log(GROUP, rows, log.config, log.until_ms)
+    odd = Log(GROUP, rows, log.configs, log.until_ms)
     found = answer(odd, [parse_changes(["session.timeout.ms=30000"])])
     assert found.tried == []
     text = answer_text(found, Clock(UTC))
@@ -222,4 +223,4 @@ def test_a_group_that_is_no_consumers_is_refused() -> None:
     assert isinstance(first.request, JoinGroup)
     connect = replace(first, request=replace(first.request, protocol_type="connect"))
     with pytest.raises(WhatIfError, match="protocol type is 'connect'"):
-        answer(Log(GROUP, [connect], CoordinatorConfig(), at(20)), [])
+        answer(Log(GROUP, [connect], Configs(CoordinatorConfig()), at(20)), [])

@@ -14,6 +14,7 @@ from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
 from records.codec import encode
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import ConsumerGroupHeartbeat
 from state.rocketmq.requests import ConnectionClosed
@@ -30,8 +31,8 @@ def test_the_log_has_the_requests_the_outages_and_the_settings() -> None:
     log = log_of(RECORDING, "demo")
     assert len(log.rows) == 407
     assert len(log.outages) == 2
-    assert log.config.group_initial_rebalance_delay_ms == 3_000
-    assert log.config.member_id_namespace == RECORDING.header.identity.member_id_namespace
+    assert log.configs.first.group_initial_rebalance_delay_ms == 3_000
+    assert log.configs.first.member_id_namespace == RECORDING.header.identity.member_id_namespace
     assert log.until_ms >= log.rows[-1].at_ms
 
 
@@ -57,7 +58,7 @@ def test_a_recording_that_begins_with_a_state_is_refused() -> None:
 
 def test_a_rocketmq_group_is_refused() -> None:
     closed = ConnectionClosed(group_id="g", connection="c1")
-    log = Log("g", [Row(1_000, "requests-0-0", closed)], CoordinatorConfig(), 2_000)
+    log = Log("g", [Row(1_000, "requests-0-0", closed)], Configs(CoordinatorConfig()), 2_000)
     with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
         open_loop(log)
 

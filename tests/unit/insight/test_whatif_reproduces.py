@@ -13,7 +13,10 @@ from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
 from insight.whatif.validation import Match
 from insight.why.model import CauseKind
+from state.config import CoordinatorConfig
+from state.configs import ConfigChange, Configs
 from state.inputs import Outage, Received
+from state.kafka.history import EntryType
 from state.kafka.requests import LeaveGroup, LeavingMember
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, log_of, process, recorded
@@ -117,8 +120,30 @@ def test_an_outage_is_kept() -> None:
     """Sessions begin anew after it, in the simulation as in the log."""
     made = fleet(process("a"), process("b", 1))
     outages = [Outage(at(20), at(45))]
-    log = Log(made.group_id, [], recorded(made, 1).config, at(100), outages)
+    log = Log(made.group_id, [], recorded(made, 1).configs, at(100), outages)
     reproduced(log_of(simulate(made, log, UNCHANGED), log))
+
+
+def test_settings_that_changed_are_in_force_at_their_times() -> None:
+    """The second process finds the group empty. A setting of the experiment is in force all the time."""
+    made = fleet(process("a", ends_s=10), process("b", 30))
+    slow, fast = (CoordinatorConfig(group_initial_rebalance_delay_ms=ms) for ms in (3_000, 0))
+    log = Log(made.group_id, [], Configs(slow, [ConfigChange(at(20), fast)]), at(60))
+    reproduced(log_of(simulate(made, log, UNCHANGED), log))
+    assert [ms >= 3_000 for ms in join_phases_ms(simulate(made, log, UNCHANGED))] == [True, False]
+    as_before = parse_changes(["group.initial.rebalance.delay.ms=3000"])
+    assert [ms >= 3_000 for ms in join_phases_ms(simulate(made, log, as_before))] == [True, True]
+
+
+def join_phases_ms(run: Run) -> list[int]:
+    """How long each generation waited for members after the last one had joined."""
+    joined_ms, waited_ms = 0, []
+    for entry in run.history():
+        if entry.type is EntryType.MEMBER_ADDED:
+            joined_ms = entry.at_ms
+        elif entry.type is EntryType.COMPLETING_REBALANCE:
+            waited_ms.append(entry.at_ms - joined_ms)
+    return waited_ms
 
 
 def test_all_rebalances_match() -> None:

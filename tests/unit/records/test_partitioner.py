@@ -3,6 +3,7 @@
 import pytest
 from kafka.partitioner.default import murmur2
 
+from records import partitioner
 from records.partitioner import partition_of
 
 
@@ -33,3 +34,10 @@ def test_every_partition_gets_groups() -> None:
 
 def test_one_partition_holds_all() -> None:
     assert partition_of("", 1) == 0
+
+
+def test_long_group_ids_are_not_remembered() -> None:
+    """Clients choose them: 10,000 ids of 32 kB would be much memory."""
+    before = partitioner._remembered.cache_info().currsize
+    assert partition_of("g" * 32_767, 7) == partition_of("g" * 32_767, 7)
+    assert partitioner._remembered.cache_info().currsize == before

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from state import timeline
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.errors import ErrorCode
 from state.inputs import Received
@@ -23,7 +24,7 @@ from state.kafka.history import HistoryEntry
 from state.kafka.requests import TopicMetadata
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
-from state.timeline import Row, Timeline
+from state.timeline import Row, Step, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects
 from tests.harness.examples import examples
@@ -47,13 +48,16 @@ def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
 
 
 def check_batching(log: Log, seed: int, one_in: int) -> None:
-    """However a log is cut, each group has the same effects and the same final state, also if steps fail."""
+    """However a log is cut, each group has the same effects and the same final state, also if steps fail, and
+    if a batch knows an outage or a change of the configuration before it has to.
+    """
     rows, config = rows_of(log)
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
     outages = batches.outages(rows, seed)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages)
-    assert batches.run_batches(cut, config, take_step, outages) == whole
+    changes = batches.changes(rows, seed, config, outages)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages, changes)
+    assert batches.run_batches(cut, config, take_step, outages, changes, seed % 3) == whole
 
 
 def check_replay(log: Log, seed: int) -> None:
@@ -61,8 +65,9 @@ def check_replay(log: Log, seed: int) -> None:
     rows, config = rows_of(log)
     cut = batches.cut(rows, seed)
     outages = batches.outages(rows, seed)
-    first = batches.run_batches(cut, config, outages=outages)
-    assert batches.run_batches(cut, config, outages=outages) == first
+    changes = batches.changes(rows, seed, config, outages)
+    first = batches.run_batches(cut, config, outages=outages, changes=changes)
+    assert batches.run_batches(cut, config, outages=outages, changes=changes) == first
     for group_id in GROUPS:
         state = first.states[group_id]
         assert batches.encode(batches.decode(group_id, state)) == state
@@ -72,16 +77,18 @@ def check_history(log: Log, seed: int) -> None:
     """Invariants hold after each step, generations never decrease, history has no gap, and no request is
     lost.
 
-    This holds even if append times step back and deadlines fire before older requests.
+    This holds even if append times step back and deadlines fire before older requests. Each step is taken
+    under the configuration in force at its time.
     """
     rows, config = rows_of(log)
     random = Random(seed)
+    outages = batches.outages(rows, seed)
+    configs = Configs(config, batches.changes(rows, seed, config, outages))
     broken_clock = random.random() < 0.5
     for group_id in GROUPS:
         asked = [row for row in rows if row.request.group_id == group_id]
-        timeline = Timeline(
-            group_id, None, config, step=batches.checked_step, outages=batches.outages(rows, seed)
-        )
+        take_step = _under(configs, batches.checked_step)
+        timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=configs.changes)
         for row in asked:
             if broken_clock and random.random() < 0.2:
                 timeline.fire_until(row.at_ms + random.randint(0, 60_000))
@@ -94,6 +101,18 @@ def check_history(log: Log, seed: int) -> None:
             {row.request_id for row in asked if not isinstance(row.request, TopicMetadata)},
             classic_group(timeline.group),
         )
+
+
+def _under(configs: Configs, take_step: Step) -> Step:
+    """The step, which checks that it is given the configuration in force at its time."""
+
+    def checked(
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        assert config is configs.at(now_ms), f"{event} at {now_ms}"
+        return take_step(group, group_id, event, now_ms, config)
+
+    return checked
 
 
 def _check_words(steps: Sequence[Effects], asked: set[str], group: ClassicGroup | None) -> None:

@@ -54,8 +54,9 @@ def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
     outages = batches.outages(rows, seed)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step, outages)
-    assert batches.run_batches(cut, CONFIG, take_step, outages) == whole
+    changes = batches.changes(rows, seed, CONFIG, outages)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step, outages, changes)
+    assert batches.run_batches(cut, CONFIG, take_step, outages, changes, seed % 3) == whole
 
 
 @given(logs, seeds)

@@ -1,7 +1,6 @@
 """Which configurations and outages belong to the one batch that stands for all since a batch."""
 
 import pytest
-from msgspec.structs import replace
 
 from checkpoints.metadata import Epoch, KnownOutage
 from checkpoints.upgrades import SAME_RULES
@@ -10,7 +9,7 @@ from state.inputs import Outage
 from streaming.service.answered import answered
 from streaming.service.continuing import (
     NotContinued,
-    check_settings,
+    check_versions,
     renumbered_epochs,
     renumbered_outages,
 )
@@ -24,39 +23,24 @@ def epoch(from_batch: int, code_version: str = SAME_RULES[-1], **settings: int) 
 
 def test_code_with_other_rules_is_refused() -> None:
     """Of the batches since; not of those before."""
-    check_settings([epoch(0, "0.0.1"), epoch(BATCH + 1)], BATCH, LAST)
+    check_versions([epoch(0, "0.0.1"), epoch(BATCH + 1)], BATCH, LAST)
     with pytest.raises(NotContinued, match=r"version 0\.0\.1 ran batches after batch 10"):
-        check_settings([epoch(0), epoch(12, "0.0.1")], BATCH, LAST)
-    check_settings([epoch(0), epoch(12, "0.0.1")], LAST, LAST)
+        check_versions([epoch(0), epoch(12, "0.0.1")], BATCH, LAST)
+    check_versions([epoch(0), epoch(12, "0.0.1")], LAST, LAST)
 
 
-@pytest.mark.parametrize("at", [BATCH + 2, LAST])
-def test_a_configuration_that_began_since_is_refused_with_the_batch_that_is_possible(at: int) -> None:
-    with pytest.raises(NotContinued, match=rf"changed at batch {at}.* Batch {at - 1} is the earliest"):
-        check_settings([epoch(0), epoch(at, x=1)], BATCH, LAST)
-    check_settings([epoch(0), epoch(at, x=1)], at - 1, LAST)
-
-
-def test_records_to_skip_are_a_configuration_too() -> None:
-    with pytest.raises(NotContinued, match="changed at batch 12"):
-        check_settings([epoch(0), replace(epoch(12), skip=["r-0-1"])], BATCH, LAST)
-
-
-@pytest.mark.parametrize("at", [BATCH + 1, LAST + 1])
-def test_a_configuration_of_the_batches_before_or_after_does_not_matter(at: int) -> None:
-    check_settings([epoch(0, x=1), epoch(at)], BATCH, LAST)
-
-
-def test_configurations_begin_with_the_batch_that_stands_for_theirs() -> None:
-    epochs = [epoch(0, "1"), epoch(7, "2"), epoch(12, "3"), epoch(14, "4"), epoch(LAST + 1, "1", x=1)]
+def test_configurations_are_known_by_the_batch_that_stands_for_theirs() -> None:
+    """All of them, because each is in force at its own time."""
+    epochs = [epoch(0), epoch(7), epoch(12, x=3), epoch(14, x=4), epoch(LAST + 1, x=5)]
     renumbered = renumbered_epochs(epochs, BATCH, LAST)
-    assert [(e.from_batch, e.code_version, e.settings) for e in renumbered] == [
-        (0, "1", {}),
-        (7, "2", {}),
-        (BATCH + 1, "4", {}),
-        (BATCH + 2, "1", {"x": 1}),
+    assert [(e.from_batch, e.settings.get("x")) for e in renumbered] == [
+        (0, None),
+        (7, None),
+        (BATCH + 1, 3),
+        (BATCH + 1, 4),
+        (BATCH + 2, 5),
     ]
-    assert [e.from_batch for e in renumbered_epochs(epochs, LAST, LAST)] == [0, 7, 12, 14, LAST + 1]
+    assert renumbered_epochs(epochs, LAST, LAST) == epochs
 
 
 def test_outages_that_a_planned_batch_knew_are_known_by_the_one_that_stands_for_it() -> None:

@@ -29,7 +29,7 @@ BATCH = 7
 
 
 def epoch(from_batch: int) -> Epoch:
-    return Epoch(from_batch, {"group.max.size": from_batch}, [], "0.1.0")
+    return Epoch(from_batch, {"group.max.size": 1 + from_batch}, [], "0.1.0", from_batch)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def stopped(tmp_path: Path) -> Stopped:
 def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> None:
     stopped.plan(BATCH + 1, ends={0: 9, 1: 6})
     header = header_of(stopped.checkpoint, None)
-    assert [e.from_batch for e in header.epochs] == [0, 1, 2]
-    assert [e.settings["group.max.size"] for e in header.epochs] == [3, BATCH + 1, BATCH + 2]
+    assert [e.from_batch for e in header.epochs] == [0, 0, 1, 2]
+    times = [e.after_ms for e in header.epochs]
+    assert times == [0, 3, BATCH + 1, BATCH + 2], "a group may rest since the first"
     assert [o.from_batch for o in header.outages] == [0, 1]
     assert header.committed == PlannedBatch({0: 5, 1: 6}, BATCH * 10, BATCH)
     assert header.next_watermark_ms == (BATCH + 1) * 10

@@ -30,8 +30,8 @@ from state.kafka.requests import (
 )
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output as output_module
+from streaming.query.handling import OperatorError
 from streaming.query.operator import ConfigEpoch
-from streaming.query.shard_call import OperatorError
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
@@ -134,13 +134,6 @@ def test_a_large_backlog_is_handed_over_frame_by_frame(monkeypatch: pytest.Monke
     row, member_id = stable_state(log)
     beats = [log.request(T0 + n, heartbeat("g", member_id)) for n in range(35)]
     assert [len(frame) for frame in call(beats, spark_state(row))] == [10, 10, 10, 5]
-
-
-def test_outside_of_a_batch_the_latest_configuration_holds() -> None:
-    stricter = replace(CONFIG, group_min_session_timeout_ms=20_000)
-    operator = replace(OPERATOR, epochs=(ConfigEpoch(0, CONFIG), ConfigEpoch(7, stricter)))
-    frames = call([Log().request(T0, join("g"))], spark_state(), operator=operator)
-    assert contents(frames, LAYOUT.responses_topic)[0]["error_code"] == 26
 
 
 OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))

@@ -24,6 +24,7 @@ from streaming.query import output as output_module
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
+from streaming.query.output_values import dead_letter
 
 LAYOUT = TopicLayout.named("t")
 MAX_BYTES = 1_000
@@ -90,7 +91,7 @@ def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
     output = Output(LAYOUT)
     output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), b"g", MESSAGE)
     output.snapshot(group_of(member("m")))
-    output.dead_letter(Reason.SKIPPED, "why", b"g", MESSAGE, answered=False)
+    output.dead_letter(dead_letter(Reason.SKIPPED, "why", b"g", MESSAGE, answered=False))
     (frame,) = output.frame()
     assert list(frame.columns) == [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
     assert list(zip(frame["topic"], frame["partition"], frame["key"], strict=True)) == [
@@ -248,7 +249,7 @@ def test_worst_records_fit_the_real_limit() -> None:
 
 def test_a_dead_letter_shows_the_record() -> None:
     output = Output(LAYOUT)
-    output.dead_letter(Reason.KEY_MISMATCH, "why", ROW.key, MESSAGE, answered=True)
+    output.dead_letter(dead_letter(Reason.KEY_MISMATCH, "why", ROW.key, MESSAGE, answered=True))
     ((_, _, key, letter),) = written(output)
     assert key == b"\xff"
     assert letter == {
@@ -268,7 +269,9 @@ def test_a_dead_letter_is_cut() -> None:
     value, record_key = b"v" * 1_000_000, b"\xff" * 2_000_000
     message = Message(LogRow(2, 41, 1, record_key, value), None, value, ID)
     output = Output(LAYOUT)
-    output.dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, record_key, message, answered=True)
+    output.dead_letter(
+        dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, record_key, message, answered=True)
+    )
     ((_, _, key, letter),) = written(output)
     assert len(key) == DEAD_LETTER_MAX_BYTES
     assert len(letter["message"]) == MESSAGE_MAX_CHARS
@@ -278,7 +281,9 @@ def test_a_dead_letter_is_cut() -> None:
 
 def test_a_dead_letter_of_a_deadline_names_no_record() -> None:
     output = Output(LAYOUT)
-    output.dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", b"g", None, answered=False)
+    output.dead_letter(
+        dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", b"g", None, answered=False)
+    )
     ((_, _, _, letter),) = written(output)
     assert (letter["request"], letter["at_ms"]) == ("", 0)
 

@@ -11,6 +11,7 @@ from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
 from records.codec import Reason, decode_request, encode
 from records.history import decode_entry, decode_snapshot
+from state.config import BrokerConfig
 from state.dispatch import AnyEffects, step
 from state.errors import ErrorCode
 from state.inputs import Received
@@ -26,6 +27,7 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.responses import NotifyConsumerIdsChanged, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot
+from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join
 
@@ -57,6 +59,24 @@ def responses(frames: Sequence[pd.DataFrame]) -> list[tuple[int, str]]:
         for topic, partition, value in zip(frame["topic"], frame["partition"], frame["value"], strict=True)
         if topic == LAYOUT.responses_topic
     ]
+
+
+@pytest.mark.parametrize(("after_ms", "fired_ms"), [(140_000, 130_000), (100_000, 100_001), (10_000, 30_000)])
+def test_a_group_that_rested_is_scanned_under_the_configuration_in_force_then(
+    after_ms: int, fired_ms: int
+) -> None:
+    """Its connection was last heard of at T0, and the limit changes from 120 to 20 s. A scan that is overdue
+    when the limit changes comes at once.
+    """
+    (old,) = OPERATOR.epochs
+    sooner = replace(old.config, rocketmq=BrokerConfig(channel_expired_timeout_ms=20_000))
+    operator = replace(OPERATOR, epochs=(old, ConfigEpoch(7, sooner, after_ms=T0 + after_ms)))
+    log, state = Log(), spark_state()
+    call([log.request(T0, beat("c1", "A"))], state)
+    resting = spark_state(tuple(state.get), watermark_ms=T0 + 200_000, timed_out=True)
+    said = contents(call([], resting, operator=operator), LAYOUT.events_topic)
+    assert {entry["at_ms"] for entry in said} == {T0 + fired_ms}
+    assert not resting.exists
 
 
 def test_every_connection_is_told_on_its_own_reply_partition() -> None:

@@ -84,6 +84,15 @@ def test_an_alarm_that_is_raised_already_is_not_written_again(path: Path) -> Non
     assert not path.exists()
 
 
+def test_a_replica_that_does_the_same_is_not_written_again(path: Path) -> None:
+    board = StatusBoard(path)
+    board.set_replica("answering")
+    assert read_status(path).replica == "answering"
+    path.unlink()
+    board.set_replica("answering")
+    assert not path.exists()
+
+
 def fill_disk(path: Path) -> None:
     """Prevent writes beside the file, as on a full disk."""
     path.with_suffix(".new").symlink_to("/dev/full")
@@ -110,12 +119,16 @@ def test_a_status_that_cannot_be_written_is_not_left_at_an_old_one(path: Path) -
     assert read_status(path) == board.current
 
 
-def test_a_stopped_coordinator_has_no_alarm(path: Path) -> None:
+def test_a_stopped_coordinator_has_no_alarm_and_no_replica(path: Path) -> None:
     board = StatusBoard(path)
+    for _ in range(2):
+        board.set_alarm("time stands still")
+        board.set_replica("answering")
+        board.enter(Phase.STOPPED, "stopped in order")
     board.set_alarm("time stands still")
-    board.enter(Phase.STOPPED, "stopped in order")
-    board.set_alarm("time stands still")
+    board.set_replica("answering")
     assert (board.current.alarm, read_status(path).alarm) == (None, None)
+    assert (board.current.replica, read_status(path).replica) == ("off", "off")
 
 
 def test_one_can_wait_for_a_phase(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every request is answered or dead-lettered, and all its answers are the same bytes."""
+"""Every request is answered or dead-lettered, and all its answers are the same bytes, early ones included."""
 
 from collections.abc import Iterator
 
@@ -10,19 +10,22 @@ def judge_answers(evidence: Evidence) -> Iterator[Verdict]:
     # Kafka never answers a parked request when its member sends a newer one. The history names it.
     superseded = {event.superseded for event in evidence.events if event.superseded}
     for request in evidence.requests:
-        answers = evidence.answers.get(request.id, {})
+        answers, early = evidence.answers.get(request.id, {}), evidence.early.get(request.id, {})
         group_id = request.body.group_id
         is_settled = request.id in evidence.dead or request.id in superseded
         if not answers and not is_settled and request.body.type not in UNANSWERED:
             sentence = f"{request.body.type} {request.id} has no answer and no dead letter"
             yield Verdict(Wrong.LOST, request.at_ms, group_id, sentence)
-        if len(answers) > 1:
+        if len(different := answers | early) > 1:
             sentence = (
-                f"{request.body.type} {request.id} has {len(answers)} different answers: {[*answers][:2]}"
+                f"{request.body.type} {request.id} has {len(different)} different answers: {[*different][:2]}"
             )
             yield Verdict(Wrong.DIFFERENT, request.at_ms, group_id, sentence)
+        if early and not answers:
+            sentence = f"{request.body.type} {request.id} has an early answer, and none of the query"
+            yield Verdict(Wrong.DIFFERENT, request.at_ms, group_id, sentence)
     known = {request.id for request in evidence.requests}
-    for request_id in evidence.answers.keys() - known:
+    for request_id in (evidence.answers.keys() | evidence.early.keys()) - known:
         yield Verdict(Wrong.DIFFERENT, 0, "", f"{request_id} is answered and stands nowhere in the log")
 
 

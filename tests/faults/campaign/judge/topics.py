@@ -26,6 +26,7 @@ class Record(NamedTuple):
     at_ms: int
     key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Assigned(Struct):
@@ -172,7 +173,9 @@ class Evidence:
 
     requests: list[Request] = field(default_factory=list)
     answers: dict[str, dict[bytes, int]] = field(default_factory=dict)
-    """By request: how often each answer stands on the topic."""
+    """By request: how often each answer of the query stands on the topic."""
+    early: dict[str, dict[bytes, int]] = field(default_factory=dict)
+    """By request: how often each early answer stands there, without those of replaced replicas."""
     answered: dict[str, Answer] = field(default_factory=dict)
     """By request: its first answer."""
     dead: set[str] = field(default_factory=set)
@@ -231,16 +234,12 @@ def evidence(
     """Decode the records."""
     found = Evidence(outages=sorted(Outage(*outage) for outage in outages))
     found.requests = list(_requests(requests_topic, requests, found.outages))
-    for record in responses:
-        for value in unpack(record.value or b""):
-            answer = _decode(_answer, value)
-            if answer is not None and answer.type not in (
-                "NOTIFY_CONSUMER_IDS_CHANGED",
-                "CLOSE_CONNECTION",
-            ):
-                counts = found.answers.setdefault(answer.request, {})
-                counts[value] = counts.get(value, 0) + 1
-                found.answered.setdefault(answer.request, answer)
+    for value, is_early in _that_count(responses):
+        answer = _decode(_answer, value)
+        if answer is not None and answer.type not in ("NOTIFY_CONSUMER_IDS_CHANGED", "CLOSE_CONNECTION"):
+            counts = (found.early if is_early else found.answers).setdefault(answer.request, {})
+            counts[value] = counts.get(value, 0) + 1
+            found.answered.setdefault(answer.request, answer)
     for record in events:
         event = _decode(_event, record.value or b"")
         if event is not None and event.group_id:
@@ -255,6 +254,25 @@ def evidence(
         committed = -1 if record.value is None else _offset.decode(record.value).offset
         found.offsets[group_id, topic, partition] = committed
     return found
+
+
+def _that_count(responses: Iterable[Record]) -> Iterator[tuple[bytes, bool]]:
+    """The answers, and whether each is early. Behind a marker, those of the replicas before the one that it
+    names do not count: a replica is `<epoch>.<number>`, and `early` has it and a time.
+    """
+    first: dict[int, tuple[int, ...]] = {}
+    for record in responses:
+        headers = dict(record.headers)
+        marker, early = headers.get("replicas-since"), headers.get("early")
+        if marker is not None:
+            first[record.partition] = max(_replica(marker), first.get(record.partition, ()))
+        elif early is None or _replica(early.split(b" ")[0]) >= first.get(record.partition, ()):
+            for value in unpack(record.value or b""):
+                yield value, early is not None
+
+
+def _replica(text: bytes) -> tuple[int, ...]:
+    return tuple(map(int, text.split(b".")))
 
 
 def _requests(topic: str, records: Iterable[Record], outages: list[Outage]) -> Iterator[Request]:
@@ -339,7 +357,8 @@ def read(servers: str, topic: str) -> list[Record]:
                 assert partition is not None
                 assert offset is not None
                 _, at_ms = message.timestamp()
-                found.append(Record(partition, offset, at_ms, message.key(), message.value()))
+                headers: Any = message.headers() or ()
+                found.append(Record(partition, offset, at_ms, message.key(), message.value(), headers))
                 if offset + 1 >= ends[partition][1]:
                     behind.pop(partition, None)
         return found

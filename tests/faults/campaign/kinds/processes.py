@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from tests.e2e.harness import wait_until
 from tests.faults.campaign.kinds.fault import Outcome, hold_s, standing_still
-from tests.faults.campaign.world import World, signal_all
+from tests.faults.campaign.world import START_TIMEOUT_S, World, signal_all
 
 Pids = Callable[[World], Sequence[int]]
 
@@ -27,6 +28,22 @@ class Killed:
         signal_all(list(self.pids(world)), signal.SIGKILL)
         if self.restarts:
             world.coordinator.wait_until_started(starts, timeout_s=120)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class JvmEnds:
+    """SIGKILL, or SIGSTOP until the watchdog kills it. The same process starts another JVM."""
+
+    name: str
+    number: signal.Signals
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        driver, starts, jvm = world.driver(), world.coordinator.starts, world.jvm()
+        signal_all([jvm], self.number)
+        wait_until(lambda: world.jvm() != jvm, "another JVM", START_TIMEOUT_S)
+        assert (world.driver(), world.coordinator.starts) == (driver, starts)
         return Outcome.WENT_ON
 
 
@@ -133,7 +150,8 @@ EXECUTORS = (
 )
 PROCESSES = (
     Killed("driver's Python killed", _driver, weight=1.0, restarts=True),
-    Killed("driver's JVM killed", _jvm, weight=1.0, restarts=True),
+    JvmEnds("driver's JVM killed", signal.SIGKILL),
+    JvmEnds("driver's JVM hangs", signal.SIGSTOP, weight=0.5),
     Killed("Python worker killed", World.workers, weight=3.0),
     GatewayKilled(),
     BrokerKilled(),

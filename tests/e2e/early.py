@@ -1,0 +1,67 @@
+"""What the responses topic has of a replica and of the query."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka.consumer.fetcher import ConsumerRecord
+
+from clients.coordinator_client import CoordinatorClient
+from embedded.broker import EmbeddedBroker
+from records.early_answers import as_of, marked
+from records.layout import TopicLayout
+from records.pack import unpack
+from streaming.replica.audit import request_of
+from streaming.replica.pipes import Phase
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
+from tests.e2e.harness import child_pids, command_of, coordinating, read_topic, wait_until
+
+
+@contextmanager
+def answering(options: Options) -> Iterator[Coordinator]:
+    """A coordinator whose replica answers."""
+    with coordinating(options) as coordinator:
+        wait_until(lambda: coordinator.replica().phase == Phase.ANSWERING, "the replica answers")
+        yield coordinator
+
+
+def pid_of_replica() -> int:
+    """The process of the replica of this process' coordinator."""
+    (pid,) = [pid for pid in child_pids(os.getpid()) if "streaming.replica" in command_of(pid)]
+    return pid
+
+
+@contextmanager
+def clients_of(options: Options) -> Iterator[CoordinatorClient]:
+    """A client of a coordinator whose replica answers."""
+    with (
+        answering(options),
+        CoordinatorClient(options.client_config, options.layout, client_id="test") as client,
+    ):
+        yield client
+
+
+def answers(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
+    """The early answers and those of the query, by the ids of their requests."""
+    early: dict[str, list[bytes]] = {}
+    of_query: dict[str, list[bytes]] = {}
+    for record in read_topic(broker.client_config, layout.responses_topic):
+        if record.value is not None:
+            found = of_query if as_of(record.headers) is None else early
+            for value in unpack(record.value):
+                request = request_of(value)
+                assert request is not None
+                found.setdefault(request, []).append(value)
+    return early, of_query
+
+
+def markers(records: list[ConsumerRecord]) -> dict[int, int]:
+    """The number of markers by partition."""
+    counts: dict[int, int] = {}
+    for record in records:
+        if marked(record.headers) is not None:
+            counts[record.partition] = counts.get(record.partition, 0) + 1
+    return counts

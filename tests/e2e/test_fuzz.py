@@ -1,0 +1,114 @@
+"""A sample of the fuzz campaign: what the gateway reads, Kafka reads alike. And bugs that the campaign has to
+find.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gateway.wire import codec, framing, heartbeat, keep_alive, schema_reader
+from gateway.wire.framing import ProtocolError, RequestHeader
+from gateway.wire.schema_reader import SchemaReader
+from tests.fuzz.__main__ import campaign
+from tests.fuzz.frames import APIS
+from tests.fuzz.judge import Judge
+from tests.harness.examples import scaled
+from tests.harness.kafkas_reader import KafkasReader, kafkas_reader
+
+pytestmark = pytest.mark.e2e
+
+SEED, FRAMES, FRAMES_FOR_A_BUG = 1, 30_000, 10_000
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkasReader]:
+    with kafkas_reader() as reader:
+        yield reader
+
+
+@pytest.mark.examples
+def test_what_the_gateway_reads_kafka_reads_alike(kafka: KafkasReader) -> None:
+    judge = Judge(kafka)
+    assert campaign(judge, SEED, scaled(FRAMES)) == []
+    assert len(judge.passed) == len(APIS)
+
+
+def old_varint(data: bytes, at: int) -> tuple[int, int]:
+    """As the gateway once read numbers: 35 bits, and in any length."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if at >= len(data):
+            raise ProtocolError("a message that ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ProtocolError("a number of more than 32 bits")
+
+
+def plant_varint(patch: pytest.MonkeyPatch) -> None:
+    for module in (framing, schema_reader, heartbeat, keep_alive):
+        patch.setattr(module, "read_varint", old_varint)
+
+
+def plant_passing_tags(patch: pytest.MonkeyPatch) -> None:
+    """The old reading as a whole: tags that are not known pass, too."""
+    plant_varint(patch)
+    patch.setattr(codec, "decode_passed", codec.decode_request)
+
+
+def plant_long_strings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schema_reader, "STRING_MAX_BYTES", 2**31)
+
+
+def plant_unordered_tags(patch: pytest.MonkeyPatch) -> None:
+    def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
+        return framing.next_tag(data, at, -1)
+
+    patch.setattr(schema_reader, "next_tag", next_tag)
+
+
+def plant_rest(patch: pytest.MonkeyPatch) -> None:
+    """Bytes behind the end are left."""
+
+    class Reader(SchemaReader):
+        def read(self, message: bytes, at: int) -> object:
+            try:
+                return self._read(message, at, [2**31])[0]
+            except (ValueError, IndexError, struct.error) as why:
+                raise ProtocolError(str(why)) from why
+
+    codec._reader.cache_clear()
+    patch.setattr(codec, "SchemaReader", Reader)
+
+
+def plant_headers(patch: pytest.MonkeyPatch) -> None:
+    """The body begins where the client id ends, as if no header had tags."""
+
+    def body_at(header: RequestHeader, message: bytes) -> int:
+        flexible = codec.REQUESTS[header.api_key].flexible_version_q(header.api_version)
+        return header.client_id_end + int(flexible)
+
+    patch.setattr(codec, "_body_at", body_at)
+
+
+PLANTS: list[Plant] = [
+    plant_varint,
+    plant_passing_tags,
+    plant_long_strings,
+    plant_unordered_tags,
+    plant_rest,
+    plant_headers,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_the_campaign_finds(kafka: KafkasReader, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    try:
+        assert campaign(Judge(kafka), SEED, FRAMES_FOR_A_BUG)
+    finally:
+        codec._reader.cache_clear()

@@ -1,0 +1,106 @@
+"""Clients that ask for too much, at a gateway with a real broker and the coordinator: others do not wait."""
+
+import asyncio
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from gateway.wire.framing import STRING_MAX_BYTES
+from tests.e2e.gateway_clients import new_group
+from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, SYNC, join_fields
+from tests.harness.raw_client import RawClient
+
+pytestmark = pytest.mark.e2e
+
+MEMBER_ID_REQUIRED = 79
+ATTACKERS, MEMBERS = 2, 10
+GROUPS = 40_000
+ATTACKED_S = 8.0
+BEAT_S = 0.2
+# Where each group of a request costs nothing, a heartbeat takes 12 s.
+LATE_S = 6.0
+SESSION_MS = 30_000
+
+
+async def connected(gateway: str) -> RawClient:
+    host, port = gateway.split(":")
+    return RawClient(*await asyncio.open_connection(host, int(port)))
+
+
+async def joined(gateway: str) -> tuple[RawClient, dict[str, Any]]:
+    """The only member of a group of its own, and the fields of its heartbeats."""
+    client = await connected(gateway)
+    fields = join_fields(group_id=new_group(), session_timeout_ms=SESSION_MS)
+    first = await client.ask(JOIN, 9, **fields)
+    assert first.error_code == MEMBER_ID_REQUIRED
+    answer = await client.ask(JOIN, 9, **{**fields, "member_id": first.member_id})
+    assert answer.error_code == 0
+    member = {"group_id": fields["group_id"], "generation_id": 1, "member_id": first.member_id}
+    assignments = [{"member_id": first.member_id, "assignment": b"all"}]
+    named = {"protocol_type": "consumer", "protocol_name": "range"}
+    assert (await client.ask(SYNC, 5, **member, **named, assignments=assignments)).error_code == 0
+    return client, member
+
+
+async def beat(client: RawClient, member: dict[str, Any], until: asyncio.Event) -> list[tuple[int, float]]:
+    """The errors of heartbeats, and how long each took in seconds."""
+    outcomes = []
+    while not until.is_set():
+        asked_s = time.monotonic()
+        error = (await client.ask(HEARTBEAT, 4, **member)).error_code
+        outcomes.append((error, time.monotonic() - asked_s))
+        await asyncio.sleep(BEAT_S)
+    return outcomes
+
+
+async def attack(gateway: str, number: int, until: asyncio.Event) -> None:
+    """Describe many groups, over and over. A connection that is closed is made again."""
+    groups = [f"a{number}-{n}" for n in range(GROUPS)]
+    while not until.is_set():
+        client = await connected(gateway)
+        await client.send(DESCRIBE, 5, groups=groups)
+        answered = asyncio.ensure_future(client.receive_bytes())
+        over = asyncio.ensure_future(until.wait())
+        await asyncio.wait([answered, over], return_when=asyncio.FIRST_COMPLETED)
+        for task in (answered, over):
+            task.cancel()
+        await asyncio.gather(answered, over, return_exceptions=True)
+        client.writer.close()
+
+
+def test_members_go_on_beside_clients_that_describe_many_groups(gateway: str) -> None:
+    async def play() -> list[tuple[int, float]]:
+        members = await asyncio.gather(*(joined(gateway) for _ in range(MEMBERS)))
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            beating = [tasks.create_task(beat(client, member, over)) for client, member in members]
+            for number in range(ATTACKERS):
+                tasks.create_task(attack(gateway, number, over))
+            await asyncio.sleep(ATTACKED_S)
+            over.set()
+        for client, _ in members:
+            client.writer.close()
+        return [outcome for task in beating for outcome in task.result()]
+
+    outcomes = asyncio.run(play())
+    assert {error for error, _ in outcomes} == {0}
+    assert max(took_s for _, took_s in outcomes) < LATE_S
+    assert len(outcomes) > MEMBERS * 5
+
+
+def test_a_join_that_the_coordinator_could_not_answer_is_refused_at_once(gateway: str) -> None:
+    """A request about such a group had no answer for the client's rebalance timeout, here 24.8 days."""
+
+    async def play() -> None:
+        client = await connected(gateway)
+        fields = {
+            **join_fields(),
+            "rebalance_timeout_ms": 2**31 - 1,
+            "group_id": "g" * (STRING_MAX_BYTES + 1),
+        }
+        with closing(client.writer), pytest.raises(asyncio.IncompleteReadError):
+            await client.ask(JOIN, 9, **fields)
+
+    asyncio.run(play())

@@ -1,0 +1,195 @@
+"""Clients that send what no client of Kafka sends, to a gateway with a file of ACLs, before a real broker and
+the coordinator.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from embedded.broker import EmbeddedBroker
+from gateway.authorization.sources import AclOptions
+from gateway.service import GatewayOptions, serving
+from gateway.upstream.cluster import METADATA
+from gateway.upstream.connections import Address
+from gateway.wire.framing import framed
+from tests.e2e.gateway_clients import PARTITIONS, produce
+from tests.e2e.harness import create_topic
+from tests.harness.hostile_frames import FETCH, fetch_of_hidden_replica, fetch_with_hidden_topic
+from tests.harness.raw_client import RawClient
+
+pytestmark = pytest.mark.e2e
+
+COMMIT, TXN_COMMIT = 8, 28
+VERSION = 17
+SECRET_VALUE = 987_654_321 * PARTITIONS  # in partition 0
+NO_SUCH, DENIED = 3, 29
+LONG = "x" * 40_000
+ATTACK_S = 3.0
+OTHERS, ATTACKERS = 10, 2
+# Without the bound, a request about a transaction was tried again for this long.
+RETRIES_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def topics(broker: EmbeddedBroker) -> tuple[str, str]:
+    """A topic that clients may read, and one that they may not even describe. Both have a record."""
+    allowed, secret = (f"{kind}-{uuid4()}" for kind in ("allowed", "secret"))
+    for topic, value in ((allowed, 0), (secret, SECRET_VALUE)):
+        create_topic(broker.client_config, topic, PARTITIONS, {})
+        produce(broker.bootstrap_servers, topic, [value])
+    return allowed, secret
+
+
+@pytest.fixture(scope="module")
+def address(
+    options: GatewayOptions, topics: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Address]:
+    """A gateway, by whose ACLs everyone may read one of the topics, and use all groups and transactions."""
+    rights = [("TOPIC", topics[0], "READ"), ("GROUP", "*", "READ"), ("TRANSACTIONAL_ID", "*", "WRITE")]
+    acls = [
+        {"principal": "User:ANONYMOUS", "resource_type": kind, "name": name, "operations": [operation]}
+        for kind, name, operation in rights
+    ]
+    path = tmp_path_factory.mktemp("hostile") / "acls.json"
+    path.write_text(json.dumps({"acls": acls}))
+    with serving(replace(options, acls=AclOptions(file=path))) as address:
+        yield address
+
+
+@asynccontextmanager
+async def client_of(address: Address) -> AsyncIterator[RawClient]:
+    client = RawClient(*await asyncio.open_connection(address.host, address.port))
+    try:
+        yield client
+    finally:
+        client.writer.close()
+
+
+def ids_of(broker: EmbeddedBroker, names: tuple[str, ...]) -> list[UUID]:
+    async def ask() -> list[UUID]:
+        async with client_of(Address.parse(broker.bootstrap_servers)) as client:
+            wanted = [{"name": name} for name in names]
+            answer = await client.ask(METADATA, 12, topics=wanted, allow_auto_topic_creation=False)
+            found = {topic.name: topic.topic_id for topic in answer.topics}
+            return [found[name] for name in names]
+
+    return asyncio.run(ask())
+
+
+async def answer_to(address: Address, frame: bytes) -> bytes:
+    """The answer's bytes, none if the connection is closed instead."""
+    async with client_of(address) as client:
+        await client.send_bytes(framed(frame))
+        try:
+            return await client.receive_bytes()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return b""
+
+
+def fetch(topic_id: UUID) -> dict[str, Any]:
+    partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+    limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1_000, "session_id": 0, "session_epoch": -1}
+    return {**limits, "topics": [{"topic_id": topic_id, "partitions": partitions}]}
+
+
+def test_a_record_of_another_topic_is_not_read_past_the_acls(
+    broker: EmbeddedBroker, address: Address, topics: tuple[str, str]
+) -> None:
+    allowed, secret = ids_of(broker, topics)
+    record = str(SECRET_VALUE).encode()
+
+    async def play() -> None:
+        async with client_of(address) as client:
+            plain = await client.ask(FETCH, VERSION, **fetch(secret))
+            assert plain.responses[0].partitions[0].error_code == DENIED
+            assert (await client.ask(FETCH, VERSION, **fetch(allowed))).responses[0].partitions[0].records
+        frame = fetch_with_hidden_topic(allowed, secret)
+        assert record in await answer_to(Address.parse(broker.bootstrap_servers), frame)  # so Kafka reads it
+        assert await answer_to(address, frame) == b""
+
+    asyncio.run(play())
+
+
+def test_a_client_is_no_replica_to_a_broker(
+    broker: EmbeddedBroker, address: Address, topics: tuple[str, str]
+) -> None:
+    allowed, _ = ids_of(broker, topics)
+    assert asyncio.run(answer_to(address, fetch_of_hidden_replica(allowed, 2))) == b""
+
+
+def commit(topic: str) -> dict[str, Any]:
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    fields = {"group_id": f"g-{uuid4()}", "generation_id_or_member_epoch": -1, "member_id": ""}
+    return {**fields, "topics": [{"name": topic, "partitions": [partition]}]}
+
+
+def test_names_of_one_client_do_not_fail_the_commits_of_others(
+    address: Address, topics: tuple[str, str]
+) -> None:
+    allowed, _ = topics
+
+    async def attack(end_s: float) -> int:
+        frames = 0
+        while time.monotonic() < end_s:
+            async with client_of(address) as client:
+                await client.send(COMMIT, 9, **commit(LONG))
+                assert await client.is_closed()
+                frames += 1
+        return frames
+
+    async def other(end_s: float) -> list[int]:
+        errors = []
+        async with client_of(address) as client:
+            while time.monotonic() < end_s:
+                topic = (await client.ask(COMMIT, 9, **commit(allowed))).topics[0]
+                errors.append(topic.partitions[0].error_code)
+        return errors
+
+    async def play() -> None:
+        end_s = time.monotonic() + ATTACK_S
+        others = asyncio.gather(*(other(end_s) for _ in range(OTHERS)))
+        attacks = asyncio.gather(*(attack(end_s) for _ in range(ATTACKERS)))
+        assert {error for errors in await others for error in errors} == {0}
+        assert min(await attacks) > 1
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "a/b"])
+def test_a_name_that_no_topic_can_have_is_an_unknown_topic_as_in_kafka(
+    broker: EmbeddedBroker, gateway: str, name: str
+) -> None:
+    async def play(servers: str) -> int:
+        async with client_of(Address.parse(servers)) as client:
+            topic = (await client.ask(COMMIT, 9, **commit(name))).topics[0]
+            return int(topic.partitions[0].error_code)
+
+    assert [asyncio.run(play(servers)) for servers in (broker.bootstrap_servers, gateway)] == [NO_SUCH] * 2
+
+
+def txn_commit(transactional_id: str, topic: str) -> dict[str, Any]:
+    producer = {"transactional_id": transactional_id, "producer_id": 1, "producer_epoch": 0}
+    return {"group_id": "g", "topics": commit(topic)["topics"], **producer}
+
+
+@pytest.mark.parametrize(("id_bytes", "closes"), [(32_767, False), (32_768, True)])
+def test_a_long_transactional_id_is_answered_at_once(
+    address: Address, topics: tuple[str, str], id_bytes: int, closes: bool
+) -> None:
+    async def play() -> None:
+        async with client_of(address) as client, asyncio.timeout(0.9 * RETRIES_S):
+            await client.send(TXN_COMMIT, 4, **txn_commit("t" * id_bytes, topics[0]))
+            if closes:
+                assert await client.is_closed()
+            else:
+                _, answer = await client.receive()
+                assert answer.topics[0].partitions[0].error_code
+
+    asyncio.run(play())

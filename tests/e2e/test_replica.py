@@ -1,0 +1,93 @@
+"""The replica on a real broker: it answers early, the query confirms it, and its end harms nobody."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from clients.coordinator_client import CoordinatorClient
+from clients.views_barrier import wait_for_views
+from embedded.broker import EmbeddedBroker
+from state.errors import ErrorCode
+from streaming.replica.pipes import Phase
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
+from tests.e2e.early import answering, answers, pid_of_replica
+from tests.e2e.harness import (
+    QUICK_SPARK,
+    new_layout,
+    stable_member,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
+# Nobody who waits for a batch gets an answer sooner than this, on average.
+INTERVAL_MS = 2_000
+
+
+@pytest.fixture(scope="module")
+def options(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Options:
+    return Options(
+        client_config=broker.client_config,
+        folder=tmp_path_factory.mktemp("replica"),
+        layout=new_layout(),
+        spark=QUICK_SPARK,
+        settings={"group.initial.rebalance.delay.ms": "0"},
+        batch_interval_ms=INTERVAL_MS,
+    )
+
+
+@pytest.fixture(scope="module")
+def coordinator(options: Options) -> Iterator[Coordinator]:
+    with answering(options) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
+    options = coordinator.options
+    with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
+        yield client
+
+
+def test_each_answer_comes_early_and_again_with_the_same_bytes(
+    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+) -> None:
+    member = stable_member(client, "early")
+    for _ in range(20):
+        assert member.heartbeat(1) is ErrorCode.NONE
+    wait_for_views(client)
+    early, of_query = answers(broker, coordinator.options.layout)
+    assert len(early) >= 20
+    assert early == {request: of_query[request] for request in early}
+    wait_until(lambda: coordinator.replica().compared >= len(early), "the audit has compared all of them")
+    assert coordinator.replica().differences == 0
+
+
+def test_a_request_that_waits_for_views_is_left_to_the_query(
+    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+) -> None:
+    before, _ = answers(broker, coordinator.options.layout)
+    wait_for_views(client)
+    early, of_query = answers(broker, coordinator.options.layout)
+    assert early == before
+    assert len(of_query) > len(early)
+
+
+def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
+    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+) -> None:
+    member = stable_member(client, "killed")
+    seedings = coordinator.replica().seedings
+    os.kill(pid_of_replica(), signal.SIGKILL)
+    assert member.heartbeat(1) is ErrorCode.NONE, "the query answers"
+    wait_until(
+        lambda: coordinator.replica().seedings > seedings and coordinator.replica().phase == Phase.ANSWERING,
+        "the replica answers again",
+    )
+    answered = coordinator.replica().answers
+    assert member.heartbeat(1) is ErrorCode.NONE
+    wait_until(lambda: coordinator.replica().answers > answered, "that was early")
+    assert coordinator.replica().differences == 0

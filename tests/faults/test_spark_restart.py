@@ -1,0 +1,306 @@
+"""The service goes on when Spark's JVM has ended: the same process starts another one."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.damage import is_intact
+from clients.coordinator_client import CoordinatorClient
+from embedded.broker import EmbeddedBroker
+from state.errors import ErrorCode
+from state.kafka.history import EntryType
+from state.kafka.responses import HeartbeatResponse
+from streaming.query.hadoop_files import HadoopFiles
+from streaming.query.session import Session
+from streaming.service import spark_keeper
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
+from streaming.service.status import Phase, read_status
+from streaming.service.topics import prepare_topics
+from tests.e2e.harness import (
+    QUICK_SPARK,
+    START_TIMEOUT_S,
+    Member,
+    coordinating,
+    history_of,
+    new_layout,
+    note,
+    running,
+    settle,
+    stable_member,
+    wait_until,
+)
+from tests.faults.test_spark_cluster import check_every_request_was_answered_once
+from tests.slow.test_run import SPARK, children_running, descendants, jvm_of, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+SESSION_MS = 30_000
+GROUPS = 5
+BEAT_S = 0.1
+
+
+def options_for(broker: EmbeddedBroker, folder: Path) -> Options:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    return Options(broker.client_config, folder, new_layout(), settings, spark=QUICK_SPARK)
+
+
+@dataclass
+class Service:
+    """A coordinator, and members that send heartbeats all the time."""
+
+    coordinator: Coordinator
+    members: list[Member]
+    restarts: int = 0
+    """Those of Spark that a test has waited for."""
+
+    @property
+    def folder(self) -> Path:
+        return self.coordinator.options.folder
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.at(self.folder)
+
+    def wait_for_another_jvm(self, ended: int) -> None:
+        """Wait until batches are committed by another JVM than this."""
+        status = self.coordinator.status
+        wait_until(lambda: self.coordinator.spark_restarts > self.restarts, "another JVM", START_TIMEOUT_S)
+        self.restarts = self.coordinator.spark_restarts
+        assert status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), status.current
+        assert self.coordinator.jvm_pid != ended
+        assert not running([ended])
+
+
+@pytest.fixture(scope="module")
+def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """It lives through all that the tests do to its JVMs. At the end all requests must have been answered,
+    each in one way, and no member have expired.
+    """
+    options = options_for(broker, tmp_path_factory.mktemp("coordinator"))
+    with (
+        coordinating(options) as coordinator,
+        CoordinatorClient(
+            options.client_config,
+            options.layout,
+            client_id="c",
+            request_timeout_ms=int(START_TIMEOUT_S * 1000),
+        ) as client,
+    ):
+        with ThreadPoolExecutor(GROUPS) as pool:
+            names = [f"group-{i}" for i in range(GROUPS)]
+            members = list(pool.map(partial(stable_member, client, session_timeout_ms=SESSION_MS), names))
+        with beating(members):
+            yield Service(coordinator, members)
+        settle(options.client_config, options.layout)
+    check_every_request_was_answered_once(options.client_config, options.layout)
+    for member in members:
+        history = history_of(options.client_config, options.layout, member.group_id, settled=False)
+        assert not [entry for entry in history if entry.type is EntryType.MEMBER_REMOVED]
+
+
+@contextmanager
+def beating(members: list[Member]) -> Iterator[None]:
+    """A heartbeat of each member ten times a second, which all have to be answered without an error."""
+    sent: list[Future[HeartbeatResponse]] = []
+    stopping = threading.Event()
+
+    def beat() -> None:
+        while not stopping.wait(BEAT_S):
+            sent.extend(
+                member.client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
+                for member in members
+            )
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+    codes = {answer.result(START_TIMEOUT_S).error_code for answer in sent}
+    assert codes == {ErrorCode.NONE}
+
+
+# pyspark leaves the pipe to a JVM that did not start to the garbage collector.
+LEAVES_A_PIPE = pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")
+
+
+def next_jvm(ended: set[int]) -> int:
+    """Wait for a JVM of this process that is none of these."""
+    found: list[int] = []
+
+    def has_come() -> bool:
+        found[:] = [pid for pid in children_running(os.getpid(), SPARK) if pid not in ended]
+        return bool(found)
+
+    wait_until(has_come, "another JVM")
+    return found[0]
+
+
+@LEAVES_A_PIPE
+def test_service_ends_when_no_jvm_stays(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it can be started again as ever: a request that came meanwhile is answered."""
+    monkeypatch.setattr(spark_keeper, "MOST_RESTARTS", 2)
+    options = options_for(broker, tmp_path)
+    ended = threading.Event()
+    prepare_topics(options.client_config, options.layout)
+    with CoordinatorClient(options.client_config, options.layout, client_id="c") as client:
+        with coordinating(options) as coordinator:
+            member = stable_member(client, "group", 60_000)
+            monkeypatch.setattr(coordinator, "_on_failure", ended.set)
+            jvms = {coordinator.jvm_pid}
+            os.kill(coordinator.jvm_pid, signal.SIGKILL)
+            for _ in range(2):
+                jvms.add(jvm := next_jvm(jvms))
+                os.kill(jvm, signal.SIGKILL)
+            assert ended.wait(60)
+        failure = str(coordinator.failure)
+        assert failure.startswith("Spark did not start: "), failure
+        assert failure.endswith(
+            f"Its log is {tmp_path / 'spark.log'}. It was started 2 times since it last worked"
+        )
+        status = read_status(tmp_path / "status.json")
+        assert (status.phase, status.reason) == (Phase.STOPPED, failure)
+        assert not running(list(jvms))
+        answer = client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
+        with coordinating(replace(options, first_request_wait_s=1.0)):
+            assert answer.result(START_TIMEOUT_S).error_code is ErrorCode.NONE
+
+
+def test_command_goes_on_with_another_jvm(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Standard error says so without a traceback, and Ctrl-C ends the process and its new JVM in order."""
+    arguments = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid4()}")
+    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *arguments) as command:
+        command.ready()
+        jvm = jvm_of(command.pid)
+        os.kill(jvm, signal.SIGKILL)
+        status = tmp_path / "data" / "coordinator" / "status.json"
+        wait_until(lambda: read_status(status).phase is Phase.RESTARTING, "the end of the JVM")
+        wait_until(lambda: read_status(status).phase is Phase.READY, "another JVM", START_TIMEOUT_S)
+        assert jvm_of(command.pid) != jvm
+        with descendants(command.pid) as left:
+            command.interrupt()
+            assert command.end() == (0, "")
+            assert left.running() == []
+        assert "Traceback" not in command.stderr
+
+
+def test_nothing_of_a_spark_is_left_after_its_restart(tmp_path: Path) -> None:
+    """No thread, no open file and no entry of the path for each restart, nor anything on standard error."""
+    with Session(log_path=tmp_path / "spark.log", temporary_folder=tmp_path / "tmp") as session:
+        in_use = [_used(session) for _ in range(3)]
+    assert in_use[1] == in_use[2]
+
+
+def test_files_that_hadoop_reaches_are_read_through_the_next_jvm(tmp_path: Path) -> None:
+    with Session(log_path=tmp_path / "spark.log") as session:
+        files = HadoopFiles(lambda: session.spark, tmp_path.as_uri(), renames=True)
+        files.write("file", b"before")
+        session.kill()
+        session.restart()
+        assert files.read("file") == b"before"
+        files.write("file", b"after")
+    assert (tmp_path / "file").read_bytes() == b"after"
+
+
+def _used(session: Session) -> tuple[int, int, list[str]]:
+    """Kill Spark's JVM, start it again and use it. Returns how many threads and files this process then has,
+    and its path.
+    """
+    ended = session.jvm_pid
+    os.kill(ended, signal.SIGKILL)
+    assert session.has_lost_jvm()
+    session.restart()
+    assert not running([ended])
+    assert session.spark.sparkContext.parallelize(range(4), 2).map(lambda n: n * 2).sum() == 12
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), list(sys.path)
+
+
+# A process has one Spark, so what needs this service comes behind all that has a Spark of its own.
+
+
+def test_jvm_killed_between_two_batches(
+    service: Service, record_property: Callable[[str, object], None]
+) -> None:
+    """The address of the UI stays valid, and threads, ports and files of the old Spark are gone."""
+    jvm, ui, folder = service.coordinator.jvm_pid, service.coordinator.ui_url, service.folder
+    began_s = time.monotonic()
+    os.kill(jvm, signal.SIGKILL)
+    assert service.coordinator.status.wait_for(Phase.RESTARTING, timeout_s=60)
+    reason = read_status(folder / "status.json").reason
+    assert reason == (
+        f"Spark's JVM has ended; its log is {folder / 'spark.log'}. It is started again, attempt 1 of 5"
+    )
+    service.wait_for_another_jvm(jvm)
+    note(record_property, "SIGKILL of the JVM to a batch", f"{time.monotonic() - began_s:.1f} s")
+    assert service.coordinator.ui_url == ui
+    with urllib.request.urlopen(f"{ui}/api/v1/applications", timeout=30) as response:
+        assert len(json.load(response)) == 1
+    # The killed JVM's temporary files are gone.
+    assert len(list((folder / "tmp").glob("librocksdbjni*.so"))) == 1
+    assert service.coordinator.failure is None
+
+
+def test_jvm_killed_in_a_batch_and_its_state_file_torn(service: Service) -> None:
+    """The batch runs again and writes the file again, which Spark would keep as it is."""
+    jvm = service.coordinator.jvm_pid
+    batch = stopped_in_a_batch(service)
+    torn = service.folder / f"spark/state/0/0/{batch + 1}.changelog"
+    torn.write_bytes(b"torn")
+    torn.with_name(f".{torn.name}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    assert not is_intact(torn)
+    os.kill(jvm, signal.SIGKILL)
+    service.wait_for_another_jvm(jvm)
+    assert service.checkpoint.last_batch("commits") >= batch
+    assert is_intact(torn)
+
+
+def stopped_in_a_batch(service: Service) -> int:
+    """Stop the JVM while a batch is planned and not committed. Returns its number."""
+    give_up_s = time.monotonic() + 60
+    while True:
+        os.kill(service.coordinator.jvm_pid, signal.SIGSTOP)
+        planned = service.checkpoint.last_batch("offsets")
+        if planned > service.checkpoint.last_batch("commits"):
+            return planned
+        assert time.monotonic() < give_up_s, "never stopped within a batch"
+        os.kill(service.coordinator.jvm_pid, signal.SIGCONT)
+        time.sleep(0.03)
+
+
+def test_jvm_that_hangs_is_killed_and_started_again(service: Service) -> None:
+    jvm = service.coordinator.jvm_pid
+    os.kill(jvm, signal.SIGSTOP)
+    assert service.coordinator.status.wait_for(Phase.RESTARTING, timeout_s=60)
+    reason = service.coordinator.status.current.reason
+    assert reason.startswith("Spark's JVM has not answered for 10 s, so it was killed; its log is ")
+    service.wait_for_another_jvm(jvm)
+
+
+@LEAVES_A_PIPE
+def test_second_jvm_killed_while_it_starts(service: Service) -> None:
+    jvm = service.coordinator.jvm_pid
+    os.kill(jvm, signal.SIGKILL)
+    second = next_jvm({jvm})
+    os.kill(second, signal.SIGKILL)
+    third = next_jvm({jvm, second})
+    service.wait_for_another_jvm(jvm)
+    assert service.coordinator.jvm_pid == third

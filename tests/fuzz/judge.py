@@ -1,0 +1,126 @@
+"""Judges what the gateway makes of a request beside what Kafka makes of the same bytes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kafka.protocol.data_container import DataContainer
+
+from gateway import apis
+from gateway.wire import codec
+from gateway.wire.framing import PRODUCE, ProtocolError, expects_response, request_header
+from gateway.wire.heartbeat import API_KEY as HEARTBEAT
+from gateway.wire.schema_reader import ELEMENTS_MAX
+from tests.harness.kafkas_reader import KafkasReader, Reading
+
+CONSUMER_GROUP_HEARTBEAT = 68
+
+
+class Finding(NamedTuple):
+    """A request that the two do not read alike."""
+
+    message: bytes
+    why: str
+
+
+class Judge:
+    """Compares, and counts what became of the requests."""
+
+    def __init__(self, kafka: KafkasReader) -> None:
+        self._kafka = kafka
+        self.counts: Counter[str] = Counter()
+        self.passed: Counter[tuple[int, int]] = Counter()
+        """Requests that may pass, by API and version."""
+
+    def findings(self, messages: Sequence[bytes]) -> list[Finding]:
+        """The requests among these that break a rule."""
+        found: list[Finding] = []
+        asked: list[tuple[bytes, bytes, str]] = []
+        for message, kafkas in zip(messages, self._kafka.read(messages), strict=True):
+            try:
+                asked += self._judged(message, kafkas)
+            except _Broken as why:
+                found.append(Finding(message, str(why)))
+        # What both read, as Kafka reads it, without the tags that neither knows.
+        theirs = self._kafka.read([message for message, _, _ in asked], known_only=True)
+        ours = self._kafka.read([mine for _, mine, _ in asked], known_only=True)
+        found += [
+            Finding(message, why)
+            for (message, _, why), one, other in zip(asked, theirs, ours, strict=True)
+            if one.written != other.written or not one.written
+        ]
+        return found
+
+    def _judged(self, message: bytes, kafkas: Reading) -> Iterator[tuple[bytes, bytes, str]]:
+        """What is to be compared: the request, our encoding of it, and the rule. Raises _Broken."""
+        self.counts["requests"] += 1
+        passing, answered = _read(message, codec.decode_passed), _read(message, codec.decode_request)
+        if answered is None:
+            self._refused(message, kafkas, passing)
+            return
+        if kafkas.refusal or kafkas.unread:
+            raise _Broken(f"the gateway reads what Kafka does not: {kafkas.refusal or kafkas.unread}")
+        header = request_header(message)
+        mine = codec.with_body(header, message, answered)
+        if passing is None:
+            self.counts["only answered: it has unknown tags"] += 1
+            if mine == message and message[header.client_id_end] == 0:
+                raise _Broken("the gateway does not pass what it would write")
+        else:
+            self.counts["may pass"] += 1
+            self.passed[header.api_key, header.api_version] += 1
+            if mine != message and not _has_default_tags(passing):
+                raise _Broken("what may pass has another encoding")
+        if mine != kafkas.written:
+            yield message, mine, "the gateway and Kafka read different requests"
+        _compare_short_ways(message, answered)
+
+    def _refused(self, message: bytes, kafkas: Reading, passing: Any) -> None:
+        if passing is not None:
+            raise _Broken("the gateway passes what it does not answer")
+        if kafkas.refusal:
+            self.counts["refused by both"] += 1
+            return
+        self.counts["refused by the gateway alone"] += 1
+        if kafkas.written == message and len(message) < ELEMENTS_MAX:
+            raise _Broken("the gateway refuses what Kafka writes")
+
+
+class _Broken(Exception):
+    """A rule is broken."""
+
+
+def _read(message: bytes, decode: Any) -> Any:
+    try:
+        return decode(request_header(message), message)
+    except ProtocolError:
+        return None
+
+
+def _compare_short_ways(message: bytes, request: Any) -> None:
+    """The ways that are not the general reader. Raises _Broken."""
+    header = request_header(message)
+    if header.api_key == PRODUCE:
+        if expects_response(header, message) != (request.acks != 0):
+            raise _Broken("a Produce has other acks")
+    elif header.api_key in (HEARTBEAT, CONSUMER_GROUP_HEARTBEAT):
+        short = apis.decode(header, message)
+        names = getattr(short, "__struct_fields__", ())
+        if any(getattr(short, name) != getattr(request, name) for name in names):
+            raise _Broken("the short way reads another request")
+
+
+def _has_default_tags(part: Any) -> bool:
+    """Whether a tagged field stands there with its default value. Kafka's writer leaves it out."""
+    if isinstance(part, list):
+        return any(map(_has_default_tags, part))
+    if not isinstance(part, DataContainer):
+        return False
+    for name, field in type(part).fields.items():
+        try:
+            value = type(part).__dict__[name].__get__(part)
+        except AttributeError:
+            continue  # it is not there
+        if (field.tag is not None and value == field.default) or _has_default_tags(value):
+            return True
+    return False

@@ -1,0 +1,268 @@
+"""A life of the coordinator: clients, a log, owners one after the other, their queries and their replicas.
+
+Chance decides who acts next, and who dies, is held still, or wakes up late.
+"""
+
+from random import Random
+
+import pytest
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Identity, OwnerRecord
+from records.codec import clock_record
+from records.layout import TopicLayout
+from state.config import CoordinatorConfig, SettingValue
+from tests.harness import batches
+from tests.harness.client_log import ClientLog, Sent, random_settings
+from tests.harness.simulated_broker import Broker
+from tests.harness.simulated_service import Replica, Service, World
+from tests.spark.log import NAMESPACE
+
+BEGIN_MS = 1_700_000_000_000
+LENGTHS = (20, 60, 100)
+TICKS_MS = (100, 100, 700, 1_500, 4_900)
+LONG_TICK_MS = 4_900
+SILENT_MS = 20_000
+FORGED_EPOCH = 99
+
+
+class Killed(Exception):
+    """The service is killed at this place."""
+
+
+class Life(World):
+    """One life, from `play` to `finish`. `happened` counts what has happened."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        broker = Broker(random)
+        layout = TopicLayout.named(
+            "t",
+            request_partitions=random.choice((1, 2, 2)),
+            reply_partitions=random.choice((1, 2, 3)),
+            request_max_bytes=3_000,
+            response_max_bytes=random.choice((100_000, 100_000, 400)),
+        )
+        one_in = random.choice((0, 0, 0, 60))
+        chosen = batches.chosen(seed, one_in) if one_in else lambda _: False
+        super().__init__(random, broker, layout, random.choice((1, 64)), batches.failing_step(chosen))
+        broker.now_ms = BEGIN_MS
+        broker.meanwhile = self._meanwhile
+        broker.read_whole = layout.responses_topic
+        self.asked: dict[str, dict[int, int]] = {}
+        """The ends of the responses when a record was appended, by its id."""
+        self._settings = random_settings(random)
+        self._settings_change = random.random() < 0.5
+        config = CoordinatorConfig(member_id_namespace=NAMESPACE).with_settings(self._settings)
+        self._clients = ClientLog(random, self.layout, config, random.choice(LENGTHS)).records()
+        self._next_record = next(self._clients, None)
+        self._service: Service | None = None
+        self._sleepers: list[Service] = []
+        self._standby: Replica | None = None
+        self._is_starting = False
+        self._depth = 0
+        self._calm = random.choice((0.02, 0.05, 0.1, 0.3))
+        self._lazy = random.choice((0.2, 1.0, 1.0, 4.0))
+        identity = Identity(
+            "c", self.layout.requests_topic, "id", self.layout.request_partitions, NAMESPACE, self.shards
+        )
+        Checkpoint(self.files).create(identity, OwnerRecord())
+
+    def next_settings(self) -> dict[str, SettingValue]:
+        """The settings of the next owner."""
+        if self._settings_change and self.random.random() < 0.5:
+            self._settings = random_settings(self.random)
+            self.seen("settings")
+        return self._settings
+
+    def play(self) -> None:
+        """Play until all clients have sent everything."""
+        while self._next_record is not None:
+            if self.random.random() < 0.3:
+                self._client()
+            else:
+                self._act()
+
+    def finish(self) -> None:
+        """Let one owner handle everything."""
+        self._is_starting = False
+        self.random = self.broker.random = Random(1)
+        while self._service is None or self._service.query is None:
+            self._restart()
+        for _ in range(4):
+            self._pass_time(70_137)
+            self._service.tick()
+        self.broker.meanwhile = lambda: None
+        self._handle_all()
+        self._service.tick()
+        self._handle_all()
+        self._service.die()
+        for sleeper in self._sleepers:
+            sleeper.die()
+        for producer in self.late:
+            producer.deliver(1_000)
+
+    def _handle_all(self) -> None:
+        assert self._service is not None
+        topic, checkpoint = self.layout.requests_topic, Checkpoint(self.files)
+        ends = {number: self.broker.end(topic, number) for number in range(self.layout.request_partitions)}
+
+        def is_behind() -> bool:
+            read = checkpoint.planned_ends(max(self.stores), topic)
+            return any(read.get(number, 0) < end for number, end in ends.items())
+
+        while is_behind():
+            if self._service.query is None:
+                self._restart()
+            self._service.go_on()
+            if self._service.replica is not None:
+                self._service.replica.act()
+
+    def _client(self) -> None:
+        record = self._next_record
+        if record is None:
+            return
+        self._pass_time(record.pause_ms)
+        self._append(record)
+        self._next_record = next(self._clients, None)
+
+    def _append(self, record: Sent) -> None:
+        topic = self.layout.requests_topic
+        offset = self.broker.end(topic, record.partition)
+        value = record.value(offset)
+        responses = self.layout.responses_topic
+        self.asked[f"{topic}-{record.partition}-{offset}"] = {
+            number: self.broker.end(responses, number) for number in range(self.layout.reply_partitions)
+        }
+        self.broker.append(topic, record.partition, record.key, value)
+
+    def _pass_time(self, pause_ms: int) -> None:
+        """Time passes. The owner's ticker runs in it, if there is one."""
+        until_ms = self.broker.now_ms + pause_ms
+        while self.broker.now_ms < until_ms:
+            is_long = until_ms - self.broker.now_ms > 10_000
+            gap_ms = LONG_TICK_MS if is_long else self.random.choice(TICKS_MS)
+            if self.random.random() < 0.0007:
+                gap_ms = SILENT_MS
+            self.broker.now_ms = min(until_ms, self.broker.now_ms + gap_ms)
+            if self._service is not None:
+                self._service.tick()
+        if self._service is not None and self.random.random() < 0.5:
+            self._service.tick()
+            self.broker.now_ms += 1
+
+    def _act(self) -> None:
+        random = self.random
+        if random.random() < self._calm / 3:
+            self._catastrophe()
+        kind = random.random() * (9 + self._lazy)
+        if kind < self._lazy:
+            if self._service is not None:
+                self._service.go_on()
+        elif kind < self._lazy + 7:
+            if self._service is not None and self._service.replica is not None:
+                self._service.replica.act()
+        else:
+            self.others_act()
+
+    def _catastrophe(self) -> None:
+        random, service = self.random, self._service
+        kind = random.randrange(7)
+        if service is None or kind == 0:
+            self._restart()
+        elif kind == 1:
+            self.seen("takeover")
+            service.die() if random.random() < 0.5 else self._sleepers.append(service)
+            self._service = None
+        elif kind == 2:
+            if service.replica is not None:
+                service.replica.die()
+        elif kind == 3:
+            service.query = None
+        elif kind == 4 and self._standby is None:
+            self._standby = Replica(self, Checkpoint(self.files))
+            self._standby.stand_by()
+        elif kind == 5 and self._sleepers:
+            self._sleepers.pop(random.randrange(len(self._sleepers))).die()
+        elif kind == 6 and random.random() < 0.3:
+            number = random.randrange(self.layout.request_partitions)
+            forged = clock_record(0, FORGED_EPOCH)
+            self.broker.append(self.layout.requests_topic, number, None, forged)
+
+    def _restart(self) -> None:
+        """Start a service if there is none, or the query again if there is none."""
+        service = self._service
+        self._depth, self._is_starting = self._depth + 1, True
+        try:
+            if service is None:
+                standby, self._standby = self._standby, None
+                self._service = service = Service(self, standby)
+                service.start()
+            elif service.query is None:
+                self.seen("query again")
+                service.start_query()
+        except Killed:
+            self.seen("killed at its start")
+            assert self._service is not None
+            self._service.die()
+            self._service = None
+        finally:
+            self._depth, self._is_starting = self._depth - 1, False
+
+    def others_act(self) -> None:
+        """Those act that are not the owner: sleepers, the standby, records under way."""
+        self._depth += 1
+        try:
+            self._others_act()
+        finally:
+            self._depth -= 1
+
+    def _others_act(self) -> None:
+        random = self.random
+        if self._sleepers and random.random() < 0.5:
+            self._wake(random.choice(self._sleepers))
+        if self._standby is not None:
+            self._standby.act()
+            if random.random() < 0.1:
+                self._standby.check_standby()
+        if self.late and random.random() < 0.2:
+            random.choice(self.late).deliver(1)
+
+    def _wake(self, sleeper: Service) -> None:
+        """A service that was held still runs for a while, or some of its processes."""
+        for _ in range(self.random.choice((1, 1, 8))):
+            kind = self.random.random()
+            if kind < 0.6:
+                if sleeper.replica is not None:
+                    sleeper.replica.act()
+            elif kind < 0.8:
+                if sleeper.query is not None:
+                    sleeper.go_on()
+            else:
+                sleeper.tick()
+
+    def _meanwhile(self) -> None:
+        """Between two calls of a client: others act, clients send, the owner's ticker runs."""
+        if self._depth > 1:
+            return
+        self._depth += 1
+        try:
+            if self._is_starting and self.random.random() < 0.01:
+                raise Killed
+            for _ in range(self.random.choice((0, 0, 1, 3, 10))):
+                if self.random.random() < 0.3:
+                    self._client()
+                else:
+                    self.others_act()
+        finally:
+            self._depth -= 1
+
+
+def play(seed: int) -> Life:
+    """A life that is over."""
+    life = Life(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        life.broker.connect(patch)
+        life.play()
+        life.finish()
+    return life

@@ -1,0 +1,257 @@
+"""The query over topics in memory: Spark's part is played, the operator's part is the product's own."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from checkpoints import codec
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import KnownOutage
+from checkpoints.spark_logs import SPARK
+from records.codec import Clock, clock_of
+from records.layout import TopicLayout
+from records.pack import is_pack
+from records.sharding import shard_of
+from state.configs import Configs
+from state.inputs import Outage
+from state.timeline import Step
+from streaming.query.admission import Admission
+from streaming.query.log_order import LogRow
+from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.shard_call import ShardCall
+from tests.harness.operator_call import spark_state
+from tests.harness.simulated_broker import Broker, StoredRecord
+
+
+class QueryFailed(Exception):
+    """The query ends as Spark's does: a task or the driver has found a later owner."""
+
+
+class Out(NamedTuple):
+    """A record that the operator writes."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass
+class Store:
+    """Spark's state after a batch: the rows and the timeouts of the shards, and the watermark of the next."""
+
+    rows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    timeouts: dict[int, int] = field(default_factory=dict)
+    next_watermark_ms: int = 0
+
+    def copy(self) -> "Store":
+        return Store(dict(self.rows), dict(self.timeouts), self.next_watermark_ms)
+
+    def entries(self) -> dict[str, codec.Entry]:
+        """The groups at rest."""
+        found: dict[str, codec.Entry] = {}
+        for shard, row in self.rows.items():
+            found |= codec.read_row(f"shard {shard}", *row)
+        return found
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch reads, and with what it is run."""
+
+    records: Sequence[StoredRecord]
+    watermark_ms: int
+    configs: Configs
+    skip: frozenset[str]
+    outages: Sequence[Outage]
+
+
+def clocks_of(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, Clock]]:
+    """The clock records among these."""
+    for record in records:
+        clock = clock_of(record.key, record.value)
+        if clock is not None:
+            yield record, clock
+
+
+def run_batch(
+    layout: TopicLayout, shards: int, step: Step, store: Store, batch: Batch
+) -> Iterator[list[Out]]:
+    """Run the operator's calls of a batch on the state, which they change. Yields each call's output."""
+    rows: dict[int, list[LogRow]] = {
+        shard: [] for shard, at_ms in store.timeouts.items() if at_ms < batch.watermark_ms
+    }
+    for record in batch.records:
+        if clock_of(record.key, record.value) is None:
+            row = LogRow(
+                record.partition, record.offset, record.timestamp, record.key or b"", record.value or b""
+            )
+            rows.setdefault(_shard(row, shards), []).append(row)
+    for shard, of_shard in rows.items():
+        admission = Admission(layout, shard // shards, shards, batch.skip)
+        state = spark_state(store.rows.get(shard), watermark_ms=batch.watermark_ms, timed_out=not of_shard)
+        call = ShardCall(shard, admission, batch.configs, state, outages=batch.outages, step=step)
+        frames = [*call.apply(sorted(of_shard)), *call.finish(batch.watermark_ms)]
+        _keep(store, shard, state)
+        yield [Out(*row) for frame in frames for row in frame.itertuples(index=False) if row[0] is not None]
+    claims = (min(clock.time_ms, record.timestamp) for record, clock in clocks_of(batch.records))
+    store.next_watermark_ms = max([batch.watermark_ms, *claims])
+
+
+def _shard(row: LogRow, shards: int) -> int:
+    """As `streaming.query.pipeline` has it."""
+    if not is_pack(row.value):
+        return shard_of(row.key.decode(errors="surrogateescape"), row.partition, shards)
+    slot = int(row.key) if row.key.isdigit() else 0
+    return row.partition * shards + slot % shards
+
+
+def _keep(store: Store, shard: int, state: SparkGroupState) -> None:
+    store.timeouts.pop(shard, None)
+    store.rows.pop(shard, None)
+    if state.exists:
+        version, payload = state.get
+        store.rows[shard] = (int(version), bytes(payload))
+        if state._timeout_timestamp >= 0:
+            store.timeouts[shard] = state._timeout_timestamp
+
+
+class Query:
+    """One run of the query. `go_on` is one step of it, between which it may be killed or held still.
+
+    `stores` are the states after the committed batches, `claimed` the newest claim's epoch in a list.
+    `checks_clocks`: clock records of later owners end it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        layout: TopicLayout,
+        shards: int,
+        step: Step,
+        checkpoint: Checkpoint,
+        stores: dict[int, Store],
+        epochs: Sequence[ConfigEpoch],
+        outages: Sequence[KnownOutage],
+        owner_epoch: int,
+        claims: list[int],
+        *,
+        checks_clocks: bool,
+    ) -> None:
+        self.committed: list[tuple[dict[int, int], int]] = []
+        """The ends and the watermark of each batch that this run has committed."""
+        self._broker = broker
+        self._layout = layout
+        self._shards = shards
+        self._step = step
+        self._checkpoint = checkpoint
+        self._stores = stores
+        self._operator = Operator(layout, tuple(epochs), tuple(outages), step, shards)
+        self._owner_epoch = owner_epoch
+        self._claims = claims
+        self._checks_clocks = checks_clocks
+        self._running = self._run()
+
+    def go_on(self) -> None:
+        """Raises QueryFailed."""
+        next(self._running)
+
+    def _run(self) -> Iterator[None]:
+        while True:
+            batch = self._checkpoint.last_batch("commits") + 1
+            if self._checkpoint.last_batch("offsets") < batch:
+                is_planned = self._plan(batch)
+                yield
+                if not is_planned:
+                    continue
+            store = self._stores[batch - 1].copy()
+            for output in run_batch(
+                self._layout, self._shards, self._step, store, self._content(batch, store)
+            ):
+                self._guard()
+                for record in output:
+                    if self._broker.random.random() < 0.1:
+                        yield
+                    self._broker.append(
+                        record.topic, max(record.partition, 0), record.key or None, record.value
+                    )
+            self._guard()
+            yield
+            assert self._stores.setdefault(batch, store) == store, "a batch that ran again has another state"
+            self._checkpoint.files.write(f"{SPARK}/commits/{batch}", b"v1\n{}")
+            ends = self._checkpoint.planned_ends(batch, self._layout.requests_topic)
+            self.committed.append((ends, self._stores[batch - 1].next_watermark_ms))
+            yield
+
+    def _guard(self) -> None:
+        if self._claims[-1] > self._owner_epoch:
+            raise QueryFailed
+
+    def _plan(self, batch: int) -> bool:
+        """All that is there. The ends of the partitions are not asked for at one moment. There is no batch
+        without records.
+        """
+        topic = self._layout.requests_topic
+        ends = {}
+        for number in range(self._layout.request_partitions):
+            ends[number] = self._broker.end(topic, number)
+            self._broker.meanwhile()
+        if ends == (self._checkpoint.planned_ends(batch - 1, topic) or dict.fromkeys(ends, 0)):
+            return False
+        if self._checkpoint.last_batch("offsets") >= batch:
+            raise QueryFailed  # another driver has planned it
+        plan = msgspec.json.encode({topic: ends})
+        self._checkpoint.files.write(f"{SPARK}/offsets/{batch}", b"v1\n{}\n" + plan)
+        return True
+
+    def _content(self, batch: int, store: Store) -> Batch:
+        topic = self._layout.requests_topic
+        begins = self._checkpoint.planned_ends(batch - 1, topic)
+        ends = self._checkpoint.planned_ends(batch, topic)
+        records = [
+            record
+            for number, end in ends.items()
+            for record in self._broker.logs[topic, number][begins.get(number, 0) : end]
+        ]
+        if self._checks_clocks and any(
+            (clock.owner_epoch or 0) > self._owner_epoch for _, clock in clocks_of(records)
+        ):
+            raise QueryFailed
+        return Batch(
+            records,
+            store.next_watermark_ms,
+            self._operator.configs(batch),
+            self._operator.skip(batch),
+            self._operator.known_outages(batch),
+        )
+
+
+class MemoryFiles:
+    """A place for files (`checkpoints.files.Files`) in memory."""
+
+    uri = "memory"
+    local = None
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self._files[name]
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        self._files[name] = content
+
+    def create(self, name: str, content: bytes) -> bool:
+        return self._files.setdefault(name, content) is content
+
+    def names(self, folder: str) -> list[str]:
+        return [name.removeprefix(f"{folder}/") for name in self._files if name.startswith(f"{folder}/")]
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)

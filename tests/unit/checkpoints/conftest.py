@@ -1,0 +1,15 @@
+"""What the tests of the checkpoint start from."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpoints.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A checkpoint of the first owner."""
+    checkpoint = Checkpoint.at(tmp_path / "coordinator")
+    checkpoint.own(1)
+    return checkpoint

@@ -1,0 +1,127 @@
+"""The configurations of a checkpoint: the first batch that knows each, and the time of each."""
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Epoch, configs_of
+from state.config import CoordinatorConfig
+from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, plan
+
+
+def test_the_first_configuration_starts_at_the_first_batch(checkpoint: Checkpoint) -> None:
+    assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == [Epoch(0, OLD, [], "1")]
+    assert again(checkpoint).epochs(OLD, [], "1", after_ms=AFTER_MS) == [Epoch(0, OLD, [], "1")]
+
+
+def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    plan(checkpoint, 6, 5)
+    assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS) == [
+        Epoch(0, OLD, [], "1"),
+        Epoch(7, NEW, [], "1", AFTER_MS),
+    ]
+    assert checkpoint.epochs(NEW, [], "2", after_ms=AFTER_MS)[1:] == [Epoch(7, NEW, [], "2", AFTER_MS)], (
+        "the one before never ran"
+    )
+    plan(checkpoint, 8, 8)
+    epochs = [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "2", AFTER_MS), Epoch(9, OLD, [], "2", AFTER_MS)]
+    assert checkpoint.epochs(OLD, [], "2", after_ms=AFTER_MS) == epochs
+    assert again(checkpoint).epochs(OLD, [], "2", after_ms=AFTER_MS) == epochs
+
+
+def test_a_batch_that_an_earlier_owner_plans_late_knows_the_configuration(checkpoint: Checkpoint) -> None:
+    """The new owner has looked at batch 6. Then the driver of the one before wakes up and plans batch 7."""
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    plan(checkpoint, 7, 5)
+    assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS, from_batch=7)[-1] == Epoch(
+        7, NEW, [], "1", AFTER_MS
+    )
+
+
+def test_a_folder_without_batches_forgets_what_never_ran(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1", after_ms=0)
+    assert checkpoint.epochs(NEW, [], "1", after_ms=0) == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
+    """That batch runs again under its settings. The new settings start after it."""
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    plan(checkpoint, 6, 5)
+    skipping = [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["eu-requests-0-1"], "1")]
+    assert checkpoint.epochs(OLD, ["eu-requests-0-1"], "1", after_ms=AFTER_MS) == skipping
+    assert checkpoint.epochs(NEW, ["eu-requests-0-1"], "1", after_ms=AFTER_MS) == [
+        *skipping,
+        Epoch(7, NEW, ["eu-requests-0-1"], "1", AFTER_MS),
+    ]
+
+
+def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
+    """Later starts that do not name it skip it too, because any of them may run the batch again."""
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    plan(checkpoint, 6, 5)
+    first = checkpoint.epochs(OLD, ["a-0-1"], "1", after_ms=AFTER_MS)
+    assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == first
+    assert checkpoint.epochs(OLD, ["a-0-1", "a-0-1"], "1", after_ms=AFTER_MS) == first
+    both = checkpoint.epochs(OLD, ["a-0-2"], "1", after_ms=AFTER_MS)
+    assert both == [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["a-0-1", "a-0-2"], "1")]
+    plan(checkpoint, 6, 6)
+    assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == both
+
+
+def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    plan(checkpoint, 6, 6)
+    assert checkpoint.epochs(OLD, ["a-0-9"], "1", after_ms=AFTER_MS) == [
+        Epoch(0, OLD, [], "1"),
+        Epoch(7, OLD, ["a-0-9"], "1"),
+    ]
+
+
+def test_every_batch_has_a_configuration_even_if_the_file_is_lost(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 6, 5)
+    assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS) == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_configuration_has_the_time_after_which_it_is_in_force(checkpoint: Checkpoint) -> None:
+    """A later one is never in force before an earlier one: retention may have deleted the last records."""
+    checkpoint.epochs(OLD, [], "1", after_ms=0)
+    plan(checkpoint, 6, 5)
+    checkpoint.epochs(NEW, ["eu-requests-0-45"], "1", after_ms=1_000)
+    plan(checkpoint, 8, 8)
+    epochs = checkpoint.epochs(OLD, [], "1", after_ms=0)
+    assert [(epoch.from_batch, epoch.after_ms) for epoch in epochs] == [
+        (0, 0),
+        (6, 0),
+        (7, 1_000),
+        (9, 1_000),
+    ]
+    assert again(checkpoint).record().epochs == epochs
+
+
+def test_a_configuration_that_no_batch_knows_is_kept_if_something_has_happened_under_it(
+    checkpoint: Checkpoint,
+) -> None:
+    """Requests were answered early between the two starts, and no batch was planned."""
+    checkpoint.epochs(OLD, [], "1", after_ms=0)
+    plan(checkpoint, 6, 6)
+    checkpoint.epochs(NEW, [], "1", after_ms=900)
+    assert checkpoint.epochs(OLD, [], "1", after_ms=950) == [
+        Epoch(0, OLD, [], "1"),
+        Epoch(7, NEW, [], "1", 900),
+        Epoch(7, OLD, [], "1", 950),
+    ]
+
+
+def test_a_configuration_is_in_force_after_the_outages_that_a_batch_knows(checkpoint: Checkpoint) -> None:
+    """A request that was appended in an outage was handled at its end."""
+    checkpoint.epochs(OLD, [], "1", after_ms=0)
+    plan(checkpoint, 6, 6)
+    checkpoint.outages(900, 2_000)
+    plan(checkpoint, 7, 6)
+    checkpoint.outages(1_500, 3_000)
+    assert checkpoint.epochs(NEW, [], "1", after_ms=1_500)[-1] == Epoch(8, NEW, [], "1", 2_000)
+
+
+def test_configurations_of_epochs_by_time() -> None:
+    base = CoordinatorConfig(group_max_size=3)
+    configs = configs_of([Epoch(0, OLD, [], "1", 50), Epoch(7, NEW, [], "1", 900)], base)
+    assert [configs.at(at_ms).group_max_size for at_ms in (0, 50, 900, 901)] == [5, 5, 5, 7]
+    assert configs_of([], base).at(0) == base

@@ -1,0 +1,179 @@
+"""A client's way through its reply partition: only what it waits for is decoded, and that changes nothing."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients.answers import decode_response, take
+from clients.pending import Counts, Outcome, Pending, PendingRequest
+from records.codec import encode
+from records.pack import NO_PACKS, pack, unpack
+from state.errors import ErrorCode
+from state.kafka.requests import Heartbeat
+from state.kafka.responses import AnyResponse as KafkaResponse
+from state.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
+from state.messages import ErrorResponse
+from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq.responses import (
+    AnyToConnection,
+    CloseConnection,
+    NotifyConsumerIdsChanged,
+    RegisterResponse,
+    ToConnection,
+)
+
+MINE = "0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-"
+ASKED = 6
+# What a name may hold to look like the field that is searched.
+FALSE_KEY = f'","correlation_id":"{MINE}1","'
+
+Told = list[tuple[str, Any]]
+
+
+def asked(pending: Pending, told: Told) -> None:
+    """Ask, and note each outcome."""
+
+    def receive(outcomes: Sequence[Outcome]) -> None:
+        told.extend((request.request.correlation_id, str(outcome)) for request, outcome in outcomes)
+
+    pending.add(
+        PendingRequest(
+            Heartbeat(group_id="g", correlation_id=f"{MINE}{number}", reply_partition=0, api_version=4,
+                      generation_id=1, member_id="m"),
+            HeartbeatResponse, 0.0, 1_000, receive,
+        )
+        for number in range(ASKED)
+    )  # fmt: skip
+
+
+def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:
+    """The answers that a client gets if it decodes every message."""
+    told: Told = []
+    pending = Pending(MINE)
+    asked(pending, told)
+    for poll in polls:
+        refused: list[str] = []
+        for message in chain.from_iterable(map(unpack, poll)):
+            try:
+                decoded = decode_response(message)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if isinstance(decoded, ToConnection):
+                told.append(("push", decoded))
+            elif isinstance(decoded, ErrorResponse) and decoded.error_message.startswith(NO_PACKS):
+                refused.append(decoded.correlation_id)
+            else:
+                pending.settle([decoded])
+        told += again(pending, refused)
+    return told
+
+
+def again(pending: Pending, refused: list[str]) -> Told:
+    return [("again", one.request.correlation_id) for one in pending.to_write_again(refused)]
+
+
+names = st.sampled_from(["g", FALSE_KEY, "correlation_id", '"correlation_id":"', "\\", "ü\n"])
+ids = st.one_of(
+    st.integers(0, ASKED).map(lambda number: f"{MINE}{number}"), st.sampled_from(["theirs-1", "", '"', "\\"])
+)
+common = {
+    "group_id": names,
+    "correlation_id": ids,
+    "request": st.sampled_from(["requests-0-1", "requests-0-2#3"]),
+}
+codes = st.sampled_from([ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID])
+pushes = {"group_id": names, "connection": names, "client_id": names, "request": names}
+messages = st.one_of(
+    st.builds(HeartbeatResponse, error_code=codes, **common),
+    st.builds(JoinGroupResponse, error_code=codes, leader=names, member_id=names, **common),
+    st.builds(
+        DescribeGroupResponse,
+        error_code=codes,
+        pending_offsets=st.dictionaries(names, st.just({0: 1}), max_size=2),
+        **common,
+    ),
+    st.builds(RegisterResponse, remark=names, **common),
+    st.builds(
+        ErrorResponse,
+        error_code=codes,
+        error_message=st.sampled_from([NO_PACKS, f"{NO_PACKS}: more shards than slots", "other"]),
+        **common,
+    ),
+    st.builds(NotifyConsumerIdsChanged, **pushes),
+    st.builds(CloseConnection, reason=names, **pushes),
+).map(encode)
+damaged = st.one_of(
+    st.tuples(messages, st.integers(0, 200)).map(lambda cut: cut[0][: cut[1]]),
+    messages.map(lambda message: message.replace(b'":"', b'": "')),
+    st.sampled_from([b"", b"\xff not JSON", b'{"type":"Surprise"}', b'"correlation_id":"']),
+).filter(lambda message: b"\n" not in message)
+values = st.one_of(messages, damaged, st.lists(messages | damaged, min_size=1, max_size=5).map(pack))
+
+
+@given(st.lists(st.lists(values, max_size=4), max_size=6))
+def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list[list[bytes]]) -> None:
+    told: Told = []
+    pending = Pending(MINE)
+    asked(pending, told)
+
+    def listen(message: AnyToConnection) -> None:
+        told.append(("push", message))
+
+    for poll in polls:
+        refused = take(poll, pending, listen)
+        told += again(pending, refused)
+    assert told == decoding_everything(polls)
+    counts = pending.counts
+    outcomes = [name for name, _ in told if name.startswith(MINE)]
+    assert counts.answered == len(outcomes) == len(set(outcomes))
+
+
+def test_no_message_that_is_not_awaited_is_decoded() -> None:
+    """These could not be: each is cut off behind its correlation id."""
+    pending = Pending(MINE)
+    told: Told = []
+    asked(pending, told)
+    answer = HeartbeatResponse(
+        group_id="g", correlation_id=f"{MINE}1", request="requests-0-1", error_code=ErrorCode.NONE
+    )
+    cut = encode(answer).partition(b',"request"')[0]
+    take([encode(answer)], pending, None)
+    assert told == [(f"{MINE}1", str(answer))]
+    take([cut, pack([cut.replace(MINE.encode(), b"theirs-"), cut])], pending, None)
+    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
+    take([cut[:-2] + b'2"'], pending, None)
+    assert pending.counts.malformed == 1, "it is awaited"
+
+
+@pytest.mark.parametrize(
+    "kind", get_args(KafkaResponse) + get_args(RocketMqResponse), ids=lambda kind: kind.__name__
+)
+def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[msgspec.Struct]) -> None:
+    """It is in front of every field that a client or an operator gives content, but the group's id."""
+    first, second, *_ = kind.__struct_encode_fields__
+    assert (first, second) == ("group_id", "correlation_id")
+    fields = {"group_id": FALSE_KEY, "correlation_id": f"{MINE}1", "request": "requests-0-1"}
+    wanted = {"error_code": ErrorCode.NONE, "error_message": FALSE_KEY}
+    response = encode(kind(**fields, **{name: wanted[name] for name in wanted if name in required(kind)}))
+    pending = Pending(MINE)
+    assert not pending.awaits(response)
+    assert pending.counts == Counts(duplicates=1)
+    asked(pending, [])
+    assert pending.awaits(response)
+
+
+@pytest.mark.parametrize("kind", get_args(AnyToConnection), ids=lambda kind: kind.__name__)
+def test_messages_to_connections_are_decoded(kind: type[ToConnection]) -> None:
+    told: list[AnyToConnection] = []
+    fields: dict[str, Any] = dict.fromkeys(required(kind), FALSE_KEY)
+    take([encode(kind(**fields))], Pending(MINE), told.append)
+    assert told == [kind(**fields)]
+
+
+def required(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind) if field.required]

@@ -1,0 +1,213 @@
+"""A request about many groups costs what as many requests would: room, quota, metrics. It is bounded."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from gateway.apis.batch import AT_ONCE
+from gateway.authorization.authorizer import Authorizer
+from gateway.quotas.rules import QuotaRules
+from gateway.wire import codec
+from gateway.wire.framing import RequestHeader
+from state.kafka.requests import Heartbeat
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
+from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, until_asked
+from tests.unit.gateway.test_server import until
+
+FIND_COORDINATOR, DESCRIBE_CONFIGS, ALTER_CONFIGS, CONSUMER_GROUP_DESCRIBE = 10, 32, 33, 69
+INVALID_REQUEST = 42
+GROUP = 32  # ConfigResource.Type
+# Ten a second. A request of another client id has no quota.
+TEN_A_SECOND = QuotaRules({(None, "me"): 10.0})
+NO_BURST: dict[str, Any] = {"quota_window_num": 1, "quota_window_s": 0.1}
+
+
+def about(number: int) -> list[tuple[int, int, dict[str, Any], str]]:
+    """Each kind of request about several groups, and the field of its answer that has their errors."""
+    ids = [f"g-{n}" for n in range(number)]
+    resources = [{"resource_type": GROUP, "resource_name": name} for name in ids]
+    return [
+        (DESCRIBE, 5, {"groups": ids}, "groups"),
+        (CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": ids}, "groups"),
+        (DELETE_GROUPS, 2, {"groups_names": ids}, "results"),
+        (OFFSET_FETCH, 9, {"groups": [{"group_id": name, "topics": None} for name in ids]}, "groups"),
+        (DESCRIBE_CONFIGS, 4, {"resources": resources}, "results"),
+        (ALTER_CONFIGS, 2, {"resources": [{**r, "configs": []} for r in resources]}, "responses"),
+    ]
+
+
+def in_flight(world: World) -> float:
+    (number,) = world.gateway.numbers()["in_flight"]["coordinator",]
+    return number
+
+
+@pytest.mark.parametrize("kind", range(len(about(0))))
+def test_each_group_of_a_request_takes_room(kind: int) -> None:
+    @played(at_coordinator=10)
+    async def play(world: World) -> None:
+        attacker, other = await world.client(), await world.client()
+        events = [hold(world, f"g-{n}") for n in range(100)]
+        api_key, version, fields, _ = about(100)[kind]
+        await attacker.send(api_key, version, **fields)
+        await until_asked(world, 10)
+        await nothing_more(world, 10)
+        assert in_flight(world) >= 10
+        beating = await other.send(HEARTBEAT, 4, **beat("alive"))
+        await until_held(world)
+        events[1].set()  # the first place that is free is the other client's
+        assert (await other.receive())[0] == beating
+        assert len(world.core.asked) <= 12
+        for event in events:
+            event.set()
+        await attacker.receive_bytes()
+        assert in_flight(world) == 0
+
+    play()
+
+
+async def until_held(world: World) -> None:
+    await until(lambda: world.gateway.numbers()["held_clients"]["room",] == [1])
+
+
+@played
+async def test_a_request_has_so_many_groups_at_the_coordinator(world: World) -> None:
+    client = await world.client()
+    events = [hold(world, f"g-{n}") for n in range(3 * AT_ONCE)]
+    for api_key, version, fields, _ in about(len(events)):
+        world.core.asked.clear()
+        await client.send(api_key, version, **fields)
+        await until_asked(world, AT_ONCE + 1)
+        await nothing_more(world, AT_ONCE + 1)
+        for event in events:
+            event.set()
+        await client.receive_bytes()
+        assert len(world.core.asked) == len(events)
+        for event in events:
+            event.clear()
+
+
+@played(groups_per_request=3)
+async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: World) -> None:
+    client = await world.client()
+    for api_key, version, fields, answers in about(7):
+        world.core.asked.clear()
+        answer = await client.ask(api_key, version, **fields)
+        errors = [one.error_code for one in getattr(answer, answers)]
+        assert errors[3:] == [INVALID_REQUEST] * 4
+        assert INVALID_REQUEST not in errors[:3]
+        assert [request.group_id for request in world.core.asked] == ["g-0", "g-1", "g-2"]
+
+
+@played(groups_per_request=3)
+async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: World) -> None:
+    client = await world.client()
+    keys = [f"g-{n}" for n in range(7)]
+    found = (await client.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
+    assert [(one.key, one.error_code) for one in found] == [
+        *((key, 0) for key in keys[:3]),
+        *((key, INVALID_REQUEST) for key in keys[3:]),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(len(about(0))))
+def test_each_group_of_a_request_counts_for_the_quota(kind: int) -> None:
+    @played(rules=TEN_A_SECOND, **NO_BURST)
+    async def play(world: World) -> None:
+        client = await world.client()
+        api_key, version, fields, _ = about(6)[kind]
+        began_s = time.monotonic()
+        await client.ask(api_key, version, **fields)
+        assert time.monotonic() - began_s >= 0.45, "five of them wait 0.1 s each"
+
+    play()
+
+
+@played(rules=TEN_A_SECOND, **NO_BURST)
+async def test_groups_that_wait_for_the_quota_take_no_room(world: World) -> None:
+    client = await world.client()
+    await client.send(DESCRIBE, 5, groups=[f"g-{n}" for n in range(100)])
+    await until_asked(world, 2)
+    assert in_flight(world) <= 2
+
+
+@played
+async def test_the_groups_of_requests_are_counted(world: World) -> None:
+    client = await world.client()
+    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
+    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
+    assert world.gateway.numbers()["request_groups"] == {("DescribeGroups",): [42]}
+
+
+@played
+async def test_a_client_that_goes_away_gives_its_places_back(world: World) -> None:
+    client = await world.client()
+    for n in range(1_000):
+        hold(world, f"g-{n}")
+    await client.send(DESCRIBE, 5, groups=[f"g-{n}" for n in range(1_000)])
+    await until_asked(world, AT_ONCE + 1)
+    client.writer.transport.abort()
+    await until(lambda: not in_flight(world) and not world.core.waiting)
+    await nothing_more(world, AT_ONCE + 1)
+    other = await world.client()
+    await many_beats(other)
+
+
+async def many_beats(client: RawClient) -> None:
+    for _ in range(10):
+        await client.ask(HEARTBEAT, 4, **beat("alive"))
+
+
+@played(authorizer=Authorizer)
+async def test_others_have_their_turn_while_many_groups_are_refused(world: World) -> None:
+    """Nothing is asked of the coordinator, so nothing else makes the request wait."""
+    attacker, other = await world.client(), await world.client()
+    await other.ask(FIND_COORDINATOR, 4, coordinator_keys=["g"], key_type=0)
+    await attacker.send(DESCRIBE, 5, groups=["g"] * 10_000)
+    answered = asyncio.create_task(attacker.receive_bytes())
+    beats = 0
+    while not answered.done():
+        await other.ask(HEARTBEAT, 4, **beat("alive"))
+        beats += 1
+    assert beats >= 5
+    assert not any(isinstance(request, Heartbeat) for request in world.core.asked)
+
+
+def test_a_long_answer_is_encoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding takes some 10 us for each group."""
+    threads: set[str] = set()
+    encode = codec.encode_response
+
+    def watched(header: RequestHeader, response: Any) -> bytes:
+        if header.api_key == DESCRIBE:
+            threads.add(threading.current_thread().name)
+        return encode(header, response)
+
+    monkeypatch.setattr(codec, "encode_response", watched)
+
+    @played(groups_per_request=10)
+    async def play(world: World) -> None:
+        client = await world.client()
+        answer = await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(5_000)])
+        assert len(answer.groups) == 5_000
+        await client.ask(HEARTBEAT, 4, **beat())
+
+    play()
+    assert threads
+    assert threading.main_thread().name not in threads
+
+
+@played(groups_answer_bytes=100_000)
+async def test_a_group_that_is_named_often_makes_no_answer_without_a_bound(world: World) -> None:
+    client = await world.client()
+    await stable(world, client, protocols=[{"name": "range", "metadata": b"m" * 10_000}])
+    before = len(world.core.asked)
+    answer = await client.ask(DESCRIBE, 5, groups=["g"] * 1_000)
+    errors = [group.error_code for group in answer.groups]
+    whole = errors.count(0)
+    assert 10 <= whole <= 11 + AT_ONCE
+    assert errors == [0] * whole + [INVALID_REQUEST] * (1_000 - whole)
+    assert len(world.core.asked) - before == whole

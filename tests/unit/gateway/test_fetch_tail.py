@@ -1,0 +1,83 @@
+"""Large Fetch responses in parts: what a client gets, whatever the parts are."""
+
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire import codec
+from gateway.wire.fetch_tail import FIRST_VERSION, FetchTail
+from gateway.wire.framing import RequestHeader
+
+FETCH = 1
+VERSIONS = st.integers(FIRST_VERSION, codec.versions(FETCH).stop - 1)
+ENDPOINTS = st.lists(
+    st.fixed_dictionaries(
+        {"node_id": st.integers(0, 300), "host": st.text(max_size=9), "port": st.integers(0, 65_535)}
+    ),
+    max_size=3,
+)
+ABORTED = st.fixed_dictionaries({"producer_id": st.integers(0, 9), "first_offset": st.integers(0, 9)})
+EPOCH = st.fixed_dictionaries({"leader_id": st.integers(0, 9), "leader_epoch": st.integers(0, 9)})
+PARTITION = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(0, 2**31 - 1),
+        "error_code": st.sampled_from([0, 6]),
+        "high_watermark": st.integers(-1, 2**63 - 1),
+        "last_stable_offset": st.just(0),
+        "log_start_offset": st.just(0),
+        "aborted_transactions": st.none() | st.lists(ABORTED, max_size=200),
+        "preferred_read_replica": st.just(-1),
+        "records": st.none() | st.binary(max_size=300),
+    },
+    optional={"current_leader": EPOCH},
+)
+TOPIC = st.fixed_dictionaries({"topic_id": st.uuids(), "partitions": st.lists(PARTITION, max_size=3)})
+RESPONSE = st.fixed_dictionaries(
+    {
+        "throttle_time_ms": st.just(7),
+        "error_code": st.just(0),
+        "session_id": st.integers(0, 9),
+        "responses": st.lists(TOPIC, max_size=3),
+        "node_endpoints": ENDPOINTS,
+    }
+)
+
+
+def in_parts(message: bytes, ends: list[int]) -> bytes:
+    """What a client gets of a response that comes in parts."""
+    tail, passed, at = FetchTail(), b"", 0
+    for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
+        passed += tail.feed(message[at:end])
+        at = end
+    return passed + tail.end()
+
+
+@given(RESPONSE, VERSIONS, st.lists(st.integers(0, 2_000), max_size=20))
+def test_a_response_in_parts_is_whole_and_has_no_address_of_a_broker(
+    fields: dict[str, Any], version: int, ends: list[int]
+) -> None:
+    header = RequestHeader(FETCH, version, 5, "me", 0)
+    message = codec.encode_response(header, fields)
+    passed = in_parts(message, ends)
+    assert len(passed) == len(message)
+    got = codec.decode_response(FETCH, version, passed)
+    assert not got.node_endpoints
+    without = codec.encode_response(header, {**fields, "node_endpoints": []})
+    if not fields["node_endpoints"]:
+        assert passed == message == without
+    else:
+        assert passed.startswith(without[:-1])
+
+
+def test_nothing_before_the_addresses_is_held_back() -> None:
+    records = b"r" * 1_000_000
+    partition = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": records}
+    topic = {"topic_id": UUID(int=7), "partitions": [partition]}
+    header = RequestHeader(FETCH, FIRST_VERSION, 5, "me", 0)
+    message = codec.encode_response(header, {"responses": [topic]})
+    tail = FetchTail()
+    assert tail.feed(message[:500_000]) == message[:500_000]
+    assert len(tail.feed(message[500_000:])) == 500_000 + len(message) - 1_000_000 - 1
+    assert tail.end() == b"\0"

@@ -1,0 +1,293 @@
+"""What the gateway understands of a request is what a broker understands of the same bytes: frames that would
+have two meanings, or cost more than they are worth, are refused. See docs/decisions/0028.
+"""
+
+import time
+from struct import pack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import apis
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.topic_names import is_topic_name
+from gateway.wire import codec
+from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
+from gateway.wire.schema_reader import ELEMENTS_MAX
+from tests.harness.gateway import World, played, topic_id
+from tests.harness.hostile_frames import (
+    array,
+    compact,
+    fetch,
+    fetch_end,
+    fetch_of_hidden_replica,
+    fetch_partition,
+    fetch_topic,
+    fetch_with_hidden_topic,
+    request,
+    tag,
+    tags,
+    varint,
+)
+
+ME = "User:ANONYMOUS"
+ALLOWED, SECRET = "orders", "prices"
+ALLOWED_ID = topic_id(ALLOWED)
+COMMIT, OFFSET_FETCH, HEARTBEAT, LEAVE = 8, 9, 68, 13
+LONG = "x" * 40_000
+NO_SUCH = 3
+
+
+def reader() -> Authorizer:
+    made = Authorizer([])
+    acls = [(ResourceType.TOPIC, ALLOWED, Operation.READ), (ResourceType.GROUP, "g", Operation.READ)]
+    made.replace(
+        Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
+        for kind, name, operation in acls
+    )
+    return made
+
+
+def read(message: bytes) -> Any:
+    return codec.decode_passed(request_header(message), message)
+
+
+def refusal(message: bytes) -> str:
+    with pytest.raises(ProtocolError) as refused:
+        read(message)
+    return str(refused.value)
+
+
+def fetch_with(section: bytes) -> bytes:
+    """A Fetch whose partition has this tag section."""
+    return fetch(fetch_topic(ALLOWED_ID, fetch_partition(section)))
+
+
+def fetch_ending(section: bytes) -> bytes:
+    """A Fetch with this tag section."""
+    return fetch(fetch_topic(ALLOWED_ID, fetch_partition()), end=fetch_end(section=section))
+
+
+@played(authorizer=reader)
+async def test_a_topic_that_only_a_broker_would_see_does_not_pass(world: World) -> None:
+    client = await world.client()
+    await client.send_bytes(framed(fetch_with_hidden_topic(ALLOWED_ID, topic_id(SECRET))))
+    assert await client.is_closed()
+    assert not world.broker.passed
+
+
+@played(authorizer=reader)
+async def test_a_replica_that_only_a_broker_would_see_does_not_pass(world: World) -> None:
+    client = await world.client()
+    await client.send_bytes(framed(fetch_of_hidden_replica(ALLOWED_ID, 2)))
+    assert await client.is_closed()
+    assert not world.broker.passed
+
+
+def test_tags_of_a_replica_state_are_a_fault_of_the_client() -> None:
+    state = pack(">iq", 1, 1) + tags(tag(0, b"x"))
+    message = fetch_ending(tags(tag(1, state)))
+    assert "unknown tag 0" in refusal(message)
+    assert codec.decode_request(request_header(message), message).replica_state.replica_id == 1
+
+
+@given(st.binary(max_size=8))
+def test_a_number_has_one_encoding(data: bytes) -> None:
+    try:
+        number, end = read_varint(data, 0)
+    except ProtocolError:
+        return
+    assert number < 2**31
+    assert data[:end] == varint(number)
+
+
+@pytest.mark.parametrize("number", [0, 1, 0x7F, 0x80, 2**14, 2**28, 2**31 - 1])
+def test_numbers_that_are_longer_than_needed_or_than_31_bits_are_refused(number: int) -> None:
+    whole = varint(number)
+    assert read_varint(whole, 0) == (number, len(whole))
+    if len(whole) < 5:
+        with pytest.raises(ProtocolError, match="longer than needed"):
+            read_varint(varint(number, len(whole) + 1), 0)
+    for beyond in (varint(2**31 + number), varint(2**32 + number), varint(number, 6)):
+        with pytest.raises(ProtocolError, match="more than 31 bits"):
+            read_varint(beyond, 0)
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        (tags(tag(7, b"x")), "unknown tag 7"),
+        (tags(tag(0, bytes(16)), tag(0, bytes(16))), "tag 0 after tag 0"),
+        (tags(tag(0, bytes(17))), "not as long as its size"),
+        (tags(tag(0, bytes(15))), "not as long as its size"),
+        (tags(tag(2**31 - 1, b"")), "unknown tag 2147483647"),
+        (tags(tag(2**31, b"")), "more than 31 bits"),
+        (varint(2**31 - 1), f"more than {ELEMENTS_MAX} entries"),
+    ],
+)
+def test_tags_have_the_encoding_that_kafka_gives_them(section: bytes, why: str) -> None:
+    read(fetch_with(tags(tag(0, bytes(15) + b"\1"))))
+    assert why in refusal(fetch_with(section))
+
+
+def test_tags_have_kafkas_order() -> None:
+    cluster, state = tag(0, compact(b"c")), tag(1, pack(">iq", -1, -1) + b"\0")
+    read(fetch_ending(tags(cluster, state)))
+    assert "tag 0 after tag 1" in refusal(fetch_ending(tags(state, cluster)))
+
+
+def test_a_header_with_tags_does_not_pass() -> None:
+    for header_tags in (tags(tag(0, b"x")), varint(0, 2)):
+        whole = fetch(fetch_topic(ALLOWED_ID, fetch_partition()))
+        at = request_header(whole).client_id_end
+        with pytest.raises(ProtocolError):
+            read(whole[:at] + header_tags + whole[at + 1 :])
+
+
+def test_what_the_gateway_answers_itself_may_have_tags_that_it_does_not_know() -> None:
+    """A broker ignores them, too: KIP-482."""
+    body = array(compact(b"g")) + b"\0" + tags(tag(3, b"new"))
+    message = request(15, 5, body, tags(tag(0, b"x")))
+    header = request_header(message)
+    assert codec.decode_request(header, message).groups == ["g"]
+    with pytest.raises(ProtocolError, match="header with tags"):
+        codec.decode_passed(header, message)
+
+
+@given(st.sampled_from([(key, v) for key in sorted(codec.REQUESTS) for v in codec.versions(key)]), st.data())
+def test_a_request_that_may_pass_has_one_encoding(api: tuple[int, int], data: st.DataObject) -> None:
+    """Whatever is damaged: what the gateway sends on is what it would write itself, to the byte."""
+    whole = bytearray(codec.encode_request(*api, 1, "me", {}))
+    begin = request_header(bytes(whole)).client_id_end
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(begin, len(whole)))
+        whole[at : at + data.draw(st.integers(0, 1))] = data.draw(st.binary(max_size=2))
+    message = bytes(whole)
+    header = request_header(message)
+    try:
+        request = codec.decode_passed(header, message)
+    except ProtocolError:
+        return
+    assert codec.with_body(header, message, request) == message
+
+
+@pytest.mark.parametrize("length", [2**15 - 1, 2**15])
+def test_strings_have_kafkas_bound(length: int) -> None:
+    message = request(15, 5, array(compact(b"x" * length)) + b"\0" + b"\0")
+    if length < 2**15:
+        assert read(message).groups == ["x" * length]
+    else:
+        assert "a string of 32768 bytes" in refusal(message)
+
+
+def commit(topic: str) -> tuple[int, int, dict[str, Any]]:
+    partition = {"partition_index": 0, "committed_offset": 1}
+    fields = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+    return COMMIT, 9, {**fields, "topics": [{"name": topic, "partitions": [partition]}]}
+
+
+def offset_fetch(topic: str) -> tuple[int, int, dict[str, Any]]:
+    wanted = {"group_id": "g", "topics": [{"name": topic, "partition_indexes": [0]}]}
+    return OFFSET_FETCH, 8, {"groups": [wanted]}
+
+
+def heartbeat(topic: str) -> tuple[int, int, dict[str, Any]]:
+    fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000}
+    return HEARTBEAT, 1, {**fields, "topic_partitions": [], "subscribed_topic_names": [topic]}
+
+
+NAMING = [commit, offset_fetch, heartbeat]
+
+
+@pytest.mark.parametrize("naming", NAMING)
+def test_a_name_that_is_too_long_for_kafkas_strings_ends_its_own_connection(naming: Any) -> None:
+    @played
+    async def play(world: World) -> None:
+        asked = world.broker.metadata_asked
+        client = await world.client()
+        key, version, fields = naming(LONG)
+        await client.send(key, version, **fields)
+        assert await client.is_closed()
+        assert world.broker.metadata_asked == asked
+
+    play()
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "x" * 32_767, "", ".", "..", "a/b", "ü", "a\n"])
+@pytest.mark.parametrize("naming", NAMING)
+def test_a_name_that_no_topic_can_have_is_looked_up_nowhere(naming: Any, name: str) -> None:
+    @played
+    async def play(world: World) -> None:
+        asked = world.broker.metadata_asked
+        client = await world.client()
+        key, version, fields = naming(name)
+        answer = await client.ask(key, version, **fields)
+        assert world.broker.metadata_asked == asked
+        if key == COMMIT and name:
+            assert answer.topics[0].partitions[0].error_code == NO_SUCH
+        assert await world.cluster.described([name, ALLOWED], 0.0)  # others go on
+        assert list(await world.cluster.topics([name, ALLOWED])) == [ALLOWED]
+
+    play()
+
+
+@given(st.text(max_size=3) | st.text("aZ09._-", min_size=248, max_size=250))
+def test_topic_names_are_kafkas(name: str) -> None:
+    legal = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert is_topic_name(name) == (0 < len(name) <= 249 and name not in (".", "..") and set(name) <= legal)
+
+
+@played(authorizer=reader)
+async def test_a_name_that_the_client_may_not_use_is_not_looked_up(world: World) -> None:
+    client = await world.client()
+    for naming in (commit, offset_fetch):
+        asked = world.broker.metadata_asked
+        key, version, fields = naming("others")
+        await client.ask(key, version, **fields)
+        assert world.broker.metadata_asked == asked
+
+
+def leave(members: int, section: bytes) -> bytes:
+    one = compact(b"m" * 60) + b"\0" + b"\0" + section
+    return request(LEAVE, 5, compact(b"g") + array(*([one] * members)) + b"\0")
+
+
+def read_s(message: bytes) -> float:
+    """Processor time of reading a message, the least of a few."""
+    header: RequestHeader = request_header(message)
+    taken = []
+    for _ in range(3):
+        began = time.process_time()
+        codec.decode_request(header, message)
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+def test_the_time_of_reading_grows_with_the_bytes_whatever_tags_there_are() -> None:
+    plain, tagged = (read_s(leave(ELEMENTS_MAX // 2, section)) for section in (b"\0", tags(tag(9, b""))))
+    assert tagged < 5 * plain  # 60 times the time, if each tag section copied the rest
+
+
+@pytest.mark.parametrize("entry", [b"", tags(tag(9, b""))])
+def test_the_entries_of_a_request_have_a_bound(entry: bytes) -> None:
+    message = leave(ELEMENTS_MAX + 1, entry or b"\0")
+    header = request_header(message)
+    with pytest.raises(ProtocolError, match=f"more than {ELEMENTS_MAX} entries"):
+        apis.decode(header, message)
+
+
+def test_an_array_that_claims_more_than_the_message_has_costs_nothing() -> None:
+    began = time.process_time()
+    for count in (2**31 - 2, 2**31 - 1, 2**32 - 2, 40_000):
+        message = request(15, 5, varint(count + 1) + b"\1\0\0")
+        with pytest.raises(ProtocolError):
+            apis.decode(request_header(message), message)
+    assert time.process_time() - began < 0.1
+
+
+def test_an_id_of_zeros_is_none() -> None:
+    assert read(fetch(fetch_topic(UUID(int=0)))).topics[0].topic_id is None

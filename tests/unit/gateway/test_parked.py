@@ -1,0 +1,149 @@
+"""What is kept of requests that the coordinator parks, and of those that it could not answer."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.net.parked import Parked
+from gateway.wire.framing import STRING_MAX_BYTES
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import (
+    COMMIT,
+    DELETE_GROUPS,
+    DESCRIBE,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    OFFSET_FETCH,
+    SYNC,
+    commit_fields,
+    join_fields,
+)
+from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
+from tests.unit.gateway.test_server import until
+
+CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, ALTER_CONFIGS = 68, 69, 33
+COORDINATOR_NOT_AVAILABLE = 15
+LONGEST = "g" * STRING_MAX_BYTES
+TOO_LONG = ["g" * (STRING_MAX_BYTES + 1), "é" * (STRING_MAX_BYTES // 2 + 1)]
+
+
+def about(group_id: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """A request of each API whose requests are about groups, in a version that has lengths as varints."""
+    beaten = {"group_id": group_id, "generation_id": 1, "member_id": "m"}
+    group = [{"resource_type": 32, "resource_name": group_id, "configs": []}]
+    return [
+        (JOIN, 9, join_fields(group_id=group_id)),
+        (SYNC, 5, {**beaten, "protocol_type": "consumer", "protocol_name": "range", "assignments": []}),
+        (HEARTBEAT, 4, beaten),
+        (LEAVE, 5, {"group_id": group_id, "members": [{"member_id": "m"}]}),
+        (COMMIT, 9, {**commit_fields("", ("orders", 0, 1)), "group_id": group_id}),
+        (OFFSET_FETCH, 7, {"group_id": group_id, "topics": None}),
+        (OFFSET_FETCH, 9, {"groups": [{"group_id": group_id, "topics": None}]}),
+        (DESCRIBE, 5, {"groups": [group_id]}),
+        (DESCRIBE, 5, {"groups": [group_id, group_id]}),
+        (CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": [group_id]}),
+        (DELETE_GROUPS, 2, {"groups_names": [group_id]}),
+        (CONSUMER_GROUP_HEARTBEAT, 1, {"group_id": group_id, "member_id": "m", "member_epoch": 0}),
+        (ALTER_CONFIGS, 2, {"resources": group}),
+    ]
+
+
+@pytest.mark.parametrize("group_id", TOO_LONG)
+@pytest.mark.parametrize("kind", range(len(about(""))))
+def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(kind: int, group_id: str) -> None:
+    """The coordinator could not read whom to answer. The frame is refused."""
+
+    @played
+    async def play(world: World) -> None:
+        client = await world.client()
+        api_key, version, fields = about(group_id)[kind]
+        with pytest.raises(asyncio.IncompleteReadError):
+            await client.ask(api_key, version, **fields)
+        assert world.core.asked == []
+
+    play()
+
+
+@played
+async def test_the_longest_group_id_of_kafka_is_served(world: World) -> None:
+    client = await world.client()
+    assert (await client.ask(HEARTBEAT, 4, **beat(LONGEST))).error_code == 25
+    assert [request.group_id for request in world.core.asked] == [LONGEST]
+
+
+async def parked(world: World, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
+    """As `join`, when it is parked."""
+    before = len(world.core.asked)
+    client, number = await join(world, group_id, metadata_bytes)
+    await until_asked(world, before + 1)
+    return client, number
+
+
+async def join(world: World, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
+    """A client that has sent a JoinGroup about a group of its own."""
+    client = await world.client()
+    protocols = [{"name": "range", "metadata": b"m" * metadata_bytes}]
+    fields = {**join_fields(), "group_id": group_id, "protocols": protocols, "protocol_type": "other"}
+    return client, await client.send(JOIN, 3, **fields)
+
+
+@played(parked_bytes=100_000)
+async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(world: World) -> None:
+    members = [await parked(world, f"g-{n}", 1_000) for n in range(50)]
+    attacker, number = await join(world, "large", 60_000)
+    answered, answer = await attacker.receive()
+    assert (answered, answer.error_code) == (number, COORDINATOR_NOT_AVAILABLE)
+    await nothing_more(world, 50)
+    world.core.advance(3_000)
+    for client, number in members:
+        answered, answer = await client.receive()
+        assert (answered, answer.error_code) == (number, 0)
+
+
+@played
+async def test_a_parked_request_leaves_with_its_connection(world: World) -> None:
+    client, _ = await parked(world, "g", 1_000)
+    (counted,) = world.gateway.numbers()["parked_bytes"][()]
+    assert counted > 1_000
+    client.writer.transport.abort()
+    await until(lambda: not world.core.waiting)
+    assert world.gateway.numbers()["parked_bytes"] == {(): [0]}
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=60)
+
+
+@given(SIZES, st.integers(1, 1_000))
+def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
+    sizes: list[tuple[int, bool]], bound: int
+) -> None:
+    parked = Parked(bound)
+    here: dict[int, tuple[int, int]] = {}
+
+    def enter(name: int, size: int) -> None:
+        def give_up() -> None:
+            assert here[name][1] > bound / len(here)
+            parked.leave(here.pop(name)[0])
+
+        here[name] = parked.enter(size, give_up), size
+
+    for name, (size, leaves) in enumerate(sizes):
+        enter(name, size)
+        parked.shrink()
+        if leaves and here:
+            parked.leave(here.pop(next(iter(here)))[0])
+        assert parked.bytes == sum(size for _, size in here.values()) <= bound
+
+
+@played
+async def test_a_subscription_that_no_record_can_describe_is_refused(world: World) -> None:
+    client = await world.client()
+    names = [f"{n:030}" for n in range(12_000)]
+    fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": names}
+    answer = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, **fields)
+    assert answer.error_code == 42
+    assert world.core.asked == []

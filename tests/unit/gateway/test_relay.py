@@ -1,0 +1,150 @@
+"""Large responses of brokers: they pass as they come, and what clients do not read stays at the broker."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.net.relay import HELD_MAX_BYTES
+from gateway.net.unread import Unread
+from gateway.wire import codec
+from gateway.wire.framing import framed
+from tests.harness.gateway import RawClient, World, played, topic_id
+from tests.unit.gateway.test_server import passed_on, until
+
+FETCH = 1
+MIB = 1024 * 1024
+# More than the buffers of all sockets between a broker and a client have.
+MUCH = 16 * MIB
+
+
+async def asked(world: World, number: int) -> tuple[RawClient, asyncio.StreamWriter]:
+    """A client whose request waits at the broker, and the broker's side."""
+    world.broker.silent = True
+    client, before = await world.client(), len(world.broker.passed)
+    await client.send_bytes(passed_on(number))
+    await until(lambda: len(world.broker.passed) > before)
+    return client, world.broker.writers[-1]
+
+
+def large(number: int, size: int = MUCH) -> bytes:
+    return framed(number.to_bytes(4, "big") + b"r" * size)
+
+
+@played
+async def test_a_large_response_passes_before_all_of_it_is_there(world: World) -> None:
+    client, broker = await asked(world, 7)
+    response = large(7, 10 * HELD_MAX_BYTES)
+    half = len(response) // 2
+    broker.write(response[:half])
+    async with asyncio.timeout(10):
+        assert await client.reader.readexactly(half) == response[:half]
+        broker.write(response[half:])
+        assert await client.reader.readexactly(len(response) - half) == response[half:]
+
+
+@played
+async def test_what_a_client_does_not_read_stays_at_the_broker(world: World) -> None:
+    client, broker = await asked(world, 7)
+    response = large(7)
+    broker.write(response)
+    sending = asyncio.create_task(broker.drain())
+    await until(lambda: unread(world) > 0)
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert unread(world) <= 4 * HELD_MAX_BYTES
+    assert not sending.done()
+    async with asyncio.timeout(10):
+        assert await client.reader.readexactly(len(response)) == response
+    await sending
+    await until(lambda: unread(world) == 0)
+
+
+@played
+async def test_responses_behind_a_large_one_come_in_their_order(world: World) -> None:
+    client, broker = await asked(world, 1)
+    for number in (2, 3):
+        await client.send_bytes(passed_on(number))
+    await until(lambda: len(world.broker.passed) == 3)
+    broker.write(large(1, MIB) + framed((2).to_bytes(4, "big")) + large(3, MIB))
+    assert [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(3)] == [1, 2, 3]
+    world.broker.silent = False
+    await client.ask(API_VERSIONS, 0)
+
+
+@played
+async def test_a_large_fetch_response_has_no_address_of_a_broker(world: World) -> None:
+    records = b"r" * MIB
+    partition = {"partition_index": 0, "error_code": 6, "high_watermark": 1, "records": records}
+    leader = {**partition, "current_leader": {"leader_id": 9, "leader_epoch": 1}}
+    answer: dict[str, Any] = {
+        "responses": [{"topic_id": topic_id("orders"), "partitions": [leader]}],
+        "node_endpoints": [{"node_id": 9, "host": "broker.invalid", "port": 9}],
+    }
+    world.broker.answers[FETCH] = answer
+    client = await world.client()
+    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2 * MIB}]
+    topics = [{"topic_id": topic_id("orders"), "partitions": wanted}]
+    fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2 * MIB, "topics": topics}
+    for version in range(13, codec.versions(FETCH).stop):
+        got = await client.ask(FETCH, version, **fields)
+        assert bytes(got.responses[0].partitions[0].records) == records
+        assert not got.node_endpoints
+
+
+@played
+async def test_a_broker_that_is_lost_within_a_response_ends_the_connection(world: World) -> None:
+    client, broker = await asked(world, 7)
+    broker.write(large(7, MIB)[:-1])
+    broker.close()
+    assert len(await client.rest()) < MIB + 8
+    await until(lambda: not world.gateway.connections())
+
+
+@played(unread_bytes=MIB // 2)
+async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_too_much(world: World) -> None:
+    slow = []
+    for _ in range(20):
+        client, broker = await asked(world, 7)
+        broker.write(large(7))
+        slow.append(client)
+    await until(lambda: len(world.gateway.connections()) < 20)
+    await until(lambda: unread(world) <= MIB // 2)
+    world.broker.silent = False
+    other = await world.client()
+    await other.ask(API_VERSIONS, 0)
+
+
+def unread(world: World) -> float:
+    (number,) = world.gateway.numbers()["unread_bytes"][()]
+    return number
+
+
+MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 50), st.booleans()), max_size=60)
+
+
+@given(MOVES, st.integers(1, 100))
+def test_no_client_is_disconnected_that_has_less_than_another(
+    moves: list[tuple[int, int, bool]], bound: int
+) -> None:
+    unread = Unread(bound)
+    held = dict.fromkeys(range(5), 0)
+
+    def end_of(name: int) -> Any:
+        def end(_: Exception) -> None:
+            assert held[name] == max(held.values())
+            held[name] = 0
+
+        return end
+
+    ends = [end_of(name) for name in held]
+    for name, number, is_added in moves:
+        if is_added:
+            held[name] += number
+            unread.add(ends[name], number)
+        elif held[name] >= number:
+            held[name] -= number
+            unread.remove(ends[name], number)
+        assert unread.bytes == sum(held.values()) <= bound

@@ -1,0 +1,119 @@
+"""An administrator's requests: side by side for all groups. Those that change a group wait for its views."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from assignors.kafka.api import TopicPartition
+from clients.coordinator_client import CoordinatorClient, Header
+from insight.admin.requests import GroupRequests
+from insight.admin.transactions import abort_pending
+from records.codec import PendingTransaction
+from state.config import CoordinatorConfig
+from state.kafka.requests import LeavingMember
+from state.timeline import Row, Timeline
+
+GROUPS = [f"g-{n}" for n in range(20)]
+PARTITION = TopicPartition("orders", 0)
+
+
+class CoreClient(CoordinatorClient):
+    """The pure core as the coordinator, which answers when an answer is first waited for.
+
+    `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
+    """
+
+    def __init__(self) -> None:
+        self.client_id = "admin"
+        self.reply_partition = 0
+        self.sent: list[Any] = []
+        self.sent_first = 0
+
+    def header(self, group_id: str, api_version: int = 0) -> Header:
+        return Header(
+            group_id=group_id,
+            correlation_id=str(len(self.sent)),
+            reply_partition=0,
+            api_version=api_version,
+            client_id=self.client_id,
+            client_host="",
+        )
+
+    def send(self, request: Any, answer: type[Any], *, timeout_ms: int | None = None) -> Future[Any]:
+        self.sent.append(request)
+        return _Answer(self, request)
+
+
+class _Answer(Future[Any]):
+    def __init__(self, client: CoreClient, request: Any) -> None:
+        super().__init__()
+        self._client, self._request = client, request
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._client.sent_first = self._client.sent_first or len(self._client.sent)
+        timeline = Timeline(self._request.group_id, None, CoordinatorConfig())
+        timeline.apply(Row(0, "requests-0-0", self._request))
+        ((reply,),) = [effects.replies for effects in timeline.take_effects()]
+        return reply.response
+
+
+def pending(group_id: str) -> PendingTransaction:
+    return PendingTransaction(
+        group_id=group_id,
+        incarnation="i",
+        transactional_id="app",
+        producer_id=1,
+        producer_epoch=0,
+        txn_version=1,
+        txn_partition=0,
+        txn_position=7,
+        txn_topic_id=None,
+        request="requests-0-1",
+        at_ms=0,
+        partitions=1,
+    )
+
+
+CHANGES: dict[str, Callable[[CoreClient], Any]] = {
+    "delete": lambda client: GroupRequests(client).delete_groups(GROUPS),
+    "delete-offsets": lambda client: GroupRequests(client).delete_offsets(GROUPS, [PARTITION]),
+    "reset-offsets": lambda client: GroupRequests(client).commit_offsets(
+        {name: {PARTITION: 4} for name in GROUPS}
+    ),
+    "remove-members": lambda client: GroupRequests(client).remove_members(
+        {name: [LeavingMember("m")] for name in GROUPS}, None
+    ),
+    "release": lambda client: GroupRequests(client).release_groups(GROUPS),
+    "abort-pending": lambda client: abort_pending(client, list(map(pending, GROUPS))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_groups_is_sent_for_all_of_them_and_waits_for_the_views(
+    change: Callable[[CoreClient], Any],
+) -> None:
+    client = CoreClient()
+    outcomes = change(client)
+    assert len(outcomes) == client.sent_first == len(GROUPS)
+    assert [request.group_id for request in client.sent] == GROUPS
+    assert {request.waits_for_views for request in client.sent} == {True}
+
+
+def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
+    client = CoreClient()
+    described, fetched = GroupRequests(client).describe(GROUPS, with_offsets=True)
+    assert described.keys() == fetched.keys() == set(GROUPS)
+    assert client.sent_first == len(client.sent) == 3 * len(GROUPS)
+    assert {request.waits_for_views for request in client.sent} == {UNSET}
+
+
+def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:
+    client = CoreClient()
+    offsets = {TopicPartition("wide", n): 4 for n in range(25_000)}
+    outcomes = GroupRequests(client).commit_offsets({"a": offsets, "b": {}, "c": offsets})
+    assert [request.group_id for request in client.sent] == ["a"] * 3 + ["c"] * 3
+    assert client.sent_first == 6
+    assert {name: len(errors) for name, errors in outcomes.items()} == {"a": 25_000, "b": 0, "c": 25_000}

@@ -1,0 +1,67 @@
+"""What clients choose cannot change a terminal: group ids in tables and lists, names, reasons, logs."""
+
+import io
+import re
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli import logs
+from insight.admin.directory import ListedGroup
+from insight.admin.render import group_list
+from insight.admin.tables import Column, render_table
+from insight.visible import visible, visible_lines
+
+HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
+SHOWN = r"a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
+
+
+@given(st.text())
+def test_a_visible_text_is_one_printable_line(text: str) -> None:
+    assert visible(text).isprintable()
+    assert visible(visible(text)) == visible(text)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"])))
+def test_what_is_printable_stays(text: str) -> None:
+    assert visible(text) == text
+    assert visible("gruppe é 群 🦆") == "gruppe é 群 🦆"
+
+
+def test_lines_stay_lines() -> None:
+    assert visible_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"
+
+
+def test_a_table_has_a_line_for_each_row() -> None:
+    lines = render_table([Column("GROUP"), Column("STATE")], [[HOSTILE, "Empty"], ["b", None]]).split("\n")
+    assert len(lines) == 3
+    assert lines[1].split()[0] == SHOWN.split()[0]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_list_of_groups_has_a_line_for_each_group() -> None:
+    groups = [
+        ListedGroup(group=name, type="classic", state="Empty", protocol_type="") for name in (HOSTILE, "b")
+    ]
+    assert group_list(groups, with_type=False, with_state=False) == f"{SHOWN}\nb"
+
+
+def test_a_log_line_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, before = Terminal(), structlog.get_config()
+    monkeypatch.setattr("sys.stderr", terminal)
+    try:
+        logs.configure_logs()
+        structlog.get_logger().warning("a group", group_id="a\x1b[2Jb", other=HOSTILE)
+    finally:
+        structlog.configure(**before)
+    assert terminal.getvalue().count("\n") == 1
+    assert r"a\x1b[2Jb" in terminal.getvalue()
+    assert not {"\x1b[2J", "\r", "\x9b", "\u202e", "\u2028"} & set(
+        re.split(r"(\x1b\[2J|.)", terminal.getvalue())
+    )

@@ -1,0 +1,193 @@
+"""The audit of early answers, in whatever order they and the query's are read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.codec import encode
+from state.errors import ErrorCode
+from state.kafka.responses import AnyResponse as KafkaResponse
+from state.messages import ErrorResponse, ReleaseGroupResponse
+from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq.responses import AnyToConnection
+from streaming.replica.audit import KEPT_OF_QUERY, MISSING_AFTER_S, Audit, Difference, Place, request_of
+
+HERE = Place({0: 5, 1: 5}, 1_000)
+
+
+def answer(request: str, said: str = "x") -> bytes:
+    error = ErrorCode.NONE
+    return encode(ReleaseGroupResponse(group_id=said, correlation_id="c", request=request, error_code=error))
+
+
+def early(audit: Audit, request: str, said: str = "x", place: Place = HERE) -> Difference | None:
+    return audit.early({request: answer(request, said)}, place)
+
+
+def query(audit: Audit, request: str, said: str = "x") -> Difference | None:
+    return audit.query([answer(request, said)])
+
+
+@pytest.mark.parametrize("order", [(early, query), (query, early)], ids=["early first", "query first"])
+def test_the_same_bytes_in_either_order_are_no_difference(
+    order: Sequence[Callable[[Audit, str], Difference | None]],
+) -> None:
+    audit = Audit()
+    assert [take(audit, "r") for take in order] == [None, None]
+    assert (audit.compared, len(audit), audit.size_bytes) == (1, 0, 0)
+
+
+def test_other_bytes_are_a_difference_if_the_replica_was_first() -> None:
+    audit = Audit()
+    assert early(audit, "r", "one") is None
+    assert query(audit, "r", "two") == Difference("r", answer("r", "one"), answer("r", "two"))
+    assert (audit.compared, len(audit), audit.size_bytes) == (1, 0, 0)
+
+
+def test_other_bytes_are_a_difference_if_the_query_was_first() -> None:
+    audit = Audit()
+    assert query(audit, "r", "two") is None
+    assert early(audit, "r", "one") == Difference("r", answer("r", "one"), answer("r", "two"))
+
+
+def test_a_difference_among_others_is_found() -> None:
+    audit = Audit()
+    audit.early({f"r{n}": answer(f"r{n}") for n in range(5)}, HERE)
+    found = audit.query([answer("r0"), answer("r1"), answer("r2", "other"), answer("r3"), answer("r4")])
+    assert found is not None
+    assert found.request == "r2"
+    assert audit.compared == 5
+
+
+def test_a_batch_that_runs_again_says_nothing_new() -> None:
+    audit = Audit()
+    early(audit, "r")
+    assert query(audit, "r") is None
+    assert query(audit, "r") is None
+    assert audit.compared == 1
+
+
+def test_answers_that_the_replica_left_to_the_query_are_kept_up_to_a_bound() -> None:
+    audit = Audit()
+    audit.query(answer(f"r{n}") for n in range(KEPT_OF_QUERY + 1))
+    assert early(audit, "r0", "other") is None, "forgotten"
+    assert early(audit, "r1", "other") is not None
+
+
+def test_the_size_is_that_of_the_answers_that_wait() -> None:
+    audit = Audit()
+    early(audit, "r1")
+    early(audit, "r2")
+    assert audit.size_bytes == len(answer("r1")) + len(answer("r2"))
+    query(audit, "r1")
+    assert audit.size_bytes == len(answer("r2"))
+
+
+def missing(audit: Audit, read: Place) -> Difference | None:
+    """What is missing some time after a batch that has come to this place."""
+    audit.committed(read, 100.0)
+    assert audit.read_to_end(100.0 + MISSING_AFTER_S - 0.1) is None, "the answers may be on their way"
+    return audit.read_to_end(100.0 + MISSING_AFTER_S)
+
+
+def test_an_answer_that_the_query_never_gave_is_a_difference() -> None:
+    audit = Audit()
+    early(audit, "r")
+    assert missing(audit, Place({0: 5, 1: 6}, 1_000)) == Difference("r", answer("r"), None)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [Place({0: 4, 1: 9}, 9_000), Place({0: 9}, 9_000), Place({0: 9, 1: 9}, 999)],
+    ids=["a record before", "a partition unread", "its deadlines have not fired"],
+)
+def test_an_answer_is_not_missing_before_its_turn(read: Place) -> None:
+    audit = Audit()
+    early(audit, "r")
+    assert missing(audit, read) is None
+
+
+def test_an_answer_that_came_is_not_missing() -> None:
+    audit = Audit()
+    early(audit, "r")
+    query(audit, "r")
+    assert missing(audit, Place({0: 9, 1: 9}, 9_000)) is None
+
+
+def test_nothing_is_missing_without_a_batch() -> None:
+    audit = Audit()
+    early(audit, "r")
+    assert audit.read_to_end(1_000_000.0) is None
+
+
+HOSTILE = (
+    '","request":"other","x":"',
+    '"correlation_id":"',
+    '","correlation_id":"x","request":"y',
+    '\\","correlation_id":"x","request":"y',
+    "\\",
+    "\n\u2028é\0",
+)
+RESPONSES = (*get_args(KafkaResponse), *get_args(RocketMqResponse), ErrorResponse, ReleaseGroupResponse)
+
+
+def filled(kind: Any, text: str) -> Any:
+    """A value of this type that has the text in all of its strings."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return filled(arguments[0], text)
+    if origin in (Union, UnionType):
+        return filled(next(other for other in arguments if other is not NoneType), text)
+    if origin in (list, tuple, Sequence):
+        return (origin if origin is not Sequence else list)([filled(arguments[0], text)])
+    if origin in (dict, Mapping):
+        return {filled(arguments[0], text): filled(arguments[1], text)}
+    if issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind, include_extras=True)
+        return kind(**{name: filled(hints[name], text) for name in kind.__struct_fields__})
+    if issubclass(kind, tuple):
+        return kind(**{name: filled(hint, text) for name, hint in get_type_hints(kind).items()})
+    if issubclass(kind, Enum):
+        return next(iter(kind))
+    if issubclass(kind, UUID):
+        return UUID(int=7)
+    return text if issubclass(kind, str) else text.encode() if issubclass(kind, bytes) else kind()
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=repr)
+@pytest.mark.parametrize(
+    "kind", dict.fromkeys(RESPONSES), ids=lambda kind: f"{kind.__module__}.{kind.__name__}"
+)
+def test_the_request_is_found_in_every_response(kind: type[msgspec.Struct], text: str) -> None:
+    """However hostile its strings are, because JSON escapes quotes."""
+    response = msgspec.structs.replace(filled(kind, text), request="eu-requests-0-17#4")
+    assert text in msgspec.json.decode(encode(response)).values()
+    assert request_of(encode(response)) == "eu-requests-0-17#4"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=repr)
+@pytest.mark.parametrize("kind", get_args(AnyToConnection))
+def test_messages_to_connections_answer_no_request(kind: type[msgspec.Struct], text: str) -> None:
+    assert request_of(encode(filled(kind, text))) is None
+
+
+@given(st.text(), st.text(), st.from_regex(r"\A[a-z.-]{1,9}-\d{1,3}-\d{1,6}(#\d{1,3})?\Z"))
+def test_the_request_is_found_whatever_the_client_sent(
+    group_id: str, correlation_id: str, request: str
+) -> None:
+    response = ReleaseGroupResponse(
+        group_id=group_id, correlation_id=correlation_id, request=request, error_code=ErrorCode.NONE
+    )
+    assert request_of(encode(response)) == request
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b'{"type":"Clock"}', b'{"request":"r"}'], ids=repr)
+def test_other_records_answer_no_request(answer: bytes) -> None:
+    assert request_of(answer) is None

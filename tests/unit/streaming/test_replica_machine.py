@@ -1,0 +1,309 @@
+"""The replica's state machine: when it answers, when it is in doubt, and that its answers are the query's."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.codec import clock_record, encode
+from records.pack import pack, pack_key, slot_of, unpack
+from state.config import CoordinatorConfig
+from state.configs import ConfigChange, Configs
+from state.dispatch import step as step_of_both
+from state.errors import ErrorCode
+from state.inputs import Outage
+from state.timeline import Step
+from streaming.query.operator import ConfigEpoch, Operator
+from streaming.replica.audit import request_of
+from streaming.replica.held_back import HeldBack
+from streaming.replica.state_machine import GAP_MAX_MS, InDoubt
+from streaming.replica.state_machine import Record as LogRecord
+from streaming.replica.terms import NO_OWNER, Terms
+from tests.harness import batches
+from tests.harness.examples import examples
+from tests.harness.operator_call import call, spark_state
+from tests.harness.replica_log import CONFIG, OWNER, answers_of, log_of, machine, owned, take, terms
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join
+
+ROOT = Path(__file__).parents[3]
+SHARDS = 64
+NOBODY = heartbeat("a", "nobody")
+"""A request that is answered whatever the state. Groups a and b are in partition 0, d is in 1."""
+
+
+def clock(log: Log, at_ms: int, attested_ms: int = 0, owner_epoch: int | None = OWNER) -> Record:
+    return log.append(at_ms, None, clock_record(attested_ms, owner_epoch), 0)
+
+
+def ask(log: Log, at_ms: int) -> Record:
+    return log.append(at_ms, b"a", encode(NOBODY), 0)
+
+
+def by_query(records: Sequence[Record], under: Terms, step: Step = step_of_both) -> dict[str, bytes]:
+    """The answers of one call of the operator."""
+    epochs = (ConfigEpoch(0, under.configs.first, under.skip),)
+    operator = Operator(under.layout, epochs, step=step, shards=SHARDS)
+    answers = (
+        answer
+        for frame in call(records, spark_state(), operator=operator)
+        for topic, value in zip(frame["topic"], frame["value"], strict=True)
+        if topic == LAYOUT.responses_topic
+        for answer in unpack(value)
+    )
+    return {request_of(answer) or "": answer for answer in answers}
+
+
+# The owner.
+
+
+@pytest.mark.parametrize(("pause_ms", "answers"), [(0, 1), (1_000, 1), (1_001, 0)])
+def test_a_request_is_answered_within_a_time_of_a_clock_record_of_the_owner(
+    pause_ms: int, answers: int
+) -> None:
+    log = Log()
+    assert len(take(machine(), [clock(log, T0), ask(log, T0 + pause_ms)])) == answers
+
+
+def test_without_a_clock_record_nothing_is_answered() -> None:
+    assert take(machine(), [ask(Log(), T0)]) == {}
+
+
+@pytest.mark.parametrize("epoch", [None, OWNER - 1])
+def test_clock_records_of_others_do_not_show_that_the_owner_runs(epoch: int | None) -> None:
+    log = Log()
+    assert take(machine(), [clock(log, T0, owner_epoch=epoch), ask(log, T0)]) == {}
+    assert len(take(machine(), [clock(log, T0), clock(log, T0, owner_epoch=epoch), ask(log, T0)])) == 1
+
+
+def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
+    log = Log()
+    replica = machine()
+    own = [*log.clock(T0, T0 - 1, OWNER), ask(log, T0)]
+    assert len(take(replica, own)) == 1
+    taken_over = [clock(log, T0 + 1, T0, OWNER + 1), clock(log, T0 + 2, T0 + 1), ask(log, T0 + 2)]
+    assert take(replica, taken_over) == {}
+    assert replica.partitions[0].has_ended
+    assert not replica.partitions[1].has_ended
+    assert replica.as_of_ms == T0, "it has acted on nothing since"
+    assert replica.partitions[0].next_offset == taken_over[-1].offset + 1
+
+
+def test_a_replica_that_may_not_answer_goes_on_with_its_groups() -> None:
+    log = Log()
+    stable, member_id = log.stable_member(T0, "a")
+    replica = machine()
+    replica.is_permitted = False
+    assert take(replica, owned(stable)) == {}
+    replica.is_permitted = True
+    beat = log.request(T0 + 1, heartbeat("a", member_id))
+    (answer,) = take(replica, owned([beat])).values()
+    assert msgspec.json.decode(answer)["error_code"] == ErrorCode.NONE
+
+
+def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None:
+    outage = Outage(T0, T0 + 50_000)
+    log = Log()
+    records = [ask(log, at_ms) for at_ms in (T0, T0 + 1, T0 + 50_000, T0 + 50_001)]
+    replica = machine(terms(outages=[outage], ended_outage=outage))
+    assert set(take(replica, records)) == {records[1].id, records[2].id}
+    assert take(machine(terms(outages=[outage])), records) == {}
+
+
+# Time.
+
+
+def test_the_as_of_is_the_greatest_time_that_it_has_acted_on() -> None:
+    outages = [Outage(T0 + 100, T0 + 5_000)]
+    log = Log()
+    replica = machine(terms(outages=outages))
+    seen = []
+    for record in (
+        ask(log, T0),
+        clock(log, T0 + 20, T0 + 10),
+        clock(log, T0 + 30, T0 + 9_999),
+        ask(log, T0 + 100),
+        ask(log, T0 + 101),
+        clock(log, T0 + 5_001, T0 + 4_000),
+        ask(log, T0 + 5_002),
+    ):
+        take(replica, [record])
+        seen.append(replica.as_of_ms - T0)
+    assert seen == [0, 10, 30, 100, 5_000, 5_000, 5_002]
+
+
+@pytest.mark.parametrize("at_ms", [T0 + 9, T0 + 10])
+def test_a_request_of_a_time_whose_deadlines_have_fired_is_a_doubt(at_ms: int) -> None:
+    log = Log()
+    with pytest.raises(InDoubt, match=f"record 0-1 was appended at {at_ms}, but .* attests {T0 + 10}"):
+        take(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, at_ms)])
+    log = Log()
+    assert len(take(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, T0 + 11)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "outages", "is_doubt"),
+    [
+        (GAP_MAX_MS, [], False),
+        (GAP_MAX_MS + 1, [], True),
+        (GAP_MAX_MS + 1, [Outage(T0 + 1, T0 + 2_000)], False),
+        (GAP_MAX_MS + 1, [Outage(T0 - 5_000, T0)], True),
+        (GAP_MAX_MS + 1, [Outage(T0 + GAP_MAX_MS + 1, T0 + 90_000)], True),
+    ],
+    ids=["short", "long", "a known outage", "an earlier outage", "a later outage"],
+)
+def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
+    pause_ms: int, outages: Sequence[Outage], is_doubt: bool
+) -> None:
+    log = Log()
+    replica = machine(terms(outages=outages))
+    take(replica, [clock(log, T0)])
+    later = clock(log, T0 + pause_ms)
+    if is_doubt:
+        with pytest.raises(InDoubt, match=f"no clock record of the owner came for {pause_ms} ms"):
+            take(replica, [later])
+    else:
+        take(replica, [later])
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_doubt"),
+    [
+        (terms(outages=[Outage(T0 + 10, T0 + 90)], owner_epoch=OWNER + 1), False),
+        (terms(outages=[Outage(T0 + 9, T0 + 90)], owner_epoch=OWNER + 1), True),
+        (terms(config=CoordinatorConfig(), owner_epoch=OWNER + 1), True),
+    ],
+    ids=["an outage of later", "an outage of then", "another configuration of then"],
+)
+def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: bool) -> None:
+    log = Log()
+    replica = machine()
+    take(replica, [clock(log, T0), ask(log, T0 + 10)])
+    if is_doubt:
+        with pytest.raises(InDoubt, match=f"the time until {T0 + 10} was another one"):
+            replica.change_terms(changed)
+    else:
+        replica.change_terms(changed)
+        assert len(take(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
+
+
+@pytest.mark.parametrize(("after_ms", "is_doubt"), [(T0 + 10, False), (T0 + 9, True)])
+def test_nor_may_a_change_of_the_configuration(after_ms: int, is_doubt: bool) -> None:
+    replica = machine()
+    take(replica, [ask(Log(), T0 + 10)])
+    configs = Configs(CONFIG, [ConfigChange(after_ms, CoordinatorConfig())])
+    changed = Terms(LAYOUT, SHARDS, configs, [], frozenset(), OWNER + 1)
+    if is_doubt:
+        with pytest.raises(InDoubt):
+            replica.change_terms(changed)
+    else:
+        replica.change_terms(changed)
+
+
+def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
+    log = Log()
+    replica = machine(terms(owner_epoch=NO_OWNER))
+    held = HeldBack(replica)
+    records = [
+        *log.clock(T0, T0 - 1, OWNER),
+        ask(log, T0 + 10),
+        clock(log, T0 + 20, T0 + 15),
+        ask(log, T0 + 30),
+    ]
+    for record in records:
+        held.take(LogRecord(*record))
+    for horizon_ms, as_of_ms, waiting in (
+        (T0 - 2, 0, 5),
+        (T0 - 1, T0 - 1, 3),
+        (T0 + 14, T0 + 10, 2),
+        (T0 + 15, T0 + 15, 1),
+    ):
+        held.act_until(horizon_ms)
+        assert (replica.as_of_ms, len(held)) == (as_of_ms, waiting)
+    assert replica.answers.take() == []
+    outage = Outage(T0 + 15, T0 + 9_000)
+    replica.change_terms(terms(outages=[outage], owner_epoch=OWNER + 1, ended_outage=outage))
+    held.act()
+    assert (replica.as_of_ms, len(held)) == (T0 + 9_000, 0)
+    assert [list(record.answers) for record in replica.answers.take()] == [[records[-1].id]]
+
+
+# The same answers as the query's.
+
+
+def refused(log: Log, skipped: str) -> list[Record]:
+    """Records that are refused, for each reason."""
+    good, text = encode(NOBODY), encode(NOBODY).decode()
+    too_long = text.replace('"nobody"', '"' + "x" * LAYOUT.request_max_bytes + '"').encode()
+    values: list[tuple[bytes | None, bytes | None]] = [
+        (b"a", b"{"),
+        (b"a", None),
+        (None, good),
+        (b"a", too_long),
+        (b"a", text.replace('"version":1', '"version":7').encode()),
+        (b"a", text.replace('"type":"Heartbeat"', '"type":"What"').encode()),
+        (b"b", good),
+        (b"d", encode(heartbeat("d", "nobody"))),
+        (b"a", text.replace('"reply_partition":1', '"reply_partition":99').encode()),
+        (b"a", text.replace('"member_id":"nobody"', '"member_id":7').encode()),
+        (pack_key(slot_of("a")), pack([good, b"{", good])),
+        (b"77", pack([good])),
+        (b"", b""),
+    ]
+    records = [log.append(T0, key, value, 0) for key, value in values]
+    records.append(log.append(T0, b"a", good, 0))
+    assert records[-1].id == skipped
+    return records
+
+
+def test_what_is_refused_is_answered_as_the_query_answers_it() -> None:
+    skipped = f"{LAYOUT.requests_topic}-0-13"
+    under = terms(skip=[skipped])
+    records = refused(Log(), skipped)
+    found = take(machine(under), owned(records))
+    assert found == by_query(records, under)
+    said = [msgspec.json.decode(answer) for answer in found.values()]
+    assert len([each for each in said if each["error_code"] == ErrorCode.INVALID_REQUEST]) > 5
+    assert skipped not in found
+
+
+def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -> None:
+    log = Log()
+    records = [log.append(T0, b"a", encode(join("a", f"c{n}")), 0) for n in range(9)]
+    under = terms(response_max_bytes=330)
+    step = batches.failing_step(batches.chosen(3, 3))
+    found = take(machine(under, step=step), owned(records))
+    assert found == by_query(records, under, step)
+    codes = {msgspec.json.decode(answer)["error_code"] for answer in found.values()}
+    assert ErrorCode.UNKNOWN_SERVER_ERROR in codes
+
+
+@examples(40)
+@given(st.integers(0, 2**32), st.sampled_from((1, 2)))
+def test_the_number_of_decoded_groups_changes_no_answer(seed: int, awake_max: int) -> None:
+    assert answers_of(log_of(seed), awake_max) == answers_of(log_of(seed), 4_000)
+
+
+def test_no_answer_depends_on_the_order_of_a_set() -> None:
+    """The query's workers and the replica are processes with hash seeds of their own."""
+    program = (
+        "from hashlib import sha256; "
+        "from tests.harness.replica_log import answers_of, log_of; "
+        "print(sha256(b''.join(answers_of(log_of(923, 300), 4_000))).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1

@@ -1,0 +1,138 @@
+"""What the service and its replica tell each other, and the seed: everything is read as it was written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from checkpoints.metadata import Epoch, KnownOutage
+from records.client_config import ClientConfig
+from records.early_answers import ReplicaId
+from state.configs import ConfigChange, Configs
+from state.inputs import Outage
+from streaming.replica.audit import Difference
+from streaming.replica.pipes import (
+    Committed,
+    Pending,
+    Phase,
+    Promote,
+    Report,
+    Start,
+    line,
+    read_command,
+    read_report,
+    read_start,
+)
+from streaming.replica.seed import Seed, ShardRow, take_seed, write_seed
+from streaming.replica.terms import NO_OWNER, first_terms, later_terms
+from tests.harness.operator_call import call, spark_state
+from tests.harness.replica_log import CONFIG, IDENTITY
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Log
+
+SETTINGS = CONFIG.settings()
+FIRST = Epoch(0, SETTINGS, [], "1")
+SECOND = Epoch(3, {**SETTINGS, "group.max.size": 5}, ["requests-0-7"], "1", 1_000)
+THIRD = Epoch(4, {**SETTINGS, "group.max.size": 6}, ["requests-0-7"], "1", 9_000)
+OUTAGES = [KnownOutage(2, Outage(100, 900)), KnownOutage(4, Outage(2_000, 9_000))]
+START = Start(
+    client_config=ClientConfig("one:9092,two:9092", {"sasl.jaas.config": 'a "secret"\n'}),
+    layout=LAYOUT,
+    replica=ReplicaId(7, 3),
+    seed="/tmp/a seed",
+)
+PROMOTE = Promote(replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES)
+REPORT = Report(
+    phase=Phase.ENDED,
+    reason="a line\nand another",
+    as_of_ms=T0,
+    applied={0: 5, 11: 2**40},
+    lag_records=3,
+    lag_ms=70,
+    answers=9,
+    compared=8,
+    groups=2,
+    difference=Difference("requests-0-7", b"\xff\n", None),
+)
+MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
+    (START, read_start),
+    (PROMOTE, read_command),
+    (Committed(ends={0: 5, 11: 2**40}, watermark_ms=T0), read_command),
+    (REPORT, read_report),
+    (Report(phase=Phase.SEEDING), read_report),
+    (Pending(records=[(b'["g",1]', b"\xff\n"), (b"key", None)]), read_report),
+]
+
+
+@pytest.mark.parametrize(("message", "read"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_a_message_is_one_line_and_is_read_as_it_was_written(
+    message: Start | Promote | Committed | Report | Pending, read: Callable[[bytes], msgspec.Struct]
+) -> None:
+    written = line(message)
+    assert written.endswith(b"\n")
+    assert written.count(b"\n") == 1
+    assert read(written) == message
+
+
+@pytest.mark.parametrize(("message", "read"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_a_line_that_was_cut_off_is_an_error(
+    message: Start | Promote | Committed | Report | Pending, read: Callable[[bytes], msgspec.Struct]
+) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read(line(message)[:-3])
+
+
+def seed() -> Seed:
+    log, state = Log(), spark_state()
+    for name in ("a", "b"):
+        call(log.stable_member(T0, name)[0], state)
+        state = spark_state(tuple(state.get))
+    return Seed(
+        identity=IDENTITY,
+        batch=4,
+        ends={0: 17, 1: 3},
+        epochs=[FIRST, SECOND],
+        outages=OUTAGES[:1],
+        rows=[ShardRow('{"shard":0}', *state.get)],
+    )
+
+
+def test_a_seed_is_taken_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    written = seed()
+    path = write_seed(tmp_path, written)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path != write_seed(tmp_path, written)
+    taken = take_seed(path)
+    assert taken == written
+    assert dict(taken.groups()) == dict(written.groups())
+    assert set(dict(taken.groups())) == {"a", "b"}
+    assert not path.exists()
+
+
+def test_a_replica_begins_under_the_terms_of_its_seed() -> None:
+    terms = first_terms(START, seed())
+    assert (terms.layout, terms.shards, terms.owner_epoch) == (LAYOUT, IDENTITY.shards, 7)
+    assert terms.configs == Configs(
+        CONFIG, [ConfigChange(1_000, CONFIG.with_settings({"group.max.size": 5}))]
+    )
+    assert terms.configs.first.member_id_namespace == NAMESPACE
+    assert terms.outages == [OUTAGES[0].outage]
+    assert terms.skip == {"requests-0-7"}
+    assert terms.ended_outage is None, "it may have been ended by an owner before"
+
+
+def test_a_standby_is_no_owner_and_no_later_owner_ends_it() -> None:
+    assert first_terms(msgspec.structs.replace(START, stands_by=True), seed()).owner_epoch == NO_OWNER
+
+
+def test_the_last_outage_is_the_one_that_a_promoted_replicas_owner_has_ended() -> None:
+    terms = later_terms(START, seed(), PROMOTE)
+    assert terms.owner_epoch == 8
+    assert terms.outages == [known.outage for known in OUTAGES]
+    assert terms.ended_outage == OUTAGES[-1].outage
+    assert [change.after_ms for change in terms.configs.changes] == [1_000, 9_000]
+
+
+def test_a_new_checkpoint_has_no_outage() -> None:
+    promote = Promote(replica=ReplicaId(8, 1), epochs=[FIRST], outages=[])
+    assert later_terms(START, seed(), promote).ended_outage is None

@@ -1,0 +1,75 @@
+"""The replica in the status: its phrase, and the thread that keeps it there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from streaming.replica.pipes import Phase as ReplicaPhase
+from streaming.service.replica_state import NOT_STARTED, OFF, PHASES, ReplicaState, ReplicaWatch
+from streaming.service.status import Phase, StatusBoard, read_status
+
+
+class Watched:
+    """A watch over a replica whose state the test sets."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.board = StatusBoard(path)
+        self.state = NOT_STARTED
+        self.watch = ReplicaWatch(lambda: self.state, self.board)
+
+    def shows(self, phrase: str) -> bool:
+        """Wait until the status shows it."""
+        return self.board.wait_until(lambda status: status.replica == phrase, timeout_s=10)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path / "status.json")
+    watched.watch.start()
+    yield watched
+    watched.watch.stop()
+
+
+def test_a_phrase_is_the_phase_and_why_it_does_not_answer() -> None:
+    assert OFF.phrase == "off"
+    assert ReplicaState(phase="answering").phrase == "answering"
+    behind = ReplicaState(phase="following", reason="it is more than 5000 ms behind")
+    assert behind.phrase == "following: it is more than 5000 ms behind"
+
+
+def test_every_phase_of_a_report_is_one_of_the_phases() -> None:
+    assert set(PHASES) == {OFF.phase, *ReplicaPhase}
+    assert [phase for phase in PHASES if ReplicaState(phase=phase).is_answering] == ["answering"]
+
+
+def test_every_phrase_is_in_the_file(watched: Watched) -> None:
+    for state in (NOT_STARTED, ReplicaState(phase="answering"), ReplicaState(phase="ended", reason="killed")):
+        watched.state = state
+        assert watched.shows(state.phrase)
+        assert read_status(watched.path).replica == state.phrase
+
+
+def test_a_phase_of_the_query_leaves_the_phrase(watched: Watched) -> None:
+    watched.state = ReplicaState(phase="answering")
+    assert watched.shows("answering")
+    for phase in (Phase.STARTING, Phase.STANDBY, Phase.RESTARTING, Phase.FAILING):
+        watched.board.enter(phase, "for a reason")
+        assert read_status(watched.path).replica == "answering"
+    watched.board.batch_committed(1)
+    assert read_status(watched.path).replica == "answering"
+
+
+def test_each_new_phase_is_logged_once(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "status.json")
+    with capture_logs() as logs:
+        watched.watch.start()
+        states = [("following", "one"), ("following", "two"), ("answering", "")]
+        for phase, reason in states:
+            watched.state = ReplicaState(phase=phase, reason=reason)
+            assert watched.shows(watched.state.phrase)
+        watched.watch.stop()
+    logged = [(line["phase"], line["reason"]) for line in logs]
+    assert [line for line in logged if line[0] != NOT_STARTED.phase] == [states[0], states[2]]

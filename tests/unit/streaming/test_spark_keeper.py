@@ -1,0 +1,213 @@
+"""When Spark is started again, after which pause, and when it is given up."""
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+from streaming.query.jvm import SparkFailed
+from streaming.service.spark_keeper import (
+    LONGEST_PAUSE_S,
+    MOST_RESTARTS,
+    SparkEnded,
+    SparkKeeper,
+    pause_before,
+)
+
+LOG = Path("folder/spark.log")
+
+
+class Jvm:
+    """A Spark whose JVM the test ends. `starts` says for each restart whether it succeeds, always if over."""
+
+    log_path: Path | str = LOG
+
+    def __init__(self, starts: Iterable[bool] = (), *, is_own: bool = True) -> None:
+        self._starts = iter(starts)
+        self.can_restart = is_own
+        self.runs = True
+        self.restarts = 0
+
+    def ping(self) -> None: ...
+
+    def has_lost_jvm(self) -> bool:
+        return not self.runs
+
+    def kill(self) -> None:
+        self.runs = False
+
+    def restart(self) -> None:
+        assert not self.runs
+        self.restarts += 1
+        if not next(self._starts, True):
+            raise SparkFailed("Spark did not start")
+        self.runs = True
+
+
+class Kept:
+    """A keeper whose pauses take no time."""
+
+    def __init__(self, jvm: Jvm, *, has_standby: bool = False) -> None:
+        self.jvm = jvm
+        self.pauses_s: list[float] = []
+        self.said: list[str] = []
+        self.stopping = threading.Event()
+        self.keeper = SparkKeeper(
+            jvm, self.stopping, pause=self.pauses_s.append, say=self.said.append, has_standby=has_standby
+        )
+
+    def dying(self, times: int, *, works: bool = False) -> Callable[[], None]:
+        """Work with so many JVMs, which all die. The next one's is done."""
+        left = iter(range(times))
+
+        def work() -> None:
+            if next(left, None) is None:
+                return
+            if works:
+                self.keeper.worked()
+            self.jvm.kill()
+            raise Py4JNetworkError("the JVM has ended")
+
+        return work
+
+
+def test_spark_is_started_again_after_its_jvm_has_ended() -> None:
+    kept = Kept(Jvm())
+    kept.keeper.keep(kept.dying(1))
+    assert kept.jvm.restarts == 1
+    assert kept.said == [f"Spark's JVM has ended; its log is {LOG}. It is started again, attempt 1 of 5"]
+
+
+def test_an_error_while_spark_runs_is_left_to_the_caller() -> None:
+    kept = Kept(Jvm())
+
+    def work() -> None:
+        raise ValueError("an error of the work")
+
+    with pytest.raises(ValueError, match="an error of the work"):
+        kept.keeper.keep(work)
+    assert kept.jvm.restarts == 0
+
+
+def test_a_spark_that_says_it_has_stopped_is_started_again() -> None:
+    """As where a cluster's master gives the application up."""
+    kept = Kept(Jvm())
+    calls = iter((True, False))
+
+    def work() -> None:
+        if next(calls):
+            kept.jvm.runs = False  # `restart` ends what is left of it
+            raise SparkFailed("Spark has stopped the application")
+
+    kept.keeper.keep(work)
+    assert kept.said == ["Spark has stopped the application. It is started again, attempt 1 of 5"]
+
+
+def test_pauses_grow_until_spark_is_given_up() -> None:
+    kept = Kept(Jvm())
+    with pytest.raises(SparkEnded) as given_up:
+        kept.keeper.keep(kept.dying(100))
+    assert kept.pauses_s == [0.0, 0.5, 1.0, 2.0, 4.0]
+    assert kept.jvm.restarts == MOST_RESTARTS
+    assert str(given_up.value) == (
+        f"Spark's JVM has ended; its log is {LOG}. It was started 5 times since it last worked"
+    )
+
+
+def test_starts_that_fail_are_counted_and_named() -> None:
+    kept = Kept(Jvm([False] * 100))
+    with pytest.raises(SparkEnded, match=r"^Spark did not start\. It was started 5 times since"):
+        kept.keeper.keep(kept.dying(1))
+    assert kept.pauses_s == [0.0, 0.5, 1.0, 2.0, 4.0]
+
+
+def test_no_pause_is_longer_than_half_a_minute() -> None:
+    assert pause_before(100) == LONGEST_PAUSE_S
+
+
+def test_a_spark_that_works_between_its_ends_is_not_given_up() -> None:
+    kept = Kept(Jvm())
+    kept.keeper.keep(kept.dying(100, works=True))
+    assert kept.jvm.restarts == 100
+    assert set(kept.pauses_s) == {0.0}
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_spark_is_given_up_after_so_many_restarts_without_work(works: list[bool]) -> None:
+    """`works`: of each JVM in turn, whether it commits a batch before it ends. The last one goes on."""
+    kept = Kept(Jvm())
+    of_each = iter(works)
+
+    def work() -> None:
+        does = next(of_each, None)
+        if does is None:
+            return
+        if does:
+            kept.keeper.worked()
+        kept.jvm.kill()
+        raise Py4JNetworkError("the JVM has ended")
+
+    restarts = without_work = 0
+    for does in works:
+        without_work = 0 if does else without_work
+        if without_work == MOST_RESTARTS:
+            with pytest.raises(SparkEnded):
+                kept.keeper.keep(work)
+            break
+        restarts, without_work = restarts + 1, without_work + 1
+    else:
+        kept.keeper.keep(work)
+    assert kept.jvm.restarts == restarts
+
+
+def test_the_jvm_of_spark_submit_is_not_started_again() -> None:
+    kept = Kept(Jvm(is_own=False))
+    with pytest.raises(SparkEnded, match=rf"^Spark's JVM has ended; its log is {LOG}$"):
+        kept.keeper.keep(kept.dying(1))
+    assert kept.jvm.restarts == 0
+
+
+@pytest.mark.parametrize(("is_own", "has_standby"), [(True, False), (False, True)])
+def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(is_own: bool, has_standby: bool) -> None:
+    kept = Kept(Jvm(is_own=is_own), has_standby=has_standby)
+    kept.keeper.kill_hung("no batch was committed for 60 s")
+    assert not kept.jvm.runs
+
+
+def test_a_jvm_that_hangs_is_left_alone_where_nobody_starts_another() -> None:
+    kept = Kept(Jvm(is_own=False))
+    kept.keeper.kill_hung("no batch was committed for 60 s")
+    assert kept.jvm.runs
+
+
+def test_the_reason_says_that_a_jvm_hung_once() -> None:
+    """The next end is one of its own."""
+    kept = Kept(Jvm())
+    ends = iter((kept.keeper.kill_hung, lambda _: kept.jvm.kill()))
+
+    def work() -> None:
+        if (end := next(ends, None)) is not None:
+            end("no batch was committed for 60 s")
+            raise Py4JNetworkError("the JVM has ended")
+
+    kept.keeper.keep(work)
+    hung, ended = kept.said
+    assert hung.startswith(f"no batch was committed for 60 s, so it was killed; its log is {LOG}. ")
+    assert ended.startswith(f"Spark's JVM has ended; its log is {LOG}. ")
+
+
+def test_nothing_is_started_while_the_service_stops() -> None:
+    jvm, stopping = Jvm(), threading.Event()
+    keeper = SparkKeeper(jvm, stopping, pause=lambda _: stopping.set())
+
+    def work() -> None:
+        if not stopping.is_set():
+            jvm.kill()
+            raise Py4JNetworkError("the JVM has ended")
+
+    keeper.keep(work)
+    assert jvm.restarts == 0
