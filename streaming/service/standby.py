@@ -24,8 +24,11 @@ from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_sta
 PAUSE_S = 0.2
 # How long one look waits for a clock record. Claims are read between two looks.
 LOOK_S = 0.5
-# A look that took longer counts as this long: this process was stopped, and has not looked.
-LONGEST_LOOK_S = 2.0
+# A look that took longer waited for a broker, or this process was stopped. It counts as one look.
+LONG_LOOK_S = 2.0
+# An owner that has lost its brokers, too, gets this much longer to find them again. Its producer reconnects
+# after up to `ticker.RECONNECT_MAX_MS`, then looks for the leader and sends again what was under way.
+RETURN_S = 3.0
 
 log = structlog.get_logger()
 
@@ -67,20 +70,33 @@ class Silence:
     """For how long the owner has been silent, as far as this process has looked."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.seconds = 0.0
         self._now_s = now_s
-        self._looked_s = now_s()
+        self.end()
 
     def end(self) -> None:
-        """The owner has shown itself, or could not."""
+        """The owner has shown itself."""
         self.seconds = 0.0
+        self._was_cut_off = False
         self._looked_s = self._now_s()
+
+    def cut_off(self) -> None:
+        """The owner could not show itself, because no broker answered."""
+        self.end()
+        self._was_cut_off = True
 
     def goes_on(self) -> None:
         """A look has ended without a sign of the owner."""
         now_s = self._now_s()
-        self.seconds += min(now_s - self._looked_s, LONGEST_LOOK_S)
+        took_s = now_s - self._looked_s
         self._looked_s = now_s
+        if took_s > LONG_LOOK_S:
+            self._was_cut_off = True
+            took_s = LOOK_S
+        self.seconds += took_s
+
+    def is_longer_than(self, limit_ms: int) -> bool:
+        """Whether an owner that runs would have shown itself."""
+        return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
 
 
 class Standby:
@@ -125,7 +141,7 @@ class Standby:
                     if is_free and self._take(wanted, take_over=take_over, moved=moved):
                         return True
                 except KafkaError as error:
-                    self._silence.end()
+                    self._silence.cut_off()
                     self._tell(f"no broker answers: {type(error).__name__}")
                     # kafka-python's consumers were seen to answer no more after a broker was killed.
                     with suppress(KafkaError):
@@ -151,10 +167,11 @@ class Standby:
         else:
             self._silence.goes_on()
         self._tell(f"the coordinator that owns the topics runs: {owner}")
-        silent_s = self._silence.seconds
-        if silent_s < silence_ms(owner.tick_interval_ms) / 1000:
+        if not self._silence.is_longer_than(silence_ms(owner.tick_interval_ms)):
             return False
-        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(silent_s, 1))
+        log.warning(
+            "the owner of the topics is silent", owner=str(owner), silent_s=round(self._silence.seconds, 1)
+        )
         return True
 
     def _take(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:

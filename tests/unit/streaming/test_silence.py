@@ -1,23 +1,58 @@
 """How a standby counts the silence of the owner."""
 
-from streaming.service.standby import LONGEST_LOOK_S, Silence
+from streaming.service.standby import LONG_LOOK_S, LOOK_S, RETURN_S, Silence
+
+LIMIT_MS = 2_000
+
+
+def silence_at(*times_s: float) -> Silence:
+    """A silence that begins at the first of these times, and reads the next ones from its clock."""
+    times = iter(times_s)
+    return Silence(lambda: next(times))
 
 
 def test_silence_is_counted_look_by_look_and_ends_with_a_sign() -> None:
-    times_s = iter((0.0, 1.0, 2.5, 2.5, 3.0))
-    silence = Silence(lambda: next(times_s))
+    silence = silence_at(0.0, 1.0, 2.5, 2.5, 3.0)
     silence.goes_on()
+    assert not silence.is_longer_than(LIMIT_MS)
     silence.goes_on()
     assert silence.seconds == 2.5
+    assert silence.is_longer_than(LIMIT_MS)
     silence.end()
     assert silence.seconds == 0
     silence.goes_on()
     assert silence.seconds == 0.5
 
 
-def test_a_standby_that_was_stopped_itself_has_not_seen_a_silence() -> None:
-    """A suspended machine that wakes up must not take the topics from an owner that runs."""
-    times_s = iter((0.0, 3_600.0))
-    silence = Silence(lambda: next(times_s))
+def test_a_look_that_took_long_has_not_seen_a_silence() -> None:
+    """A machine that was suspended, or a call that waited for a broker, shows nothing about the owner."""
+    silence = silence_at(0.0, 3_600.0)
     silence.goes_on()
-    assert silence.seconds == LONGEST_LOOK_S
+    assert silence.seconds == LOOK_S
+
+
+def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
+    """An owner that runs may reconnect after the standby has."""
+    back_s = 10.0
+    after_an_error = silence_at(0.0, back_s, back_s + 1.9, back_s + 3.8, back_s + 5.0)
+    after_an_error.cut_off()
+    after_a_long_look = silence_at(
+        0.0, LONG_LOOK_S + 0.1, LONG_LOOK_S + 2.0, LONG_LOOK_S + 3.9, LONG_LOOK_S + 4.6
+    )
+    after_a_long_look.goes_on()
+    for silence in (after_an_error, after_a_long_look):
+        silence.goes_on()
+        silence.goes_on()
+        assert silence.seconds > LIMIT_MS / 1000
+        assert not silence.is_longer_than(LIMIT_MS)
+        silence.goes_on()
+        assert silence.seconds == LIMIT_MS / 1000 + RETURN_S
+        assert silence.is_longer_than(LIMIT_MS)
+
+
+def test_a_sign_of_the_owner_ends_the_time_to_find_the_brokers() -> None:
+    silence = silence_at(0.0, 1.0, 2.0, 4.0)
+    silence.cut_off()
+    silence.end()
+    silence.goes_on()
+    assert silence.is_longer_than(LIMIT_MS)
