@@ -12,8 +12,9 @@ from msgspec import Struct
 
 # Of the query's answers that came first, so many are kept for a replica that is slow.
 KEPT_OF_QUERY = 20_000
-# An early answer is missing if the query has not given it so long after the batch whose turn it was.
-MISSING_AFTER_S = 5.0
+KEPT_OF_QUERY_BYTES = 32 * 1024 * 1024
+# An early answer is overdue if the query has not given it so long after the batch whose turn it was.
+OVERDUE_AFTER_S = 5.0
 
 # JSON escapes quotes within strings, so these bytes are the names of fields. Every response has both, in this
 # order. Messages to connections of RocketMQ's clients, which answer nothing, have no correlation id.
@@ -58,10 +59,14 @@ class Audit:
         self._early: OrderedDict[str, _Early] = OrderedDict()
         self._bytes = 0
         self._of_query: OrderedDict[str, bytes] = OrderedDict()
+        self._of_query_bytes = 0
         self._batches: deque[tuple[float, Place]] = deque()
 
     def __len__(self) -> int:
         return len(self._early)
+
+    def __contains__(self, request: str) -> bool:
+        return request in self._early
 
     @property
     def size_bytes(self) -> int:
@@ -78,6 +83,7 @@ class Audit:
                     self._early[request] = _Early(value, place)
                     self._bytes += len(value)
                     continue
+                self._of_query_bytes -= len(query)
                 self.compared += 1
                 if query != value:
                     difference = Difference(request, value, query)
@@ -93,28 +99,33 @@ class Audit:
                     continue
                 early = self._early.pop(request, None)
                 if early is None:
-                    self._of_query[request] = value
+                    self._keep(request, value)
                     continue
                 self._bytes -= len(early.value)
                 self.compared += 1
                 if early.value != value:
                     difference = Difference(request, early.value, value)
-            while len(self._of_query) > KEPT_OF_QUERY:
-                self._of_query.popitem(last=False)
         return difference
+
+    def _keep(self, request: str, value: bytes) -> None:
+        self._of_query_bytes += len(value) - len(self._of_query.pop(request, b""))
+        self._of_query[request] = value
+        while len(self._of_query) > KEPT_OF_QUERY or self._of_query_bytes > KEPT_OF_QUERY_BYTES:
+            _, oldest = self._of_query.popitem(last=False)
+            self._of_query_bytes -= len(oldest)
 
     def committed(self, read: Place, now_s: float) -> None:
         """The query has committed a batch, with which it has come to this place."""
         with self._lock:
             self._batches.append((now_s, read))
 
-    def read_to_end(self, now_s: float) -> Difference | None:
-        """All answers that were on the topic at this time were taken. Returns an early answer that the query
-        should have given before, if there is one.
+    def overdue(self, now_s: float) -> Difference | None:
+        """Return an early answer that the query should have given by now, if there is one. It is missing if
+        it is still here after all that is on the topic was taken.
         """
         read: Place | None = None
         with self._lock:
-            while self._batches and self._batches[0][0] + MISSING_AFTER_S <= now_s:
+            while self._batches and self._batches[0][0] + OVERDUE_AFTER_S <= now_s:
                 _, read = self._batches.popleft()
             request = next(iter(self._early), None)  # the first one was made first
             if read is None or request is None:

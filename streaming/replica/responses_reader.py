@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from records import kafka_clients
 from records.client_config import ClientConfig
@@ -18,6 +18,8 @@ from streaming.replica.audit import Audit, Difference
 _RECORDS_MAX = 500
 _POLL_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
+# What is on the topic is read within this time, or nothing is said about an answer that seems to be missing.
+_CATCH_UP_TIMEOUT_S = 10.0
 # The audit has no hurry. Fewer and larger fetches leave the processor to the answers.
 _FETCH_MIN_BYTES = 64 * 1024
 
@@ -54,6 +56,7 @@ class ResponsesReader:
         self._now_s = now_s
         self._counting = EarlyAnswers()
         self._stopped = threading.Event()
+        self._next_offsets: dict[int, int] = {}
         self._consumer = kafka_clients.answers_consumer(
             client_config,
             max_record_bytes=layout.response_record_max_bytes,
@@ -64,11 +67,9 @@ class ResponsesReader:
 
     def begin(self) -> None:
         """Begin at the ends of the partitions. Raises KafkaException."""
+        self._next_offsets = self._ends()
         topic = self._layout.responses_topic
-        places = [TopicPartition(topic, number) for number in range(self._layout.reply_partitions)]
-        for place in places:
-            _, place.offset = self._consumer.get_watermark_offsets(place, timeout=_CONNECT_TIMEOUT_S)
-        self._consumer.assign(places)
+        self._consumer.assign([TopicPartition(topic, *place) for place in self._next_offsets.items()])
 
     def start(self) -> None:
         """Read in a thread until `stop`."""
@@ -95,15 +96,43 @@ class ResponsesReader:
             self._on_end()
 
     def read(self) -> None:
-        """Take the records that are there."""
-        began_s = self._now_s()
+        """Take the records that are there, and look for answers that the query should have given."""
+        self._take_some()
+        overdue = self._audit.overdue(self._now_s()) if self.compares else None
+        if overdue is not None and self._catch_up() and overdue.request in self._audit:
+            self.differs(overdue)
+
+    def _take_some(self) -> None:
         first = self._consumer.poll(_POLL_S)
         messages = [] if first is None else [first, *self._consumer.consume(_RECORDS_MAX, 0)]
         for message in messages:
             if message.error() is None:
+                self._next_offsets[message.partition() or 0] = (message.offset() or 0) + 1
                 self._take(message)
-        if self.compares and len(messages) <= _RECORDS_MAX:
-            self.differs(self._audit.read_to_end(began_s))
+
+    def _catch_up(self) -> bool:
+        """Take what is on the topic now. False if that cannot be known, because a partition has no leader."""
+        give_up_s = time.monotonic() + _CATCH_UP_TIMEOUT_S
+        try:
+            ends = self._ends()
+        except KafkaException:
+            return False
+        while any(self._next_offsets[number] < end for number, end in ends.items()):
+            if self._stopped.is_set() or time.monotonic() > give_up_s:
+                return False
+            self._take_some()
+        return True
+
+    def _ends(self) -> dict[int, int]:
+        """By partition the offset after the last record. Raises KafkaException."""
+        topic = self._layout.responses_topic
+        numbers = range(self._layout.reply_partitions)
+        return {
+            number: self._consumer.get_watermark_offsets(
+                TopicPartition(topic, number), timeout=_CONNECT_TIMEOUT_S
+            )[1]
+            for number in numbers
+        }
 
     def promote(self, replica: ReplicaId) -> None:
         """Compare the answers of this replica from now on."""

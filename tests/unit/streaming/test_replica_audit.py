@@ -17,7 +17,8 @@ from state.kafka.responses import AnyResponse as KafkaResponse
 from state.messages import ErrorResponse, ReleaseGroupResponse
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection
-from streaming.replica.audit import KEPT_OF_QUERY, MISSING_AFTER_S, Audit, Difference, Place, request_of
+from streaming.replica import audit as audit_of_answers
+from streaming.replica.audit import KEPT_OF_QUERY, OVERDUE_AFTER_S, Audit, Difference, Place, request_of
 
 HERE = Place({0: 5, 1: 5}, 1_000)
 
@@ -81,6 +82,16 @@ def test_answers_that_the_replica_left_to_the_query_are_kept_up_to_a_bound() -> 
     assert early(audit, "r1", "other") is not None
 
 
+def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_of_answers, "KEPT_OF_QUERY_BYTES", 2 * len(answer("r0")))
+    audit = Audit()
+    audit.query(answer(name) for name in ("r0", "r0", "r1", "r2"))
+    assert early(audit, "r0", "other") is None, "forgotten"
+    assert early(audit, "r1", "other") is not None
+    audit.query([answer("r3")])
+    assert early(audit, "r2", "other") is not None, "what was compared takes no room"
+
+
 def test_the_size_is_that_of_the_answers_that_wait() -> None:
     audit = Audit()
     early(audit, "r1")
@@ -93,8 +104,8 @@ def test_the_size_is_that_of_the_answers_that_wait() -> None:
 def missing(audit: Audit, read: Place) -> Difference | None:
     """What is missing some time after a batch that has come to this place."""
     audit.committed(read, 100.0)
-    assert audit.read_to_end(100.0 + MISSING_AFTER_S - 0.1) is None, "the answers may be on their way"
-    return audit.read_to_end(100.0 + MISSING_AFTER_S)
+    assert audit.overdue(100.0 + OVERDUE_AFTER_S - 0.1) is None, "the answers may be on their way"
+    return audit.overdue(100.0 + OVERDUE_AFTER_S)
 
 
 def test_an_answer_that_the_query_never_gave_is_a_difference() -> None:
@@ -124,7 +135,7 @@ def test_an_answer_that_came_is_not_missing() -> None:
 def test_nothing_is_missing_without_a_batch() -> None:
     audit = Audit()
     early(audit, "r")
-    assert audit.read_to_end(1_000_000.0) is None
+    assert audit.overdue(1_000_000.0) is None
 
 
 HOSTILE = (
