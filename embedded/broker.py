@@ -23,12 +23,15 @@ from embedded import parent_watchdog
 from embedded.broker_settings import write_settings
 from embedded.jars import broker_classpath
 from embedded.java import find_java
+from embedded.paths import broker_archive
 from records import kafka_clients
 from records.client_config import ClientConfig
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_GRACE_S = 30
+# For the end of a JVM that writes an archive of its classes, on a busy machine.
+_ARCHIVE_GRACE_S = 300
 LOCK_TIMEOUT_S = 15
 _PORT_TRIES = 5
 _LOG_TAIL_LINES = 40
@@ -104,6 +107,15 @@ class Ports(NamedTuple):
     controller: int
 
 
+def archive_options() -> list[str]:
+    """The JVM's options for the archive of the broker's classes, if there is one.
+
+    A JVM ignores an archive of other classes or of another Java.
+    """
+    archive = broker_archive()
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+
+
 class EmbeddedBroker:
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
@@ -114,6 +126,7 @@ class EmbeddedBroker:
     names, ``java_options`` further options of its JVM, which win over those that it has here. If
     ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
     new folder is formatted with ``cluster_id``, which brokers of one cluster share; None: with a random one.
+    If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -127,6 +140,7 @@ class EmbeddedBroker:
         java_options: Sequence[str] = (),
         client_properties: Mapping[str, str] = MappingProxyType({}),
         cluster_id: str | None = None,
+        written_archive: Path | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"
@@ -137,6 +151,7 @@ class EmbeddedBroker:
         self._java_options = (*_JVM_OPTIONS, *java_options)
         self._client_properties = dict(client_properties)
         self._cluster_id = cluster_id or new_cluster_id()
+        self._written_archive = written_archive
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -270,24 +285,31 @@ class EmbeddedBroker:
         }
         write_settings(self.data_dir / "server.properties", settings)
 
-    def _java(self, main_class: str, *arguments: str) -> list[str]:
+    def _java(self, main_class: str, *arguments: str, archive: Sequence[str]) -> list[str]:
         classpath = os.pathsep.join(str(jar) for jar in broker_classpath())
-        return [str(find_java()), *self._java_options, "-cp", classpath, main_class, *arguments]
+        options = (*archive, *self._java_options)
+        return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
+
+    def _archive_options(self) -> list[str]:
+        if self._written_archive is not None:
+            return [f"-XX:ArchiveClassesAtExit={self._written_archive}"]
+        return archive_options()
 
     def _format(self) -> None:
         """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
         does.
         """
         arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
-        command = self._java("kafka.tools.StorageTool", *arguments)
+        command = self._java("kafka.tools.StorageTool", *arguments, archive=archive_options())
         with self.log_path.open("ab") as log:
             done = subprocess.run(command, cwd=self.data_dir, stdout=log, stderr=log, check=False)
         if done.returncode != 0:
             raise self._failure("formatting its log folder failed")
 
     def _launch(self, lock: BinaryIO) -> None:
-        server = self._java("kafka.Kafka", "server.properties")
-        command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *server]
+        server = self._java("kafka.Kafka", "server.properties", archive=self._archive_options())
+        grace_s = STOP_GRACE_S if self._written_archive is None else _ARCHIVE_GRACE_S
+        command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(grace_s), *server]
         with self.log_path.open("ab") as log:
             self._watchdog = subprocess.Popen(
                 command,

@@ -22,8 +22,17 @@ def cache_dir() -> Path:
     return base / "spark-group-coordinator"
 
 
-def class_archive() -> Path:
+def spark_archive() -> Path:
     """The archive of Spark's classes of this installation (`streaming.query.class_archive`). It may not
     exist.
     """
-    return Path(sys.prefix) / "share" / "spark-group-coordinator" / "spark-classes.jsa"
+    return _share() / "spark-classes.jsa"
+
+
+def broker_archive() -> Path:
+    """The same of the embedded broker's classes."""
+    return _share() / "broker-classes.jsa"
+
+
+def _share() -> Path:
+    return Path(sys.prefix) / "share" / "spark-group-coordinator"

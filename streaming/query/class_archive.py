@@ -1,9 +1,10 @@
-"""An archive of Spark's classes, which the JVM maps at its start instead of reading and verifying each class.
+"""Archives of the classes of Spark and of the embedded broker, which a JVM maps at its start instead of
+reading and verifying each class.
 
-The archive halves the processor time of a start (docs/operations.md, "How long a start takes"). ``python -m
-streaming.query.class_archive`` makes it: the command runs the coordinator's query on an embedded broker, and
-the JVM writes its loaded classes when it exits. The archive fits one Java and one set of jars. If either
-changes, the JVM ignores the archive until the command makes it again.
+The archives halve the processor time of a start (docs/operations.md, "How long a start takes"). ``python -m
+streaming.query.class_archive`` makes them: the command runs the coordinator's query on an embedded broker,
+and both JVMs write their loaded classes when they exit. An archive fits one Java and one set of jars. If
+either changes, the JVM ignores the archive until the command makes it again.
 
 Source: JEP 350, dynamic archives of application class-data sharing.
 """
@@ -18,7 +19,7 @@ from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
 from embedded.broker import BrokerFailed, EmbeddedBroker
-from embedded.paths import class_archive
+from embedded.paths import broker_archive, spark_archive
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import clock_record
@@ -38,32 +39,40 @@ _PAUSE_S = 0.2
 
 
 class ArchiveFailed(RuntimeError):
-    """The archive could not be made. The message has the reason. Without an archive starts are slower."""
+    """An archive could not be made. The message has the reason. Without an archive starts are slower."""
 
 
-def make(archive: Path) -> None:
-    """Make the archive, or replace it. Raises ArchiveFailed, SparkFailed, JavaNotFound or JarsUnavailable."""
+def make(spark: Path, broker: Path) -> None:
+    """Make both archives in one folder, or replace them. Raises ArchiveFailed, SparkFailed, JavaNotFound or
+    JarsUnavailable.
+    """
     try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
+        spark.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ArchiveFailed(f"{archive.parent} cannot be written: {error.strerror}") from error
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-        written = Path(folder) / archive.name
-        options = {DEFAULT_JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={written}"'}
-        overrides = {"auto.create.topics.enable": "true"}
-        try:
-            with EmbeddedBroker(Path(folder) / "broker", overrides=overrides) as broker:
-                session = Session(log_path=Path(folder) / "spark.log", ui_port=0, extra=options)
-                try:
-                    _run_query(session.spark, broker.client_config, Path(folder) / "checkpoint")
-                finally:
-                    session.stop(_WRITE_TIMEOUT_S)
-        except (BrokerFailed, KafkaError) as error:
-            raise ArchiveFailed(f"the query had no broker: {error}") from error
-        if not written.exists():
-            log = (Path(folder) / "spark.log").read_text()
-            raise ArchiveFailed(f"the JVM wrote no archive: {log[-_LOG_TAIL_CHARS:]}")
-        written.replace(archive)
+        raise ArchiveFailed(f"{spark.parent} cannot be written: {error.strerror}") from error
+    with tempfile.TemporaryDirectory(dir=spark.parent) as folder:
+        written = Path(folder)
+        _run_both(written / spark.name, written / broker.name, written)
+        for archive, log in ((spark, "spark.log"), (broker, "broker/broker.log")):
+            if not (written / archive.name).exists():
+                tail = (written / log).read_text()[-_LOG_TAIL_CHARS:]
+                raise ArchiveFailed(f"the JVM wrote no {archive.name}: {tail}")
+            (written / archive.name).replace(archive)
+
+
+def _run_both(spark: Path, broker: Path, folder: Path) -> None:
+    """Let both JVMs write their archives there."""
+    options = {DEFAULT_JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={spark}"'}
+    overrides = {"auto.create.topics.enable": "true"}
+    try:
+        with EmbeddedBroker(folder / "broker", overrides=overrides, written_archive=broker) as running:
+            session = Session(log_path=folder / "spark.log", ui_port=0, extra=options)
+            try:
+                _run_query(session.spark, running.client_config, folder / "checkpoint")
+            finally:
+                session.stop(_WRITE_TIMEOUT_S)
+    except (BrokerFailed, KafkaError) as error:
+        raise ArchiveFailed(f"the query had no broker: {error}") from error
 
 
 def _run_query(spark: SparkSession, client_config: ClientConfig, checkpoint: Path) -> None:
@@ -85,9 +94,9 @@ def _run_query(spark: SparkSession, client_config: ClientConfig, checkpoint: Pat
 def main() -> None:
     """``python -m streaming.query.class_archive``."""
     try:
-        make(class_archive())
+        make(spark_archive(), broker_archive())
     except ArchiveFailed as error:
-        sys.exit(f"no archive of Spark's classes was made: {error}")
+        sys.exit(f"no archives of classes were made: {error}")
 
 
 if __name__ == "__main__":

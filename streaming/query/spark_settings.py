@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from embedded.jars import spark_jars
-from embedded.paths import class_archive
+from embedded.paths import spark_archive
 from streaming.query.storage import FILE_SYSTEM
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
@@ -166,7 +166,7 @@ def java_settings() -> dict[str, str]:
     A JVM ignores an archive of other classes or of another Java.
     """
     options = [QUICK_COMPILER]
-    if (archive := class_archive()).exists():
+    if (archive := spark_archive()).exists():
         options.append(f'"-XX:SharedArchiveFile={archive}"')
     return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
 

@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports
+from embedded.paths import broker_archive
 
 pytestmark = pytest.mark.e2e
 
@@ -51,6 +52,13 @@ def consume(servers: str, topic: str, count: int) -> list[bytes]:
         return [record.value for record in islice(consumer, count)]
     finally:
         consumer.close()
+
+
+def test_the_broker_maps_the_archive_of_its_classes(tmp_path: Path) -> None:
+    """`make setup` makes the archive. A JVM that finds it unfit starts without it, and slower."""
+    assert broker_archive().exists()
+    with EmbeddedBroker(tmp_path) as broker:
+        assert str(broker_archive()) in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def test_clients_produce_and_consume_in_a_group(broker: EmbeddedBroker) -> None:
