@@ -32,6 +32,8 @@ from tests.harness.ports import gateway_port
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 
 ROOT = Path(__file__).parents[3]
+# In the command line of a replica.
+REPLICA = "streaming.replica"
 PREFIX = "campaign"
 START_TIMEOUT_S = 180.0
 RECOVERY_TIMEOUT_S = 300.0
@@ -239,6 +241,18 @@ class World:
             return bool(found)
 
         wait_until(is_there, "Spark's JVM", START_TIMEOUT_S)
+        return found[0]
+
+    def replica(self) -> int:
+        """The process id of the replica of the coordinator that works."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            pid = self.coordinator.pid
+            found[:] = [] if pid is None else [p for p in child_pids(pid) if REPLICA in command_of(p)]
+            return bool(found)
+
+        wait_until(is_there, "the replica", START_TIMEOUT_S)
         return found[0]
 
     def workers(self) -> list[int]:

@@ -1,4 +1,6 @@
-"""Processes that are killed or stand still: the driver, its JVM, Python workers, the gateway, a broker."""
+"""Processes that are killed, stand still or are slow: the driver, its JVM, Python workers, the replica, the
+gateway, a broker.
+"""
 
 import signal
 import time
@@ -10,6 +12,9 @@ from random import Random
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.kinds.fault import Outcome, hold_s, standing_still
 from tests.faults.campaign.world import START_TIMEOUT_S, World, signal_all
+
+# The share of a slowed process is one such slice of ten.
+SLICE_S = 0.02
 
 Pids = Callable[[World], Sequence[int]]
 
@@ -58,6 +63,37 @@ class HeldStill:
     def strike(self, world: World, random: Random) -> Outcome:
         with standing_still(partial(signal_all, list(self.pids(world)))):
             time.sleep(hold_s(random))
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class ReplicaKilled:
+    """SIGKILL. The coordinator seeds another one."""
+
+    name: str = "replica killed"
+    weight: float = 3.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        replica = world.replica()
+        signal_all([replica], signal.SIGKILL)
+        wait_until(lambda: world.replica() != replica, "another replica", START_TIMEOUT_S)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class ReplicaSlowed:
+    """It runs for a tenth of the time. The query overtakes it, and each answer has two copies at once."""
+
+    name: str = "replica slowed"
+    weight: float = 3.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        replica = [world.replica()]
+        until_s = time.monotonic() + 2 * hold_s(random)
+        while time.monotonic() < until_s:
+            with standing_still(partial(signal_all, replica)):
+                time.sleep(9 * SLICE_S)
+            time.sleep(SLICE_S)
         return Outcome.WENT_ON
 
 
@@ -134,6 +170,10 @@ def _both(world: World) -> list[int]:
     return [world.driver(), world.jvm()]
 
 
+def _replica(world: World) -> list[int]:
+    return [world.replica()]
+
+
 def _gateway(world: World) -> list[int]:
     assert world.gateway.pid is not None
     return [world.gateway.pid]
@@ -153,6 +193,9 @@ PROCESSES = (
     JvmEnds("driver's JVM killed", signal.SIGKILL),
     JvmEnds("driver's JVM hangs", signal.SIGSTOP, weight=0.5),
     Killed("Python worker killed", World.workers, weight=3.0),
+    ReplicaKilled(),
+    HeldStill("replica held still", _replica, weight=3.0),
+    ReplicaSlowed(),
     GatewayKilled(),
     BrokerKilled(),
     HeldStill("driver held still", _both, weight=2.0),

@@ -8,10 +8,10 @@ from functools import partial
 from random import Random
 
 from cli.demo.children import family
-from tests.e2e.harness import wait_until
+from tests.e2e.harness import running, wait_until
 from tests.faults.campaign.keeper import LOST_ITS_TOPICS, Keeper
 from tests.faults.campaign.kinds.fault import Outcome, standing_still
-from tests.faults.campaign.world import START_TIMEOUT_S, World
+from tests.faults.campaign.world import START_TIMEOUT_S, World, signal_all
 
 READY, STANDBY_PHASE = "ready", "standby"
 
@@ -47,6 +47,27 @@ class ActiveSleeps:
         end = active.wait_for_end(ends, START_TIMEOUT_S)
         assert end.exit_code == LOST_ITS_TOPICS, end
         active.wait_until_started(starts)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class ReplicaSleeps:
+    """The replica stands still while the coordinator is killed and the standby takes over. When it wakes up,
+    it answers what it had read before it finds that its owner has ended.
+    """
+
+    name: str = "replica sleeps until the standby has taken over"
+    weight: float = 2.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        active, standby = both(world)
+        replica = world.replica()
+        kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
+        with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
+            wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+            world.pause(random.uniform(0, 3))
+            signal_all([replica], signal.SIGCONT)
+            wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
         return Outcome.WENT_ON
 
 
@@ -90,9 +111,9 @@ def both(world: World) -> tuple[Keeper, Keeper]:
     return found[0], found[1]
 
 
-def signal_family(keeper: Keeper, number: signal.Signals) -> None:
-    """Send it to the process and all below it, as if it came to the whole machine."""
-    seen: set[int] = set()
+def signal_family(keeper: Keeper, number: signal.Signals, spared: int | None = None) -> None:
+    """Send it to the process and all below it but one, as if it came to the whole machine."""
+    seen = {spared}
     assert keeper.pid is not None
     while fresh := set(family(keeper.pid)) - seen:
         for pid in fresh:
@@ -101,4 +122,4 @@ def signal_family(keeper: Keeper, number: signal.Signals) -> None:
         seen |= fresh
 
 
-STANDBY = (ActiveKilled(), ActiveSleeps(), StandbyKilled(), StandbyHeldStill())
+STANDBY = (ActiveKilled(), ActiveSleeps(), ReplicaSleeps(), StandbyKilled(), StandbyHeldStill())
