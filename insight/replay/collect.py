@@ -43,9 +43,7 @@ class Collector:
     def __init__(self, header: Header) -> None:
         self._header = header
         self._layout = header.layout
-        self._admissions = {
-            partition: header.admission(partition) for partition in range(header.layout.request_partitions)
-        }
+        self._admissions = header.admissions()
         self._clocks: dict[int, LogClock] = {}
         # The requests of recorded groups whose answers name no group.
         self._nameless: set[str] = set()
