@@ -135,7 +135,7 @@ class Checkpoint:
     def own(self, epoch: int) -> None:
         """Write as the owner with this epoch from now on. Raises FolderError if a later one wrote here."""
         owners = self._owners()
-        self.check_owner(epoch)
+        self._check_newest(max(owners, default=0), epoch)
         record = self.record()
         self._epoch = epoch
         self._write(_name(epoch), record)
@@ -146,7 +146,9 @@ class Checkpoint:
 
     def check_owner(self, epoch: int) -> None:
         """Raise FolderError if a later owner than this one wrote here."""
-        newest = self.newest_owner()
+        self._check_newest(self.newest_owner(), epoch)
+
+    def _check_newest(self, newest: int, epoch: int) -> None:
         if newest > epoch:
             raise FolderError(f"{self} has the record of a later owner, epoch {newest}; this one is {epoch}")
 

@@ -49,8 +49,10 @@ def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> N
 
     `is_ahead`: some of the answers of the last replica are after the last planned batch.
     """
+    if not is_ahead:
+        return
     answered_by = next((epoch.code_version for epoch in reversed(checkpoint.record().epochs)), None)
-    if not is_ahead or answered_by is None or answered_by in SAME_RULES:
+    if answered_by is None or answered_by in SAME_RULES:
         return
     raise FolderError(
         f"version {answered_by} was ended before its query had handled all requests that its replica had "

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from clients.pending import PendingRequest
 from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
-from records.partitioner import partition_of
+from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 
 _GROUPS_REMEMBERED = 20_000
 
@@ -29,10 +29,18 @@ class Place(NamedTuple):
     slot: int
 
 
-@lru_cache(_GROUPS_REMEMBERED)
 def place_of(group_id: str, partitions: int) -> Place:
     """The place of a group's requests."""
+    if len(group_id) > REMEMBERED_MAX_CHARACTERS:
+        return _place_of(group_id, partitions)
+    return _remembered(group_id, partitions)
+
+
+def _place_of(group_id: str, partitions: int) -> Place:
     return Place(partition_of(group_id, partitions), slot_of(group_id))
+
+
+_remembered = lru_cache(_GROUPS_REMEMBERED)(_place_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,13 +8,13 @@ from functools import lru_cache
 from kafka.partitioner.default import murmur2
 
 _GROUPS_REMEMBERED = 10_000
-# Clients choose the ids, and an id may have 32,767 bytes.
-_REMEMBERED_MAX_CHARACTERS = 256
+# Clients choose the ids, and an id may have 32,767 bytes. So caches keep no ids of more characters than this.
+REMEMBERED_MAX_CHARACTERS = 256
 
 
 def partition_of(group_id: str, partitions: int) -> int:
     """The partition of the requests topic that holds this group."""
-    if len(group_id) > _REMEMBERED_MAX_CHARACTERS:
+    if len(group_id) > REMEMBERED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
     return _remembered(group_id, partitions)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.load.requests import SESSION_TIMEOUT_MS, heartbeat_request
 from bench.load.topics import Record, TopicsClient
+from bench.memory import MIB
 from bench.report import Figure, at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import WarmUp, percentile
@@ -17,7 +18,6 @@ MEMBERS = 3
 _AT_ONCE = 20_000
 _PAUSE_MAX_S = 0.2
 _MAINTENANCE_S = 75.0  # Spark removes old versions of the state every 60 s
-MIB = 1024 * 1024
 
 
 @dataclass

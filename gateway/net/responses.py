@@ -102,7 +102,7 @@ class Responses:
         if self._parked is not None and self._parked[0] is place:
             self._all_parked.leave(self._parked[3])
             self._parked = None
-        if response.cancelled():
+        if response.cancelled() or place.frame is not None:  # perhaps given up when it had just been answered
             return
         try:
             result = response.result()

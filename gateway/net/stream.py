@@ -17,7 +17,7 @@ from gateway.net.unread import Unread
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
-# Smaller responses are not counted as unread. A connection has at most 512 of them.
+# Smaller responses are not counted as unread. A connection has at most `in_flight_per_connection` of them.
 _SMALL_BYTES = 4096
 # The time in which a client has to close its side after the gateway has closed its own.
 _LINGER_S = 1.0

@@ -28,13 +28,12 @@ class Unread:
 
     def remove(self, end: End, number: int) -> None:
         """A client has read bytes that were counted."""
-        left = self._by_client.get(end)
-        if left is not None:  # it was not disconnected
+        left = self._by_client.get(end, 0)
+        if left > number:
+            self._by_client[end] = left - number
             self.bytes -= number
-            if left > number:
-                self._by_client[end] = left - number
-            else:
-                del self._by_client[end]
+        else:  # all are read, or what was counted before it was disconnected
+            self.forget(end)
 
     def forget(self, end: End) -> int:
         """A client is gone. Returns the bytes that were counted for it."""

@@ -1,6 +1,5 @@
 """Which records of the topics belong into a recording, and as which lines."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -19,13 +18,11 @@ from insight.replay.recording import (
     View,
 )
 from insight.replay.replay import named_group
-from records.codec import CLOCK_PATTERN, UNREADABLE, DeadLetter, is_clock_record, record_of
+from records.codec import UNREADABLE, Clock, DeadLetter, clock_of, record_of
 from records.pack import unpack
 from records.partitioner import partition_of
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
-
-_CLOCK = re.compile(CLOCK_PATTERN.encode())
 
 
 class TopicRecord(NamedTuple):
@@ -46,9 +43,7 @@ class Collector:
     def __init__(self, header: Header) -> None:
         self._header = header
         self._layout = header.layout
-        self._admissions = {
-            partition: header.admission(partition) for partition in range(header.layout.request_partitions)
-        }
+        self._admissions = header.admissions()
         self._clocks: dict[int, LogClock] = {}
         # The requests of recorded groups whose answers name no group.
         self._nameless: set[str] = set()
@@ -69,8 +64,9 @@ class Collector:
         greatest time is kept.
         """
         for record in records:
-            if is_clock_record(record.key, record.value):
-                self._clock(record)
+            clock = clock_of(record.key, record.value)
+            if clock is not None:
+                self._clock(record, clock)
                 continue
             kept = list(self._requests(record))
             if kept:
@@ -80,14 +76,11 @@ class Collector:
         yield from self._clocks.values()
         self._clocks = {}
 
-    def _clock(self, record: TopicRecord) -> None:
-        match = _CLOCK.fullmatch(record.value or b"")
-        assert match is not None
-        time_ms = min(int(match[1]), record.at_ms)
+    def _clock(self, record: TopicRecord, clock: Clock) -> None:
+        time_ms = min(clock.time_ms, record.at_ms)
         before = self._clocks.get(record.partition)
         if before is None or before.time_ms < time_ms:
-            clock = LogClock(record.partition, record.offset, record.at_ms, time_ms)
-            self._clocks[record.partition] = clock
+            self._clocks[record.partition] = LogClock(record.partition, record.offset, record.at_ms, time_ms)
 
     def _requests(self, record: TopicRecord) -> Iterator[LogRequest]:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")

@@ -75,6 +75,10 @@ class Header(Struct, frozen=True, kw_only=True):
         skip = frozenset(self.epochs[-1].skip)
         return Admission(self.layout, partition, self.identity.shards, skip)
 
+    def admissions(self) -> dict[int, Admission]:
+        """The admission of each partition."""
+        return {partition: self.admission(partition) for partition in range(self.layout.request_partitions)}
+
     def wants(self, group_id: str) -> bool:
         """Whether this is one of the recorded groups."""
         return self.groups is None or group_id in self.groups

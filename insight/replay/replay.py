@@ -108,9 +108,7 @@ class Replay(Generic[K]):
         self._header = header
         self._outages = [known.outage for known in header.outages]
         self._configs = header.configs
-        self._admissions = {
-            partition: header.admission(partition) for partition in range(header.layout.request_partitions)
-        }
+        self._admissions = header.admissions()
         self._until_ms = sys.maxsize if header.until_ms is None else header.until_ms - 1
         handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
         self._handled_ms = min(handled_ms, self._until_ms)

@@ -6,7 +6,6 @@ The replica answers nothing unless the log shows that its owner runs: a clock re
 the request by `OWNER_SILENCE_MS` at most. The first clock record of a later owner ends it in that partition.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from checkpoints import codec
@@ -60,7 +59,6 @@ class StateMachine:
         seed: Seed,
         *,
         step: Step = step_of_both,
-        partitions: Sequence[int] | None = None,
         awake_max: int = AWAKE_MAX,
     ) -> None:
         self.answers = Answers(terms.layout.response_max_bytes)
@@ -69,17 +67,15 @@ class StateMachine:
         self.is_owned = False
         self.is_permitted = False
         """Whether answers may be given at all: the reader has come to the end of the topic."""
-        numbers = range(terms.layout.request_partitions) if partitions is None else partitions
-        entries: dict[int, dict[str, codec.Entry]] = {number: {} for number in numbers}
+        count = terms.layout.request_partitions
+        entries: dict[int, dict[str, codec.Entry]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
-            partition = partition_of(group_id, terms.layout.request_partitions)
-            if partition in entries:
-                entries[partition][group_id] = entry
+            entries[partition_of(group_id, count)][group_id] = entry
         self.partitions = {
             number: Partition(
                 number, terms, entries[number], self.answers, step, seed.ends.get(number, 0), awake_max
             )
-            for number in numbers
+            for number in range(count)
         }
 
     def change_terms(self, terms: Terms) -> None:

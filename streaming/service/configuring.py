@@ -35,6 +35,8 @@ def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[s
     """The records to skip without those that a committed batch has handled. What such a record has done is
     done: a replay of the log, which has no batches, must handle it, too.
     """
+    if not skip:
+        return []
     handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
     known = {record for epoch in checkpoint.record().epochs for record in epoch.skip}
     unhandled = []

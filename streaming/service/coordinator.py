@@ -276,10 +276,6 @@ class Coordinator:
         self._times.end_of("claim")
 
     @property
-    def _epoch(self) -> int | None:
-        return None if self._lease is None else self._lease.ownership.epoch
-
-    @property
     def _owner_epoch(self) -> int:
         assert self._lease is not None
         return self._lease.ownership.epoch
@@ -315,7 +311,7 @@ class Coordinator:
             options.client_config,
             options.layout.requests_topic,
             options.layout.request_partitions,
-            owner_epoch=self._epoch,
+            owner_epoch=self._owner_epoch,
             interval_ms=options.tick_interval_ms,
             clock_lag_ms=options.clock_lag_ms,
             pace=self._pace,

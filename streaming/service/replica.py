@@ -26,12 +26,12 @@ from streaming.replica.audit import Difference
 from streaming.replica.pipes import Committed, Phase, Promote, Report, Start
 from streaming.replica.seed import write_seed
 from streaming.replica.terms import NO_OWNER
+from streaming.service.pauses import pause_before
 from streaming.service.replica_process import ReplicaProcess
 from streaming.service.replica_seed import make_seed
 from streaming.service.replica_state import NOT_STARTED, ReplicaState
 
 FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 30.0
 # A replica that has run for so long counts as well again.
 WELL_AFTER_S = 60.0
 # A replica answers if it has said so this recently, and has acted on times this near to the present.
@@ -245,7 +245,7 @@ class Replica:
             log.warning("the replica ended; the query answers", reason=reason, attempt=failures)
             if failures > 1 and self._plan.outages is not None:
                 self._wait_for_query(ending)
-            ending.wait(min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S))
+            ending.wait(pause_before(failures, FIRST_PAUSE_S))
 
     def _run(self, plan: _Plan, ending: threading.Event) -> str:
         """Seed a process and run it until it ends. Returns the reason."""

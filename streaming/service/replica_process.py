@@ -67,10 +67,6 @@ class ReplicaProcess:
             self._process.kill()
             self._process.wait()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def _hang_up(self) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # what it has not read

@@ -17,11 +17,10 @@ import structlog
 
 from checkpoints.files import FolderNotWritable
 from streaming.query.jvm import SparkFailed
+from streaming.service.pauses import pause_before
 from streaming.service.watchdog import Watchdog
 
 MOST_RESTARTS = 5
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
 
 log = structlog.get_logger()
 
@@ -140,8 +139,3 @@ class SparkKeeper:
                 return
             except (SparkFailed, FolderNotWritable) as error:
                 reason = str(error)
-
-
-def pause_before(restarts: int) -> float:
-    """The pause in seconds before another start, after so many since Spark last worked."""
-    return min(FIRST_PAUSE_S * 2 ** (restarts - 1), LONGEST_PAUSE_S) if restarts else 0.0

@@ -40,8 +40,9 @@ from streaming.service.failing_batch import describe_damaged_checkpoint, describ
 from streaming.service.outage import FirstRequest
 from streaming.service.owner import NotOwner, Ownership
 from streaming.service.pace import Pace
+from streaming.service.pauses import pause_before
 from streaming.service.replica import Replica
-from streaming.service.spark_keeper import FIRST_PAUSE_S, LONGEST_PAUSE_S, SparkEnded, SparkKeeper
+from streaming.service.spark_keeper import SparkEnded, SparkKeeper
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import Ticker
@@ -184,7 +185,7 @@ class Supervisor:
             batch = self._checkpoint.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
-            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+            pause_s = pause_before(failures)
             self._report_failure(error, batch, failures, pause_s)
             # From the second time on, a worker that dies leaves a note of what it handled.
             dies_again = failures >= FAILURES_TO_NAME_THE_BATCH - 1 and WORKER_DIED in str(error)

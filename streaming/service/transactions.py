@@ -21,7 +21,7 @@ from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from streaming.service.background import BackgroundThread
-from streaming.service.transactions_markers import MarkersReader
+from streaming.service.transactions_markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions_pending import PendingTransactions, Summary
 from streaming.service.transactions_reports import ReportedTransactions
 from streaming.service.transactions_requests import MarkerRequests
@@ -33,8 +33,8 @@ _REST_FETCH_MS = 5_000
 _REST_POLL_MS = 500
 # While something is pending: the wait for a marker is a Fetch that the broker holds.
 _POLL_MS = 10
-_MARKER_WAIT_MS = 100
-_LEAST_MARKER_WAIT_MS = 10
+MARKER_WAIT_MS = 100
+LEAST_MARKER_WAIT_MS = 10
 _ALARM_LOG_S = 60.0
 # How often the follower looks whether the topic of markers was made again, while something is pending.
 _TOPIC_LOOK_S = 10.0
@@ -133,8 +133,8 @@ class TransactionsFollower(BackgroundThread):
         """Wait a short time for new markers. Raises KafkaError."""
         positions = pending.positions()
         if pending and not positions:
-            self._stopped.wait(_MARKER_WAIT_MS / 1000)
-        wait_ms = marker_wait_ms(len(positions))
+            self._stopped.wait(MARKER_WAIT_MS / 1000)
+        wait_ms = marker_wait_ms(len(positions), MARKER_WAIT_MS, LEAST_MARKER_WAIT_MS)
         for partition, position in positions.items():
             pending.read(partition, markers.fetch(partition, position, wait_ms))
 
@@ -153,14 +153,6 @@ class TransactionsFollower(BackgroundThread):
             alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
             self.summary = replace(self.summary, alarms=(alarm,))
         self._stopped.wait(RETRY_PAUSE_S)
-
-
-def marker_wait_ms(partitions: int) -> int:
-    """How long a broker holds the Fetch of each of so many partitions, which are asked one after the other.
-
-    It is never 0: the brokers would be asked without a pause.
-    """
-    return max(_LEAST_MARKER_WAIT_MS, _MARKER_WAIT_MS // max(1, partitions))
 
 
 def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:

@@ -135,6 +135,13 @@ class MarkersReader:
         return leader
 
 
+def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
+    """How long a broker holds the Fetch of each of so many partitions, which are asked one after the other:
+    `all_ms` in all, at least `least_ms` each. That is never 0: the brokers would be asked without a pause.
+    """
+    return max(least_ms, all_ms // max(1, partitions))
+
+
 def read_markers(records: bytes, offset: int) -> tuple[list[Marker], int]:
     """The markers in the bytes of a Fetch response from `offset` on, and the offset to read from next."""
     markers: list[Marker] = []

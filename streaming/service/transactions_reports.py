@@ -18,7 +18,7 @@ from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 from streaming.service.background import BackgroundThread
-from streaming.service.transactions_markers import MarkersReader
+from streaming.service.transactions_markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions_pending import PendingTransactions
 from streaming.service.transactions_requests import MarkerRequests
 
@@ -30,8 +30,8 @@ KEPT_S = 30.0
 _RETRY_PAUSE_S = 1.0
 # While something is pending: the wait for a marker is a Fetch that the broker holds, and a report that comes
 # meanwhile waits for it.
-_MARKER_WAIT_MS = 20
-_LEAST_MARKER_WAIT_MS = 1
+MARKER_WAIT_MS = 20
+LEAST_MARKER_WAIT_MS = 1
 
 log = structlog.get_logger()
 
@@ -113,7 +113,7 @@ class ReportedTransactions(BackgroundThread):
                     log.warning("a reported transaction cannot be read", error=str(error))
             early.forget_old(time.monotonic())
             positions = pending.positions()
-            wait_ms = max(_LEAST_MARKER_WAIT_MS, _MARKER_WAIT_MS // max(1, len(positions)))
+            wait_ms = marker_wait_ms(len(positions), MARKER_WAIT_MS, LEAST_MARKER_WAIT_MS)
             for partition, position in positions.items():
                 pending.read(partition, markers.fetch(partition, position, wait_ms))
             requests.append(pending.due(time.monotonic()), pending.topic_id)

@@ -7,7 +7,7 @@ import pytest
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.metadata import Epoch, Identity, OwnerRecord
-from checkpoints.upgrades import SAME_RULES, check_planned, code_version
+from checkpoints.upgrades import SAME_RULES, check_answered, check_planned, code_version
 
 IDENTITY = Identity("cluster", "requests", "topic", 1, "00000000-0000-0000-0000-000000000001", 64)
 OTHER, OURS = "0.0.1", SAME_RULES[-1]
@@ -56,3 +56,18 @@ def test_a_batch_that_other_rules_planned_is_refused_by_name(tmp_path: Path) -> 
         match=rf"batch 2 was planned by version {OTHER} .* This is version {OURS}.* Start version {OTHER} on",
     ):
         check_planned(checkpoint, OURS)
+
+
+@pytest.mark.parametrize(
+    ("is_ahead", "epochs"), [(False, (BY_OTHER,)), (True, (BY_OTHER, BY_OURS)), (True, ())]
+)
+def test_answers_that_are_planned_or_of_the_same_rules_are_no_obstacle(
+    tmp_path: Path, is_ahead: bool, epochs: tuple[Epoch, ...]
+) -> None:
+    check_answered(checkpoint_with(tmp_path, 2, 2, *epochs), OURS, is_ahead=is_ahead)
+
+
+def test_answers_of_a_replica_of_other_rules_that_no_batch_has_planned_are_refused(tmp_path: Path) -> None:
+    checkpoint = checkpoint_with(tmp_path, 2, 2, BY_OTHER)
+    with pytest.raises(FolderError, match=rf"version {OTHER} was ended before .* Start version {OTHER} on"):
+        check_answered(checkpoint, OURS, is_ahead=True)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clients import packer as packer_module
 from clients.packer import Packer, Place, place_of
 from clients.pending import PendingRequest
 from records.codec import decode_request, encode
 from records.pack import is_pack, pack_key, slot_of, unpack
-from records.partitioner import partition_of
+from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 
@@ -50,6 +51,15 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     assert record.key == pack_key(slot_of("g"))
     assert is_pack(record.value)
     assert len(unpack(record.value)) == 1
+
+
+@pytest.mark.parametrize(("characters", "remembered"), [(REMEMBERED_MAX_CHARACTERS, 1), (32_767, 0)])
+def test_the_places_of_long_group_ids_are_not_remembered(characters: int, remembered: int) -> None:
+    """Clients choose them: 20,000 ids of 32 kB would be much memory."""
+    group_id = "g" * characters
+    packer_module._remembered.cache_clear()
+    assert place_of(group_id, PARTITIONS) == Place(partition_of(group_id, PARTITIONS), slot_of(group_id))
+    assert packer_module._remembered.cache_info().currsize == remembered
 
 
 def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
+from state.errors import ErrorCode
 from state.kafka.requests import SyncGroup
+from state.kafka.responses import JoinGroupResponse
 from tests.harness.gateway import RawClient, World, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
@@ -155,3 +157,27 @@ def test_tls_connections_are_drained_too() -> None:
         assert world.gateway.connections() == []
 
     play()
+
+
+@played
+async def test_a_parked_join_that_is_answered_in_the_moment_of_the_drain_gets_one_response(
+    world: World,
+) -> None:
+    """The coordinator's response is here, and the event loop has not come to it yet."""
+    client = await world.client()
+    responded: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.core, "send", lambda *_: responded)
+        join = await client.send(JOIN, 9, **join_fields("m"))
+        await until(lambda: world.gateway.numbers()["parked_bytes"] != {(): [0]})
+    (connection,) = world.gateway.connections()
+    responded.set_result(
+        JoinGroupResponse(group_id="g", correlation_id="1", request="r", error_code=ErrorCode.NONE)
+    )
+    connection.drain()
+    number, answer = await client.receive()
+    assert (number, answer.error_code) == (join, NOT_COORDINATOR)
+    assert await ended(client) == b""
+    await until(lambda: not world.gateway.connections())
+    assert world.gateway.numbers()["connections_closed"] == {("drained",): [1]}
+    assert world.gateway.numbers()["parked_bytes"] == {(): [0]}

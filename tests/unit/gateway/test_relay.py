@@ -148,3 +148,13 @@ def test_no_client_is_disconnected_that_has_less_than_another(
             held[name] -= number
             unread.remove(ends[name], number)
         assert unread.bytes == sum(held.values()) <= bound
+
+
+def test_what_a_client_reads_after_its_disconnection_makes_no_room_for_others() -> None:
+    """Until its connection is closed it may read what is no longer counted, and get more."""
+    unread, gone = Unread(100), list[Exception]()
+    unread.add(gone.append, 150)
+    assert (len(gone), unread.bytes) == (1, 0)
+    unread.add(gone.append, 20)
+    unread.remove(gone.append, 150)
+    assert unread.bytes == 0

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from streaming.query.jvm import SparkFailed
-from streaming.service.spark_keeper import (
-    LONGEST_PAUSE_S,
-    MOST_RESTARTS,
-    SparkEnded,
-    SparkKeeper,
-    pause_before,
-)
+from streaming.service.spark_keeper import MOST_RESTARTS, SparkEnded, SparkKeeper
 
 LOG = Path("folder/spark.log")
 
@@ -123,10 +117,6 @@ def test_starts_that_fail_are_counted_and_named() -> None:
     with pytest.raises(SparkEnded, match=r"^Spark did not start\. It was started 5 times since"):
         kept.keeper.keep(kept.dying(1))
     assert kept.pauses_s == [0.0, 0.5, 1.0, 2.0, 4.0]
-
-
-def test_no_pause_is_longer_than_half_a_minute() -> None:
-    assert pause_before(100) == LONGEST_PAUSE_S
 
 
 def test_a_spark_that_works_between_its_ends_is_not_given_up() -> None:

@@ -6,7 +6,9 @@ from kafka.errors import KafkaError
 
 from records.layout import TopicLayout
 from records.reader import TopicReader
-from streaming.service.transactions import marker_wait_ms, partitions_of_all
+from streaming.service import transactions, transactions_reports
+from streaming.service.transactions import partitions_of_all
+from streaming.service.transactions_markers import marker_wait_ms
 
 LAYOUT = TopicLayout.named(request_partitions=3)
 
@@ -35,4 +37,14 @@ def test_tw1_all_partitions_are_read() -> None:
 
 @pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 100), (1, 100), (4, 25), (50, 10), (101, 10)])
 def test_tw2_a_fetch_of_markers_always_waits(partitions: int, wait_ms: int) -> None:
-    assert marker_wait_ms(partitions) == wait_ms
+    wait = transactions.MARKER_WAIT_MS, transactions.LEAST_MARKER_WAIT_MS
+    assert marker_wait_ms(partitions, *wait) == wait_ms
+
+
+@pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 20), (1, 20), (4, 5), (21, 1)])
+def test_tw2_a_fetch_for_reported_transactions_waits_for_a_shorter_time(
+    partitions: int, wait_ms: int
+) -> None:
+    """A report that comes meanwhile waits for it."""
+    wait = transactions_reports.MARKER_WAIT_MS, transactions_reports.LEAST_MARKER_WAIT_MS
+    assert marker_wait_ms(partitions, *wait) == wait_ms

@@ -1,0 +1,15 @@
+"""The pauses before something that has ended is started again."""
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+# More doublings are beyond the longest pause. A float ends at 1,024 of them.
+_DOUBLINGS_MAX = 10
+
+
+def pause_before(restarts: int, first_s: float = FIRST_PAUSE_S) -> float:
+    """The pause in seconds before another start, after so many since it last worked. None before the first
+    start, `first_s` before the second, then twice the one before, at most `LONGEST_PAUSE_S`.
+    """
+    if not restarts:
+        return 0.0
+    return min(first_s * 2.0 ** min(restarts - 1, _DOUBLINGS_MAX), LONGEST_PAUSE_S)
