@@ -21,8 +21,8 @@ from state.rocketmq.requests import ConnectionClosed
 
 # The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
 # microseconds). The second group is the epoch of the owner that appended it. Records of older versions have
-# none.
-CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}$'
+# none. It ends in no `$`, because that of Java allows a line feed, and Python's `fullmatch` does not.
+CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
 # A dead letter has this much of a record's key and of its value. The requests topic has all of both.

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from records.codec import CLOCK_PATTERN, clock_record, is_clock_record
 from state.errors import ErrorCode
 from tests.spark.harness import Bench, answers, events
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join
 
 HOUR_MS = 3_600_000
+CLOCK = clock_record(T0, 1)
+NO_CLOCK = [CLOCK + end.encode() for end in ("\n", "\r\n", "\r", " ", "\0", "\u2028", "\u0085")]
+
+
+def test_spark_and_python_find_the_same_clock_records(spark: SparkSession) -> None:
+    """The query and the replica must not differ about a record, whatever a writer appends."""
+    values = [CLOCK, clock_record(T0), b"\n" + CLOCK, CLOCK.replace(b"1", "\u0661".encode()), *NO_CLOCK]
+    rows = spark.createDataFrame([(bytearray(value),) for value in values], "value binary")
+    found = [row[0] for row in rows.select(F.col("value").cast("string").rlike(CLOCK_PATTERN)).collect()]
+    assert found == [is_clock_record(None, value) for value in values]
+    assert found == [True, True, *[False] * (len(values) - 2)]
 
 
 def test_an_idle_groups_session_expires_by_clock_records_alone(bench: Bench) -> None:
