@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
 from records.codec import CLOCK_PATTERN, clock_record, is_clock_record
 from state.errors import ErrorCode
