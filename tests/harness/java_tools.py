@@ -2,12 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
 from cli.demo.children import Child
+from embedded.broker import archive_options
 from embedded.jars import broker_classpath, tools_classpath
 from embedded.java import find_java
 
@@ -15,7 +16,7 @@ _RUN_TIMEOUT_S = 120
 # The tool's default of 5 s is too short for a coordinator on a busy machine.
 _ANSWER_TIMEOUT_MS = 60_000
 # Most of a run's time is the start of the JVM.
-JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
+_JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _CONFIGS = "kafka.admin.ConfigCommand"
@@ -53,7 +54,7 @@ class JavaTools:
 
     def configs(self, *arguments: str) -> str:
         """Return the output of `kafka-configs`, which is in the broker's jars."""
-        return _output([*self._java(_CONFIGS, self._new_log("configs"), broker_classpath()), *arguments])
+        return _output([*self._java(_CONFIGS, self._new_log("configs")), *arguments])
 
     @contextmanager
     def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:
@@ -72,10 +73,17 @@ class JavaTools:
     def _new_log(self, name: str) -> Path:
         return self._folder / f"{name}-{next(self._numbers)}.log"
 
-    def _java(self, tool: str, log_path: Path, jars: Sequence[Path] = ()) -> list[str]:
-        classpath = os.pathsep.join(str(jar) for jar in jars or tools_classpath())
+    def _java(self, tool: str, log_path: Path) -> list[str]:
         server = ["--bootstrap-server", self._servers]
-        return [*JVM_OPTIONS, *log_options(log_path), "-cp", classpath, tool, *server]
+        return [*java_options(tools_classpath()), *log_options(log_path), tool, *server]
+
+
+def java_options(jars: Iterable[Path] = ()) -> list[str]:
+    """The options of a JVM with the broker's jars and these behind them, so that the archive of the broker's
+    classes fits it.
+    """
+    classpath = os.pathsep.join(map(str, [*broker_classpath(), *jars]))
+    return [*_JVM_OPTIONS, *archive_options(), "-cp", classpath]
 
 
 def log_options(log_path: Path) -> list[str]:

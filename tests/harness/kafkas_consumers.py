@@ -1,6 +1,5 @@
 """Kafka's own consumers, many in one JVM, beside those of `tests.e2e.gateway_clients`."""
 
-import os
 import subprocess
 import threading
 from collections import deque
@@ -12,7 +11,7 @@ from assignors.kafka.api import TopicPartition
 from embedded.jars import tools_classpath
 from embedded.java import find_java
 from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
-from tests.harness.java_tools import JVM_OPTIONS, log_options
+from tests.harness.java_tools import java_options, log_options
 
 HARNESS = Path(__file__).with_name("kafkas_consumers.java")
 
@@ -104,8 +103,7 @@ class JavaConsumers:
         self._servers = servers
         self._members: dict[str, JavaMember] = {}
         self._numbers = count(1)
-        classpath = os.pathsep.join(map(str, tools_classpath()))
-        options = [*JVM_OPTIONS, *log_options(folder / "consumers.log"), "-cp", classpath]
+        options = [*java_options(tools_classpath()), *log_options(folder / "consumers.log")]
         self._jvm = subprocess.Popen(
             [str(find_java()), *options, str(HARNESS)],
             stdin=subprocess.PIPE,

@@ -8,10 +8,9 @@ from struct import Struct
 from threading import Thread
 from typing import IO, NamedTuple
 
-from embedded.jars import broker_classpath
 from embedded.java import find_java
 from gateway.wire.framing import framed
-from tests.harness.java_tools import JVM_OPTIONS
+from tests.harness.java_tools import java_options
 
 HARNESS = Path(__file__).with_name("kafkas_reader.java")
 _SIZE = Struct(">i")
@@ -51,8 +50,7 @@ class KafkasReader:
 @contextmanager
 def kafkas_reader() -> Iterator[KafkasReader]:
     """Kafka's reader, until the block ends."""
-    classpath = ":".join(map(str, broker_classpath()))
-    command = [str(find_java()), *JVM_OPTIONS, "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
+    command = [str(find_java()), *java_options(), "-Dlog4j2.level=OFF", str(HARNESS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield KafkasReader(process)

@@ -22,7 +22,7 @@ from insight.admin.requests import GroupRequests
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import members_added
 from tests.e2e.harness import create_topic, wait_until
-from tests.harness.java_tools import JVM_OPTIONS
+from tests.harness.java_tools import java_options
 from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -65,9 +65,9 @@ class Worker:
         file = folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (folder / "log4j2.properties").write_text(_LOG4J2)
-        jars = ":".join(map(str, connect_classpath()))
-        arguments = [*JVM_OPTIONS, "-Xmx256m", f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
-        arguments += ["-cp", jars, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)]
+        options = [*java_options(connect_classpath()), "-Xmx256m"]
+        log_settings = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+        arguments = [*options, log_settings, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)]
         self.process = Child(folder.name, arguments, folder / "worker.log", program=find_java())
 
     def ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:

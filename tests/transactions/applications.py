@@ -1,6 +1,5 @@
 """The applications: how an instance of each is started, what it reads, and how its output is judged."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Protocol
 from embedded.jars import streams_classpath, tools_classpath
 from embedded.java import find_java
 from embedded.paths import cache_dir
-from tests.harness.java_tools import JVM_OPTIONS
+from tests.harness.java_tools import java_options
 from tests.transactions.checker import Copy, Verdict, copied_value, judge_copies, judge_counts, word_of
 
 PARTITIONS = 6
@@ -204,9 +203,8 @@ def _built(folder: Path) -> Path:
 def _java(seat: Seat, jars: Iterable[Path], main: str, *arguments: str) -> list[str]:
     log_settings = seat.folder / "log4j2.properties"
     log_settings.write_text(_LOG4J2)
-    classpath = os.pathsep.join(map(str, jars))
     log = f"-Dlog4j2.configurationFile={log_settings}"
-    return [str(find_java()), *JVM_OPTIONS, log, "-cp", classpath, main, *arguments]
+    return [str(find_java()), *java_options(jars), log, main, *arguments]
 
 
 _ALL: tuple[Application, ...] = (
