@@ -74,7 +74,9 @@ def is_refused(keeper: Keeper, folder: Path) -> bool:
 
 
 def answers(world: World, layout: TopicLayout) -> int:
-    return sum(len(unpack(record.value or b"")) for record in read(world.servers, layout.responses_topic))
+    """How many answers are on the topic. The mark that a start leaves there has no value."""
+    records = read(world.servers, layout.responses_topic)
+    return sum(len(unpack(record.value)) for record in records if record.value)
 
 
 RETENTION = (RetentionAteRequests(),)
