@@ -1,5 +1,6 @@
 """Retention deletes requests that no batch has read: the coordinator refuses to go on without them."""
 
+import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,9 @@ class RetentionAteRequests:
                 for _ in range(UNREAD):
                     client.heartbeat("g", generation_id=1, member_id=member.member_id)
                 eat(world.servers, layout.requests_topic, random)
-            answered = answers(world, layout)
+            answered = answered_requests(world, layout)
             wait_until(lambda: is_refused(keeper, folder), "a refusal", START_TIMEOUT_S)
-            assert answers(world, layout) == answered, "requests behind the gap were answered"
+            assert answered_requests(world, layout) == answered, "requests behind the gap were answered"
         return Outcome.REFUSED
 
 
@@ -73,10 +74,11 @@ def is_refused(keeper: Keeper, folder: Path) -> bool:
     return "deleted" in said
 
 
-def answers(world: World, layout: TopicLayout) -> int:
-    """How many answers are on the topic. The mark that a start leaves there has no value."""
+def answered_requests(world: World, layout: TopicLayout) -> set[str]:
+    """The ids of the requests that were answered, early or by the query. The mark of a start has no value."""
     records = read(world.servers, layout.responses_topic)
-    return sum(len(unpack(record.value)) for record in records if record.value)
+    values = [value for record in records if record.value for value in unpack(record.value)]
+    return {json.loads(value)["request"] for value in values}
 
 
 RETENTION = (RetentionAteRequests(),)
