@@ -11,7 +11,7 @@ import pytest
 from cli.demo.children import ChildFailed, Children, family
 from tests.e2e.harness import running, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PATIENCE_S = 60.0

@@ -16,7 +16,7 @@ from tests.fuzz.judge import Judge
 from tests.harness.examples import scaled
 from tests.harness.kafkas_reader import KafkasReader, kafkas_reader
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 SEED, FRAMES, FRAMES_FOR_A_BUG = 1, 30_000, 10_000
 Plant = Callable[[pytest.MonkeyPatch], None]

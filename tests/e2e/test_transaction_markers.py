@@ -24,7 +24,7 @@ from tests.harness.transactions import (
 )
 from tests.harness.witness import DATA_PARTITIONS, EPOCHS_LATER, Witness
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 47, 90
 PROTOCOLS = pytest.mark.parametrize("protocol", [TV1, TV2])
