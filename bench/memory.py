@@ -9,7 +9,7 @@ from statistics import median
 from cli.demo.children import family
 from embedded.java import find_java
 
-DRIVER, JVM, WORKERS = "driver", "Spark's JVM", "Python workers"
+DRIVER, JVM, WORKERS, REPLICA = "driver", "Spark's JVM", "Python workers", "replica"
 JCMD_TIMEOUT_S = 60.0
 MIB = 1024 * 1024
 
@@ -29,12 +29,17 @@ def memory_bytes(pids: Sequence[int]) -> int:
 
 def parts_of(coordinator: int) -> dict[str, list[int]]:
     """The processes of a coordinator by their part. In `local` mode the executor is in Spark's JVM."""
-    parts: dict[str, list[int]] = {DRIVER: [coordinator], JVM: [], WORKERS: []}
+    parts: dict[str, list[int]] = {DRIVER: [coordinator], JVM: [], WORKERS: [], REPLICA: []}
     for pid in family(coordinator)[1:]:
         with suppress(OSError):
-            program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-            parts[JVM if program.endswith(b"java") else WORKERS].append(pid)
+            parts[_part_of(Path(f"/proc/{pid}/cmdline").read_bytes())].append(pid)
     return parts
+
+
+def _part_of(command_line: bytes) -> str:
+    if command_line.partition(b"\0")[0].endswith(b"java"):
+        return JVM
+    return REPLICA if b"\0streaming.replica\0" in command_line else WORKERS
 
 
 def heap_after_collection_bytes(jvm: int) -> int | None:

@@ -7,14 +7,14 @@ from zipfile import ZipFile
 import pytest
 
 from bench.load.outcome import Outcome
-from bench.memory import DRIVER, JVM, MIB, WORKERS, growth, memory_bytes, parts_of
+from bench.memory import DRIVER, JVM, MIB, REPLICA, WORKERS, growth, memory_bytes, parts_of
 from bench.report import Figure
 from bench.rows import checkpoint, endurance
 from bench.rows.checkpoint import Sizes, growth_of_most, sizes_in
 from bench.rows.endurance import HEAP, THE_GATEWAY, Endured, Slice
 from bench.rows.restarts import snapshot_bytes
 
-PARTS = (DRIVER, JVM, WORKERS, THE_GATEWAY)
+PARTS = (DRIVER, JVM, WORKERS, REPLICA, THE_GATEWAY)
 SLICES = 20
 
 
