@@ -21,3 +21,7 @@ class Drained(ClientGone):
 
 class SlowReader(ConnectionError):
     """The client does not read its responses."""
+
+
+class SlowSender(ConnectionError):
+    """The client does not send the end of its request."""

@@ -20,6 +20,7 @@ from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.parked import Parked
+from gateway.net.received import Received
 from gateway.net.room import Room
 from gateway.net.stream import ClientGone, ClientStream
 from gateway.net.unread import Unread
@@ -103,6 +104,7 @@ class Gateway:
         self._parked = Parked(limits.parked_bytes)
         self._kept_versions = KeptVersions(cluster)
         self._unread = Unread(limits.unread_bytes)
+        self._received = Received(limits.unanswered_bytes, limits.write_timeout_s)
         self._forwarding = asyncio.Semaphore(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
@@ -167,6 +169,7 @@ class Gateway:
         items = sum(connection.items for connection in connections)
         held: Values = {
             ("room",): [float(self._room.waiting)],
+            ("memory",): [float(self._received.held)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
         return {
@@ -174,6 +177,7 @@ class Gateway:
             "connections": {(): [len(connections)]},
             "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
+            "unanswered_bytes": {(): [self._received.bytes]},
             "unread_bytes": {(): [self._unread.bytes]},
             "parked_bytes": {(): [self._parked.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
@@ -245,6 +249,7 @@ class Gateway:
                     may_begin,
                     self._counts,
                     self._unread,
+                    self._received,
                     authenticated=authenticated,
                 ),
                 str(found[0][4][0]),

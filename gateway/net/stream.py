@@ -2,7 +2,6 @@
 written in the order of the requests, whatever the order in which they are ready."""
 
 import asyncio
-import ssl
 import time
 from asyncio import BaseTransport, Future, TimerHandle, Transport
 from collections import deque
@@ -10,9 +9,11 @@ from collections.abc import Callable
 from typing import cast
 
 from gateway.metrics.counts import Counts
+from gateway.net.endpoint import Endpoint
 from gateway.net.ends import ClientGone as ClientGone
 from gateway.net.ends import Drained, Idle, SlowReader
 from gateway.net.place import Place as Place
+from gateway.net.received import SMALL_BYTES, Received
 from gateway.net.unread import Unread
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
@@ -23,7 +24,7 @@ _SMALL_BYTES = 4096
 _LINGER_S = 1.0
 
 
-class ClientStream(asyncio.Protocol):
+class ClientStream(Endpoint, asyncio.Protocol):
     """One client's bytes, both ways. `made` is called with the stream when the client is connected.
 
     `start_at_once` gets each request when it may be taken up, and the place of its response. If it returns
@@ -36,10 +37,10 @@ class ClientStream(asyncio.Protocol):
     # With more than 30 attributes and no slots, CPython 3.11 gives each object a dictionary of its own.
     __slots__ = (
         "_authentication_timer", "_being_sent", "_buffer", "_bytes", "_counts", "_heard_at_s",
-        "_idle_timer", "_in_flight_max", "_is_authenticated", "_is_finishing",
-        "_is_flush_due", "_is_paused", "_is_reading", "_is_starting", "_is_taking", "_limits",
-        "_linger_timer", "_loop", "_made", "_mute_timer", "_places", "_requests", "_taken",
-        "_taken_bytes", "_transport", "_unread", "_unsent", "_wanted", "_write_timer", "ended", "is_muted",
+        "_idle_timer", "_in_flight_max", "_is_authenticated", "_is_counted", "_is_finishing",
+        "_is_flush_due", "_is_held", "_is_paused", "_is_reading", "_is_starting", "_is_taking", "_limits",
+        "_linger_timer", "_loop", "_made", "_mute_timer", "_places", "_received", "_requests",
+        "_taken", "_taken_bytes", "_unread", "_unsent", "_wanted", "_write_timer", "ended", "is_muted",
         "start_at_once",
     )  # fmt: skip
 
@@ -49,11 +50,14 @@ class ClientStream(asyncio.Protocol):
         made: Callable[["ClientStream"], None],
         counts: Counts,
         unread: Unread,
+        received: Received,
         *,
         authenticated: bool = True,
     ) -> None:
         self._limits = limits
         self._unread = unread
+        self._received = received
+        self._is_counted = self._is_held = False
         self._counts = counts
         self._made = made
         self._is_authenticated = authenticated
@@ -123,27 +127,9 @@ class ClientStream(asyncio.Protocol):
         return len(self._places)
 
     @property
-    def peer(self) -> str:
-        """The client's IP address."""
-        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
-
-    @property
-    def peer_certificate(self) -> bytes | None:
-        """The client's certificate in DER, None if it shows none."""
-        tls = self._transport.get_extra_info("ssl_object")
-        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
-        return certificate
-
-    @property
-    def own_host(self) -> str:
-        """The gateway's IP address of this connection."""
-        return str(self._transport.get_extra_info("sockname")[0])
-
-    @property
-    def ssl_object(self) -> ssl.SSLObject | None:
-        """The TLS side of this connection, None for plain text."""
-        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
-        return found
+    def lacks_a_part(self) -> bool:
+        """Whether a part of the last frame is missing."""
+        return self._buffer.partial
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -163,6 +149,7 @@ class ClientStream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. It is also called after the client's end of file."""
         self._unread.forget(self.end)
+        self._received.forget(self)
         self._idle_timer.cancel()
         self._end_authentication_timer()
         self._end_write_timer()
@@ -245,6 +232,11 @@ class ClientStream(asyncio.Protocol):
         """Read nothing of the client, or go on."""
         self._is_paused = paused
         self._go_on()
+
+    def hold(self, *, held: bool) -> None:
+        """The same, for `Received`."""
+        self._is_held = held
+        self._read_or_not()
 
     def mute(self) -> None:
         """Take up no more requests until `unmute_after`."""
@@ -347,16 +339,23 @@ class ClientStream(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Start requests, or wake the waiting task. Pause reading while too much is under way."""
+        bytes_here = self._bytes + self._buffer.partial_bytes
+        if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
+            self._is_counted = self._received.count(self, bytes_here)
         if self._is_taking:
             self._start_all()
         is_needed = not self._is_taking or self._taken is not None
         if is_needed and self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
+        self._read_or_not()
+        if self._is_finishing and not self._places and self._linger_timer is None:
+            self._say_end()
+
+    def _read_or_not(self) -> None:
         is_reading = (
             len(self._requests) + len(self._places) < self._in_flight_max
             and self._bytes < self._limits.in_flight_bytes_per_connection
-            and not self._is_paused
-            and not self.is_muted
+            and not (self._is_paused or self._is_held or self.is_muted)
         ) or self._is_finishing  # to see the client's end; what it sends is dropped
         if is_reading is not self._is_reading and not self._transport.is_closing():
             self._is_reading = is_reading
@@ -364,8 +363,6 @@ class ClientStream(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-        if self._is_finishing and not self._places and self._linger_timer is None:
-            self._say_end()
 
     def _say_end(self) -> None:
         """Tell the client that no more responses come, and give it time to read them. If the gateway closed

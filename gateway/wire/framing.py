@@ -44,6 +44,11 @@ class FrameBuffer:
         """Whether a frame has begun and is incomplete."""
         return bool(self._chunks)
 
+    @property
+    def partial_bytes(self) -> int:
+        """The bytes of the frame that has begun."""
+        return self._bytes if self._chunks else 0
+
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes and return the frames they complete, without their sizes.
 

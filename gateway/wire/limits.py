@@ -49,6 +49,7 @@ class Limits:
     groups_per_request: int = 10_000  # Kafka has no bound
     groups_answer_bytes: int = 32 * MIB  # of the answer to such a request
     forwarded: int = 20_000
+    unanswered_bytes: int = 512 * MIB  # of requests, whole or in part, of all clients together
     unread_bytes: int = 512 * MIB  # of responses, of all clients together
     write_timeout_s: float = 30.0  # a client that reads nothing for this long is disconnected
     idle_timeout_s: float = 600.0  # connections.max.idle.ms

@@ -1,0 +1,135 @@
+"""A bound on what all clients have sent and is not answered. The greatest clients are held first."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.net.received import SMALL_BYTES, Received
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import HEARTBEAT
+from tests.unit.gateway.test_pipelining import beat, hold
+from tests.unit.gateway.test_server import passed_on, until
+
+KIB = 1024
+UNKNOWN_MEMBER_ID = 25
+PATIENCE_S = 0.5
+
+
+@dataclass(eq=False)
+class Client:
+    """One that sends while it is not held."""
+
+    received: Received
+    sent: int = 0
+    is_held: bool = False
+    lacks_a_part: bool = True
+    ends: list[Exception] = field(default_factory=list)
+
+    def hold(self, *, held: bool) -> None:
+        self.is_held = held
+
+    def end(self, why: Exception) -> None:
+        self.ends.append(why)
+        self.received.forget(self)
+
+    def send(self, number: int) -> None:
+        if not self.is_held:
+            self.sent += number
+            self.received.count(self, self.sent)
+
+    def is_answered(self) -> None:
+        self.sent = 0
+        self.received.count(self, 0)
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 300)), max_size=80)
+
+
+@given(STEPS, st.integers(1, 1_000))
+def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
+    steps: list[tuple[int, int]], bound_kib: int
+) -> None:
+    """A step is a client that sends so many KiB, or whose requests are answered (0)."""
+
+    async def play() -> None:
+        bound = bound_kib * KIB
+        received = Received(bound, 60.0)
+        clients = [Client(received) for _ in range(6)]
+        for number, kib in steps:
+            client = clients[number]
+            before = received.bytes
+            if kib:
+                client.send(kib * KIB)
+            else:
+                client.is_answered()
+            counted = [one for one in clients if one.sent > SMALL_BYTES]
+            assert received.bytes == sum(one.sent for one in counted)
+            assert received.held == sum(one.is_held for one in clients)
+            if received.bytes <= bound:
+                assert not received.held
+            elif before <= bound:
+                most = max(counted, key=lambda one: one.sent)
+                assert most.is_held, "the greatest is held"
+            # A client may exceed the bound by what it sends at once, and all together by a step of 1 MiB.
+            assert received.bytes <= 1.25 * bound + KIB * KIB + len(clients) * 300 * KIB
+        for client in clients:
+            client.is_answered()
+        assert (received.bytes, received.held) == (0, 0)
+
+    asyncio.run(play())
+
+
+async def begun(world: World, size: int) -> RawClient:
+    """A client that has sent all of a frame but its last byte."""
+    client = await world.client()
+    await client.send_bytes(passed_on(1, bytes(size))[:-1])
+    return client
+
+
+def counted(world: World) -> float:
+    (number,) = world.gateway.numbers()["unanswered_bytes"][()]
+    return number
+
+
+def held(world: World) -> float:
+    (number,) = world.gateway.numbers()["held_clients"]["memory",]
+    return number
+
+
+@played(unanswered_bytes=1024 * KIB)
+async def test_who_sends_much_is_held_and_others_are_served(world: World) -> None:
+    others = [await world.client() for _ in range(3)]
+    for _ in range(3):
+        await begun(world, 400 * KIB)
+    await until(lambda: held(world) > 0)
+    for other in others:
+        assert (await other.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
+
+
+@played(unanswered_bytes=1024 * KIB)
+async def test_a_held_client_goes_on_when_others_are_answered(world: World) -> None:
+    """Requests that the coordinator holds fill the room. When they are answered, the last frame can come."""
+    answered = hold(world, "held")
+    busy = await world.client()
+    for _ in range(3):
+        await busy.send(HEARTBEAT, 3, **{**beat("held"), "member_id": "m" * 30_000})
+    client = await begun(world, 1000 * KIB)
+    await until(lambda: held(world) > 0)
+    answered.set()
+    for _ in range(3):
+        await busy.receive()
+    await client.send_bytes(b"!")
+    await until(lambda: counted(world) == held(world) == 0)
+
+
+@played(unanswered_bytes=256 * KIB, write_timeout_s=PATIENCE_S)
+async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: World) -> None:
+    complete = await world.client()
+    assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
+    stuck = [await begun(world, 200 * KIB) for _ in range(2)]
+    for client in stuck:
+        assert await client.is_closed()
+    await until(lambda: counted(world) == held(world) == 0)
+    assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
