@@ -1,0 +1,239 @@
+"""Clients that cost a server as much as they can, without a right to anything.
+
+Each kind of attack has connections that repeat something until the end. What became of each try is counted.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from struct import pack
+from types import MappingProxyType
+
+from bench.load import frames
+from bench.load.frames import SIZE
+from bench.load.requests import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC
+from records.address import Address
+
+ANSWERED, CLOSED, WAITS = "answered", "closed", "waits"
+"""What becomes of a try: an answer, an end of the connection, or neither in PATIENCE_S."""
+PATIENCE_S = 3.0
+BIG_TOPIC = "bench-hostile"
+"""A topic with BIG_MIB of records, in partition 0."""
+BIG_MIB = 64
+MIB = 1024 * 1024
+
+Attack = Callable[[Address, Callable[[], bool], Counter[str]], Awaitable[None]]
+"""Attacks an address while the function returns true, on one connection at a time, and counts its tries."""
+
+_API_VERSIONS, _FETCH, _COMMIT, _LEAVE, _DESCRIBE, _CONSUMER_HEARTBEAT = 18, 1, 8, 13, 15, 68
+_PIECE = bytes(256 * 1024)
+_numbers = count()
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def _text(text: bytes) -> bytes:
+    return _varint(len(text) + 1) + text
+
+
+def _array(*items: bytes) -> bytes:
+    return _varint(len(items) + 1) + b"".join(items)
+
+
+def _frame(api_key: int, version: int, body: bytes) -> bytes:
+    """A request of a flexible version, from a client id of its own."""
+    client_id = b"hostile-%d" % next(_numbers)
+    message = pack(">hhih", api_key, version, 1, len(client_id)) + client_id + b"\0" + body
+    return SIZE.pack(len(message)) + message
+
+
+def _overflowing_tag() -> bytes:
+    """A Fetch with a tag of 2^32."""
+    partition = pack(">iiqiqi", 0, -1, 0, -1, -1, MIB) + b"\1\x80\x80\x80\x80\x10\x10" + bytes(16)
+    topics = _array(bytes(16) + _array(partition) + b"\0")
+    return _frame(_FETCH, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
+
+
+def _commit(*topics: bytes) -> bytes:
+    partitions = _array(pack(">iqi", 0, 1, -1) + _text(b"") + b"\0")
+    listed = _array(*(_text(topic) + partitions + b"\0" for topic in topics))
+    return _frame(_COMMIT, 8, _text(b"hostile") + pack(">i", -1) + _text(b"") + b"\0" + listed + b"\0")
+
+
+def _many_tags() -> bytes:
+    """A LeaveGroup of 2 MiB whose members have a tag each."""
+    member = _text(b"m") + b"\0" + b"\0" + b"\1\x64\0"
+    members = [member] * ((2 * MIB - 1_000) // len(member))
+    return _frame(_LEAVE, 5, _text(b"hostile") + _array(*members) + b"\0")
+
+
+def _describe(groups: int) -> bytes:
+    return _frame(_DESCRIBE, 5, _array(*(_text(b"h-%d" % n) for n in range(groups))) + b"\0\0")
+
+
+def _join(metadata_bytes: int) -> bytes:
+    """A member of a group of its own."""
+    fields = {
+        "group_id": f"hostile-{time.time_ns()}",
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": bytes(metadata_bytes)}],
+    }
+    return frames.encode(frames.OLD_JOIN, 1, fields)
+
+
+def _pattern() -> bytes:
+    """A new member that subscribes to a pattern which is costly to match."""
+    pattern = b"(" + b"|".join(b"(a?){20}(b?){20}%d" % n for n in range(50)) + b")+x"
+    body = _text(b"hostile-%d" % time.time_ns()) + _text(b"m-%d" % time.time_ns()) + pack(">i", 0)
+    body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + _text(pattern) + b"\0" + _array() + b"\0"
+    return _frame(_CONSUMER_HEARTBEAT, 1, body)
+
+
+def _versions() -> bytes:
+    message = pack(">hhih", _API_VERSIONS, 0, 1, 7) + b"hostile"
+    return SIZE.pack(len(message)) + message
+
+
+def _fetch() -> bytes:
+    """A Fetch of all of BIG_TOPIC, by its name."""
+    topic = pack(">h", len(BIG_TOPIC)) + BIG_TOPIC.encode()
+    partitions = pack(">i", 1) + pack(">iqi", 0, 0, BIG_MIB * MIB)
+    body = pack(">iiiib", -1, 500, 1, BIG_MIB * MIB, 0) + pack(">i", 1) + topic + partitions
+    message = pack(">hhih", _FETCH, 4, 1, 7) + b"hostile" + body
+    return SIZE.pack(len(message)) + message
+
+
+async def _asks(
+    make: Callable[[], bytes], address: Address, goes_on: Callable[[], bool], tries: Counter[str]
+) -> None:
+    """Send a frame and wait for the answer, again and again. A connection is used until it is closed."""
+    while goes_on():
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            while goes_on():
+                writer.write(make())
+                await writer.drain()
+                async with asyncio.timeout(PATIENCE_S):
+                    (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
+                    await reader.readexactly(size)
+                tries[ANSWERED] += 1
+        except (OSError, asyncio.IncompleteReadError):
+            tries[CLOSED] += 1
+        except TimeoutError:
+            tries[WAITS] += 1
+        finally:
+            writer.transport.abort()
+
+
+async def _comes_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
+    """A connection for each question about versions."""
+    while goes_on():
+        try:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(_versions())
+            async with asyncio.timeout(PATIENCE_S):
+                await reader.readexactly(SIZE.size)
+            tries[ANSWERED] += 1
+            writer.transport.abort()
+        except (OSError, asyncio.IncompleteReadError):
+            tries[CLOSED] += 1
+
+
+async def _joins_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
+    """A JoinGroup of 1 MiB in a group of its own, whose client is gone before the answer."""
+    while goes_on():
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(_join(MIB))
+            await writer.drain()
+            tries[WAITS] += 1
+            writer.transport.abort()
+
+
+async def _reads_nothing(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
+    """Ask for much, and read none of it."""
+    while goes_on():
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+            for _ in range(8):
+                writer.write(_fetch())
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await writer.drain()
+            while goes_on() and not writer.is_closing():
+                await asyncio.sleep(0.1)
+            tries[CLOSED if writer.is_closing() else WAITS] += 1
+            writer.transport.abort()
+
+
+async def _has_no_end(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
+    """Send a frame of 99 MiB without its last bytes, as fast as the server reads it."""
+    while goes_on():
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            writer.write(SIZE.pack(99 * MIB))
+            for _ in range(98 * MIB // len(_PIECE)):
+                writer.write(_PIECE)
+                async with asyncio.timeout(PATIENCE_S):
+                    await writer.drain()
+        except OSError:
+            tries[CLOSED] += 1
+        except TimeoutError:  # the server reads no more
+            tries[WAITS] += 1
+        while goes_on() and not (reader.at_eof() or writer.is_closing()):
+            await asyncio.sleep(0.1)
+        writer.transport.abort()
+
+
+_NAMES = tuple(b"%0249d" % n for n in range(1_000))
+ATTACKS: Mapping[str, tuple[int, Attack]] = MappingProxyType(
+    {
+        "tags beyond 32 bits": (4, partial(_asks, _overflowing_tag)),
+        "names of 40,000 characters": (4, partial(_asks, partial(_commit, b"n" * 40_000))),
+        "frames of 2 MiB with a tag in each entry": (2, partial(_asks, _many_tags)),
+        "200,000 groups in a request": (2, partial(_asks, partial(_describe, 200_000))),
+        "10,000 groups in a request": (2, partial(_asks, partial(_describe, 10_000))),
+        "groups by the thousand": (4, partial(_asks, partial(_join, 100))),
+        "joins of 1 MiB whose clients are gone": (4, _joins_and_goes),
+        "commits to 1,000 names of the greatest size": (2, partial(_asks, partial(_commit, *_NAMES))),
+        "patterns that are costly": (4, partial(_asks, _pattern)),
+        "connections that come and go": (4, _comes_and_goes),
+        "another client id in each request": (4, partial(_asks, partial(_commit, TOPIC.encode()))),
+        "responses that nobody reads": (20, _reads_nothing),
+        "frames without an end": (40, _has_no_end),
+    }
+)
+"""By name: how many connections, and what each does."""
+
+
+def attack(names: list[str], address: Address, seconds: float) -> dict[str, Counter[str]]:
+    """Attack in all these ways at once. Returns what became of the tries."""
+    return asyncio.run(_attack(names, address, seconds))
+
+
+async def _attack(names: list[str], address: Address, seconds: float) -> dict[str, Counter[str]]:
+    end_s = time.monotonic() + seconds
+    tries: dict[str, Counter[str]] = {name: Counter() for name in names}
+    tasks = []
+    for name in names:
+        connections, one = ATTACKS[name]
+        tasks += [
+            asyncio.ensure_future(one(address, lambda: time.monotonic() < end_s, tries[name]))
+            for _ in range(connections)
+        ]
+    _, late = await asyncio.wait(tasks, timeout=seconds + 2 * PATIENCE_S)
+    for task in late:
+        task.cancel()
+    return tries
