@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from clients.coordinator_client import Header
 from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.pattern_looks import PatternLooks
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
@@ -103,6 +104,7 @@ class RequestContext(Struct, frozen=True):
     node_id: int | None
     session: Session
     fetches: FetchSessions
+    looks: PatternLooks
     fan_out: FanOut
 
     @property

@@ -21,6 +21,7 @@ from gateway.apis import find_coordinator, screening
 from gateway.apis.api_versions import API_VERSIONS, has_valid_software, unsupported
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.screened import Screened
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
@@ -56,6 +57,7 @@ class Connection:
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
         self._fetches = FetchSessions()
+        self._looks = PatternLooks()
         self._passed_sasl = PassedSasl()
         self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
@@ -392,6 +394,7 @@ class Connection:
             node_id=self._listener.node_id,
             session=self._session,
             fetches=self._fetches,
+            looks=self._looks,
             fan_out=self._responses.fan_out,
         )
 
