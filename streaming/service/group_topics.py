@@ -259,16 +259,31 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
-        names = self._names_of(view, pattern, cluster, listed)
         looked_at = view.checked_regexes.get(pattern)
         if looked_at is None:
-            return _Result(names)
-        known = set(view.resolved_regexes.get(pattern, ()))
-        names = [name for name in names if name in known]
-        matched, seen = self._matches.of(pattern), self._matches.digest_of(pattern)
-        is_doubtful = matched is None or not set(matched.topics).issuperset(names)
+            return _Result(self._names_of(view, pattern, cluster, listed))
+        known = view.resolved_regexes.get(pattern, [])
+        names = [name for name in known if self._may_exist(view, name, cluster.images)]
+        seen = self._matches.digest_of(pattern)
         # A group without a digest wants a look anyway.
-        return _Result(names, looked_at if seen is None or is_doubtful or not looked_at else seen)
+        if seen is None or not looked_at or self._are_doubtful(names, pattern):
+            seen = looked_at
+        return _Result(names, seen)
+
+    def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
+        """Whether the group may keep a topic that a gateway looked at. The coordinator may have fewer rights
+        than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
+        """
+        if images.get(name) is not None:
+            return True
+        is_gone = name in images and self._is_gone_for_two_looks(name)
+        return view.topics.get(name) is not None and not is_gone
+
+    def _are_doubtful(self, names: list[str], pattern: str) -> bool:
+        """Whether one of these topics is absent from this look alone, or has an error."""
+        matched = self._matches.of(pattern)
+        absent = set(names).difference(() if matched is None else matched.topics)
+        return any(self._listed is None or name in self._listed for name in absent)
 
     def _names_of(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]

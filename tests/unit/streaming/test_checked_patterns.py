@@ -57,6 +57,29 @@ def test_a_deleted_topic_goes_when_two_looks_in_a_row_do_not_show_it() -> None:
     assert gone == [told("g", t=None), resolved(watch, digest(["hidden"]))]
 
 
+def test_a_topic_that_a_broker_cannot_show_for_a_moment_changes_nothing() -> None:
+    watch = watching()
+    watch.see(t=OLD, hidden=HIDDEN)
+    assert [watch.see("t", hidden=HIDDEN), watch.see(t=OLD, hidden=HIDDEN)] == [[], []]
+
+
+def test_a_topic_that_the_coordinator_may_not_describe_is_kept() -> None:
+    """The brokers list it to the gateway only, and tell the coordinator nothing about it by its name. The
+    digests differ then, so that the group is told in growing pauses.
+    """
+    watch = watching()
+    records = [m for _ in range(1_000) for m in watch.see(hidden=HIDDEN)]
+    assert [m.patterns[".*"].topics for m in records if isinstance(m, RegexResolved)] == [{"t": OLD}] * 8
+    assert len(records) == 8
+
+
+def test_a_topic_that_was_gone_before_a_start_is_left_out() -> None:
+    watch = Watch()
+    watch.publish("g", {"t": None}, resolved={".*": ["t"]}, checked={".*": SEEN})
+    (message,) = watch.see(hidden=HIDDEN, t=None)
+    assert message == resolved(watch, digest(["hidden"]))
+
+
 def test_a_group_that_waits_for_a_look_waits_for_nothing_of_the_watcher() -> None:
     watch = Watch()
     watch.publish("g", checked={".*": ""})
