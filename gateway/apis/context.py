@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -42,7 +42,7 @@ class Services:
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
-    gateway offers nothing of KIP-848.
+    gateway offers nothing of KIP-848. `deciding` is held while the rights to a pattern's topics are decided.
     """
 
     backend: SendingBackend
@@ -55,6 +55,7 @@ class Services:
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
     consumer_protocol: bool = True
+    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Deferred(Struct, frozen=True):

@@ -102,21 +102,25 @@ async def _described(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
     """The topics among these that the client may DESCRIBE, by one state of the ACLs. None if they changed
-    meanwhile, or if there was no time for all topics.
+    meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the turns of
+    others do not wait for those of many patterns.
     """
-    version, most_s = authorizer.version, context.services.cluster.limits.topics_look_up_s
-    began_s = turn_s = monotonic()
-    described: list[str] = []
-    for name in topics:
-        if may_describe_topic(context, name):
-            described.append(name)
-        if monotonic() - turn_s < _DECIDING_S:
-            continue
-        await asyncio.sleep(0)
-        turn_s = monotonic()
-        if authorizer.version != version or turn_s - began_s > most_s:
-            log.warning("a pattern is not resolved now", error="the ACLs changed, or there was no time")
-            return None
+    timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
+    try:
+        async with asyncio.timeout(timeout_s), context.services.deciding:
+            version, turn_s = authorizer.version, monotonic()
+            for name in topics:
+                if may_describe_topic(context, name):
+                    described.append(name)
+                if monotonic() - turn_s >= _DECIDING_S:
+                    await asyncio.sleep(0)
+                    turn_s = monotonic()
+    except TimeoutError:
+        log.warning("a pattern is not resolved now", error=f"its ACLs took longer than {timeout_s:g} s")
+        return None
+    if authorizer.version != version:
+        log.warning("a pattern is not resolved now", error="the ACLs have changed meanwhile")
+        return None
     return described
 
 
