@@ -54,18 +54,22 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         regex = await resolution_of(context, request.subscribed_topic_regex)
     pattern = context.looks.take(request.group_id, request.member_id)
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
-        looked = await _look(context, pattern)
+        looked = await _look(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
         return _TOO_MUCH
     return _send(context, request, _Facts(topics, regex, looked))
 
 
-async def _look(context: RequestContext, pattern: str) -> dict[str, RegexResolution] | UnsetType:
-    """What the pattern matches now, by the pattern. A heartbeat without it is asked for it again."""
+async def _look(
+    context: RequestContext, pattern: str, topics: TopicImages | None
+) -> dict[str, RegexResolution] | UnsetType:
+    """What the pattern matches now, by the pattern, where the request can carry it beside `topics`. A
+    heartbeat without it is asked for it again.
+    """
     found = await resolution_of(context, pattern, is_look=True)
     if found is None:
         return UNSET
-    if is_too_much(found.topics):
+    if is_too_much(topics, found.topics):
         log.warning("a pattern matches more topics than a request can carry", topics=len(found.topics))
         return UNSET
     return {pattern: found}

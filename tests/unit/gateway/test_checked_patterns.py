@@ -149,6 +149,17 @@ async def test_a_look_is_brought_by_the_member_that_was_asked(world: World) -> N
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
+async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: World) -> None:
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    await asked_to_look(world, client, epoch, *(f"orders-{number:0200}" for number in range(4_000)))
+    answer = await beat(client, epoch)
+    assert last_asked(world).looked is UNSET
+    assert (answer.member_epoch, assigned(answer)) == (epoch, None)
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
 async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(world: World) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
