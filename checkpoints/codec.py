@@ -12,8 +12,8 @@ less. A group of an earlier version is migrated version by version (`checkpoints
 
 Rows of versions 1 to 3 had one group each, under the group's id, and no entries. From version 4 on
 rows have the same map. Groups may have offsets in transactions from version 5 on. From version 6 on they may
-speak the consumer protocol, and an entry may be the settings of a group that does not exist. `read_row` reads
-them all.
+speak the consumer protocol, and an entry may be the settings of a group that does not exist. From version 7
+on consumer groups know the patterns whose topics are filtered. `read_row` reads them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +23,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from checkpoints.migrations import (
+    ConsumerGroupV5,
     GroupV1,
     GroupV2,
     GroupV3,
@@ -31,13 +32,16 @@ from checkpoints.migrations import (
     v2_to_v3,
     v3_to_v4,
     v4_to_v5,
+    v5_to_v6,
 )
 from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.rocketmq.group import Group as RocketMqGroup
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 STATE_SCHEMA = "version int, payload binary"
-GROUP_VERSION = 5
+GROUP_VERSION = 6
 """The version of a group's own encoding. Up to version 3 it was the version of the row."""
 
 # The next deadline of a group whose row had none. It is in the past, so the first call finds the real one.
@@ -69,7 +73,10 @@ _v1 = msgspec.msgpack.Decoder(GroupV1 | RocketMqGroup)
 _v2 = msgspec.msgpack.Decoder(GroupV2 | RocketMqGroup)
 _v3 = msgspec.msgpack.Decoder(GroupV3 | RocketMqGroup)
 _v4 = msgspec.msgpack.Decoder(GroupV4 | RocketMqGroup)
-_v5: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
+_v5: msgspec.msgpack.Decoder[ClassicGroup | ConsumerGroupV5 | ConfigsOnly | RocketMqGroup] = (
+    msgspec.msgpack.Decoder(ClassicGroup | ConsumerGroupV5 | ConfigsOnly | RocketMqGroup)
+)
+_v6: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
 def _read_v1(encoded: bytes) -> AnyGroup:
@@ -94,12 +101,21 @@ def _read_v4(encoded: bytes) -> AnyGroup:
 
 def _read_v5(encoded: bytes) -> AnyGroup:
     group = _v5.decode(encoded)
-    # Fields of the current group have defaults, so msgspec would accept a group whose last fields are
-    # missing.
+    _check_length(encoded, group)
+    return v5_to_v6(group) if isinstance(group, ConsumerGroupV5) else group
+
+
+def _read_v6(encoded: bytes) -> AnyGroup:
+    group = _v6.decode(encoded)
+    _check_length(encoded, group)
+    return group
+
+
+def _check_length(encoded: bytes, group: Struct) -> None:
+    """Fields of the group have defaults, so msgspec would accept a group whose last fields are missing."""
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
     if _array_length(encoded) != fields:
         raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {fields}")
-    return group
 
 
 def _array_length(encoded: bytes) -> int:
@@ -114,6 +130,7 @@ _READERS: Mapping[int, Callable[[bytes], AnyGroup]] = {
     3: _read_v3,
     4: _read_v4,
     5: _read_v5,
+    6: _read_v6,
 }
 
 

@@ -5,14 +5,16 @@ unchanged is not repeated here. Before such a struct is changed, its old form mu
 
 Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids. Version 4
 added offsets in transactions, and the position in the log of each offset. Version 5 added groups of the
-consumer protocol and settings of a group; what both protocols have comes first in it.
+consumer protocol and settings of a group; what both protocols have comes first in it. Version 6 added the
+patterns of a consumer group whose topics are filtered.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
-from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions, ResolvedRegex
+from state.kafka.group import NO_POSITION, Ended, Group, Offset, PendingOffsets, Topic
 
 
 class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -82,6 +84,22 @@ class GroupV4(GroupV3, tag="Kafka"):
     ended: dict[int, Ended]
 
 
+class ConsumerGroupV5(Group, tag="KafkaConsumer"):
+    """A consumer group in version 5. The reader refuses one without a field."""
+
+    group_epoch: int = 1
+    assignment_epoch: int = 1
+    assignment_timestamp_ms: int = 0
+    metadata_hash: bytes = b""
+    metadata_stale: bool = True
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)
+    target_assignor: str = ""
+    topics: dict[str, Topic | None] = field(default_factory=dict)
+    resolved_regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
+
+
 def v1_to_v2(group: GroupV1) -> GroupV2:
     """Version 1 has no partition counts."""
     return GroupV2(**asdict(group), partitions_per_topic={}, reported_partition_counts={})
@@ -113,3 +131,8 @@ def v3_to_v4(group: GroupV3) -> GroupV4:
 def v4_to_v5(group: GroupV4) -> ClassicGroup:
     """Version 4 has groups of the classic protocol alone, and no settings of a group."""
     return ClassicGroup(**asdict(group))
+
+
+def v5_to_v6(group: ConsumerGroupV5) -> ConsumerGroup:
+    """Version 5 filters no pattern's topics."""
+    return ConsumerGroup(**{name: getattr(group, name) for name in group.__struct_fields__})

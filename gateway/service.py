@@ -226,7 +226,7 @@ async def _serve(
         advertised_host=options.advertised_host,
         security=options.security,
         shares_ports=options.shares_ports,
-        internal_topics=InternalTopics(() if options.expose_internal_topics else options.layout.topics),
+        internal_topics=InternalTopics(options.layout.topics, exposed=options.expose_internal_topics),
         authorizer=None if acls is None else acls.authorizer,
         templates=options.templates,
         quotas=quotas,

@@ -7,6 +7,7 @@ TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,8 @@ KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state",
 _PATTERN_MAX_BYTES = 512 * 1024
 _COMPILED_PATTERNS = 128
 MATCHING_MAX_S = 2.0
+
+_DIGEST_BYTES = 16
 
 
 class MatchingTooSlow(re2.error):  # type: ignore[misc]
@@ -55,6 +58,13 @@ def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()
         if monotonic() > until_s:
             raise MatchingTooSlow(f"it takes longer than {MATCHING_MAX_S:g} s to match the topics")
     return sorted(matched)
+
+
+def digest(topics: Iterable[str]) -> str:
+    """Return the digest of the sorted names of the topics that a pattern matches. By it a group learns that
+    there are others, also of those that it may not know.
+    """
+    return blake2b("\n".join(topics).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 @lru_cache(_COMPILED_PATTERNS)

@@ -5,7 +5,7 @@ time.
 from collections.abc import Callable
 from typing import TypeVar
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from records.codec import encode
 from state.dispatch import AnyGroup
@@ -137,6 +137,7 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             resolved_regexes={},
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
+            checked_regexes=UNSET,
         )
     return structs.replace(view, subscribed_topics=None, consumer=consumer)
 

@@ -1,10 +1,15 @@
 """ConsumerGroupHeartbeat (key 68), the one request of a member on the consumer protocol (KIP-848)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import structlog
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.apis.authorized import GROUP_REFUSED, may_describe_topic, may_read_group
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -20,6 +25,19 @@ _TOO_MUCH = {
     "error_message": "The member subscribes to more topics than one request to the coordinator can describe.",
 }
 
+log = structlog.get_logger()
+
+
+class _Facts(Struct, frozen=True):
+    """What the gateway adds to a heartbeat: fields of `ConsumerGroupHeartbeat`."""
+
+    topics: TopicImages | None = None
+    regex: RegexResolution | None = None
+    looked: dict[str, RegexResolution] | UnsetType = UNSET
+
+
+_NO_FACTS = _Facts()
+
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
@@ -29,20 +47,41 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     if is_too_much(request.subscribed_topic_names):
         return _TOO_MUCH
     topics, regex = None, None
+    looked: dict[str, RegexResolution] | UnsetType = UNSET
     if request.member_epoch >= 0 and request.subscribed_topic_names is not None:
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
+    pattern = context.looks.take(request.group_id, request.member_id)
+    if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
+        looked = await _look(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
         return _TOO_MUCH
-    return _send(context, request, topics, regex)
+    return _send(context, request, _Facts(topics, regex, looked))
+
+
+async def _look(
+    context: RequestContext, pattern: str, topics: TopicImages | None
+) -> dict[str, RegexResolution] | UnsetType:
+    """What the pattern matches now, by the pattern, where the request can carry it beside `topics`. A
+    heartbeat without it is asked for it again.
+    """
+    found = await resolution_of(context, pattern, is_look=True)
+    if found is None:
+        return UNSET
+    if is_too_much(topics, found.topics):
+        log.warning("a pattern matches more topics than a request can carry", topics=len(found.topics))
+        return UNSET
+    return {pattern: found}
 
 
 def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
     """As `serve`, None if the request is about topics: most heartbeats are not."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
-    return _refused(context, request) or _send(context, request, None, None)
+    if context.looks and context.looks.is_asked(request.group_id, request.member_id):
+        return None
+    return _refused(context, request) or _send(context, request, _NO_FACTS)
 
 
 def _refused(context: RequestContext, request: Any) -> Fields | None:
@@ -56,9 +95,7 @@ def _refused(context: RequestContext, request: Any) -> Fields | None:
     return None
 
 
-def _send(
-    context: RequestContext, request: Any, topics: TopicImages | None, regex: RegexResolution | None
-) -> Deferred:
+def _send(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
     owned = request.topic_partitions
     response = context.ask(
         ConsumerGroupHeartbeat(
@@ -72,19 +109,23 @@ def _send(
             subscribed_topic_regex=request.subscribed_topic_regex,
             server_assignor=request.server_assignor,
             topic_partitions=None if owned is None else [_owned(topic) for topic in owned],
-            topics=topics,
-            regex=regex,
+            topics=facts.topics,
+            regex=facts.regex,
+            checks_topics=UNSET if context.services.authorizer is None else True,
+            looked=facts.looked,
         ),
         ConsumerGroupHeartbeatResponse,
     )
-    return Deferred(response, _fields)
+    return Deferred(response, partial(_fields, context.looks))
 
 
 def _owned(topic: Any) -> TopicIdPartitions:
     return TopicIdPartitions(topic.topic_id, topic.partitions)
 
 
-def _fields(answer: ConsumerGroupHeartbeatResponse) -> Fields:
+def _fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+    if answer.look is not UNSET and answer.member_id is not None:
+        looks.ask(answer.group_id, answer.member_id, answer.look)
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from clients.coordinator_client import Header
 from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.pattern_looks import PatternLooks
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
@@ -41,7 +42,7 @@ class Services:
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
-    gateway offers nothing of KIP-848.
+    gateway offers nothing of KIP-848. `deciding` is held while the rights to a pattern's topics are decided.
     """
 
     backend: SendingBackend
@@ -54,6 +55,7 @@ class Services:
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
     consumer_protocol: bool = True
+    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Deferred(Struct, frozen=True):
@@ -103,6 +105,7 @@ class RequestContext(Struct, frozen=True):
     node_id: int | None
     session: Session
     fetches: FetchSessions
+    looks: PatternLooks
     fan_out: FanOut
 
     @property

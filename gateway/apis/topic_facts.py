@@ -6,15 +6,19 @@ A request for which the brokers do not answer in time goes on without it.
 import asyncio
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any, TypeVar
 
 import structlog
+from msgspec import structs
 
+from gateway.apis.authorized import may_describe_topic
 from gateway.apis.context import RequestContext
-from gateway.upstream.cluster import Topic
+from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.limits import MIB
-from records.topic_patterns import resolve
+from records.topic_patterns import digest, resolve
 from state.kafka.requests import RegexResolution, TopicImage, TopicImages
 
 # A member may join because a topic has just got more partitions.
@@ -25,6 +29,9 @@ ALL_AGE_MAX_S = 10.0
 # About half of what a record of the requests topic may have, which is 10,000 topics with names of 30 letters.
 FACTS_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
+
+# Rights are looked at for so long before others of the event loop have their turn.
+_DECIDING_S = 0.005
 
 # RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
 _matching = ThreadPoolExecutor(1, "gateway-patterns")
@@ -51,26 +58,70 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
     return {name: image for name, image in images.items() if image is not None or found[name] is None}
 
 
-async def resolution_of(context: RequestContext, pattern: str) -> RegexResolution | None:
+async def resolution_of(
+    context: RequestContext, pattern: str, *, is_look: bool = False
+) -> RegexResolution | None:
     """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
-    clients see them. None: no broker answered, or the pattern had to wait too long for other patterns.
+    clients see them, and those that the client may not DESCRIBE. None: no broker answered, or the pattern had
+    to wait too long for other patterns. With `is_look` the coordinator asked for it, because the topics have
+    changed: they are read anew.
     """
-    known = await _in_time(context, context.services.cluster.all_topics(ALL_AGE_MAX_S))
+    age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
+    known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
     if known is None:
         return None
-    images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
-    internal = {name for name, topic in known.topics.items() if topic.is_internal}
-    hidden = internal | context.services.internal_topics.names
     resolving = asyncio.get_running_loop().run_in_executor(
-        _matching, resolve, pattern, images, known.at_ms, hidden
+        _matching, _resolved, pattern, known, context.services.internal_topics.own
     )
     timeout_s = context.services.cluster.limits.topics_look_up_s
     done, _ = await asyncio.wait([resolving], timeout=timeout_s)
-    if done:
-        return resolving.result()
-    resolving.cancel()
-    log.warning("a pattern is left to the topic watcher", error=f"it was not resolved within {timeout_s:g} s")
-    return None
+    if not done:
+        resolving.cancel()
+        log.warning("a pattern is not resolved now", error=f"it was not resolved within {timeout_s:g} s")
+        return None
+    resolved, seen = resolving.result()
+    if resolved.error is not None:
+        return resolved
+    if context.services.authorizer is None:
+        return structs.replace(resolved, seen=seen) if is_look else resolved
+    may = await _described(context, context.services.authorizer, resolved.topics)
+    if may is None:
+        return None
+    return structs.replace(resolved, topics={name: resolved.topics[name] for name in may}, seen=seen)
+
+
+def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
+    """What the pattern matches, and the digest of it. It runs beside the event loop."""
+    images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
+    internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
+    resolved = resolve(pattern, images, known.at_ms, internal)
+    return resolved, digest(resolved.topics)
+
+
+async def _described(
+    context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
+) -> list[str] | None:
+    """The topics among these that the client may DESCRIBE, by one state of the ACLs. None if they changed
+    meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the turns of
+    others do not wait for those of many patterns.
+    """
+    timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
+    try:
+        async with asyncio.timeout(timeout_s), context.services.deciding:
+            version, turn_s = authorizer.version, monotonic()
+            for name in topics:
+                if may_describe_topic(context, name):
+                    described.append(name)
+                if monotonic() - turn_s >= _DECIDING_S:
+                    await asyncio.sleep(0)
+                    turn_s = monotonic()
+    except TimeoutError:
+        log.warning("a pattern is not resolved now", error=f"its ACLs took longer than {timeout_s:g} s")
+        return None
+    if authorizer.version != version:
+        log.warning("a pattern is not resolved now", error="the ACLs have changed meanwhile")
+        return None
+    return described
 
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:

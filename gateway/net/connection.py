@@ -3,10 +3,8 @@
 Several requests may be under way at once. What they do to a group happens in their order, as on a Kafka
 broker, which starts a request when all earlier requests are answered:
 
-- Requests for the coordinator start in order. Starting one appends it to the requests to be sent, so two
-  requests about one group reach the log in order.
-- A request that the coordinator may park (JoinGroup, SyncGroup) starts in order, too. The requests behind it
-  wait for its response.
+- Requests for the coordinator start in order: two requests about one group reach the log in order.
+- A request that may be parked (JoinGroup, SyncGroup) starts in order. Those behind it wait for its response.
 - Requests for the broker are forwarded in order, and the broker answers in order. They wait for all earlier
   requests to the coordinator, and the other way round.
 - The requests in `apis.ALONE` wait for all earlier requests, and all later requests wait for them.
@@ -21,6 +19,7 @@ from gateway.apis import find_coordinator, screening
 from gateway.apis.api_versions import API_VERSIONS, has_valid_software, unsupported
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.screened import Screened
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
@@ -55,7 +54,7 @@ class Connection:
         self._own_host = listener.advertised_host or client.own_host
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
-        self._fetches = FetchSessions()
+        self._fetches, self._looks = FetchSessions(), PatternLooks()
         self._passed_sasl = PassedSasl()
         self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
@@ -392,6 +391,7 @@ class Connection:
             node_id=self._listener.node_id,
             session=self._session,
             fetches=self._fetches,
+            looks=self._looks,
             fan_out=self._responses.fan_out,
         )
 

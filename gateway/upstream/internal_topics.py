@@ -11,10 +11,13 @@ from gateway.upstream.connections import UpstreamLost
 
 
 class InternalTopics:
-    """The internal topics. Without `names` no topic is internal."""
+    """The coordinator's own topics `own`. `names` are those that clients see as internal: all, or none with
+    `exposed`. Patterns match none of `own` in either case, as for the topic watcher.
+    """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self.names = frozenset(names)
+    def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:
+        self.own = frozenset(own)
+        self.names = frozenset() if exposed else self.own
         # All ids that the topics have ever had. Kafka never reuses an id.
         self._ids: frozenset[UUID] = frozenset()
 

@@ -36,6 +36,7 @@ _ENTRY_NAMES = {
     "target": "target of",
     "topics": "topic",
     "resolved_regexes": "pattern",
+    "checked_regexes": "checked pattern",
 }
 _PROTOCOLS: dict[type, str] = {
     ClassicGroup: "Kafka",

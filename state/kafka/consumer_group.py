@@ -136,6 +136,21 @@ class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     at_ms: int
 
 
+class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a group knows of a pattern whose topics are filtered by what its members may DESCRIBE. Times are
+    the group's, in ms, None if it did not happen yet.
+
+    `seen` is the digest of the topics that the last look found before they were filtered, "" if it is not
+    known. `asked_at_ms` is the time of the last answer that asked for a look. `is_wanted`: the group needs
+    another look.
+    """
+
+    seen: str = ""
+    looked_at_ms: int | None = None
+    asked_at_ms: int | None = None
+    is_wanted: bool = True
+
+
 class ConsumerGroup(Group, tag="KafkaConsumer"):
     """The state of one group of the consumer protocol.
 
@@ -161,6 +176,7 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     target_assignor: str = ""  # the name of the assignor that computed the target
     topics: dict[str, Topic | None] = field(default_factory=dict)
     resolved_regexes: dict[str, ResolvedRegex] = field(default_factory=dict)  # by pattern
+    checked_regexes: dict[str, CheckedRegex] = field(default_factory=dict)  # by pattern
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -301,8 +317,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         return sorted({name for names, _ in self.subscriptions for name in names} - self.topics.keys())
 
     def unresolved_regexes(self) -> list[str]:
-        """Return the members' patterns, sorted, that have no result."""
-        return sorted({pattern for _, pattern in self.subscriptions} - {""} - self.resolved_regexes.keys())
+        """Return the members' patterns, sorted, that wait for a result of the topic watcher."""
+        patterns = {pattern for _, pattern in self.subscriptions} - {""}
+        return sorted(patterns - self.resolved_regexes.keys() - self.checked_regexes.keys())
 
     @cached_property
     def held(self) -> dict[bytes, dict[int, str]]:

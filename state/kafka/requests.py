@@ -8,11 +8,12 @@ clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Digest = Annotated[str, Meta(max_length=64)]
 
 
 class TopicImage(Struct, frozen=True):
@@ -218,12 +219,19 @@ class TopicIdPartitions(Struct, frozen=True):
 class RegexResolution(Struct, frozen=True):
     """What a pattern matched when the sender read the cluster's topics at `at_ms`: the topics by name.
 
-    `error` is the text of the fault if the pattern is not a regular expression of RE2.
+    `error` is the text of the fault if the pattern is not a regular expression of RE2. `seen` is set if
+    `topics` may be fewer than the pattern matched, because a client may not DESCRIBE the others: it is the
+    digest of all that it matched (`records.topic_patterns.digest`).
     """
 
     topics: dict[ShortStr, TopicImage] = {}
     at_ms: Int64 = 0
     error: str | None = None
+    seen: Digest | UnsetType = UNSET
+
+
+Looked = Annotated[dict[ShortStr, RegexResolution], Meta(max_length=1)]
+"""A resolution by its pattern."""
 
 
 class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
@@ -236,7 +244,9 @@ class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
     Kafka's request has the fields up to `topic_partitions`. `topics` are the topics of
     `subscribed_topic_names` and `regex` is the resolution of `subscribed_topic_regex`, as the sender knows
     them from the brokers' metadata. They are None in a request without names or without a pattern, and where
-    the sender could not reach the brokers.
+    the sender could not reach the brokers. With `checks_topics` the sender shows its client only topics that
+    the client may DESCRIBE. `looked` has the resolution of the pattern that the last answer asked to look at
+    (`ConsumerGroupHeartbeatResponse.look`).
     """
 
     member_id: ShortStr = ""
@@ -250,6 +260,8 @@ class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
     topic_partitions: list[TopicIdPartitions] | None = None
     topics: TopicImages | None = None
     regex: RegexResolution | None = None
+    checks_topics: bool | UnsetType = UNSET
+    looked: Looked | UnsetType = UNSET
 
 
 class ConsumerGroupDescribe(Request, frozen=True, kw_only=True, tag=True):

@@ -164,7 +164,9 @@ class AssignedTopicPartitions(Struct, frozen=True):
 class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"):
     """`assignment` is all that the member may use, None if it is what the member knows already.
 
-    An answer with an error has the error and its text alone.
+    An answer with an error has the error and its text alone. `look` is left out unless the group needs to
+    know again which topics the member's pattern matches: it is the pattern, and the sender's next request of
+    this member brings the topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
     """
 
     error_message: str | None = None
@@ -172,6 +174,7 @@ class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="C
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: list[AssignedTopicPartitions] | None = None
+    look: str | UnsetType = UNSET
 
 
 class ConsumerGroupMemberDescription(Struct, frozen=True):

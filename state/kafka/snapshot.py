@@ -70,7 +70,9 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
     topics that the group knows (None: no topic has the name), and `resolved_regexes` the topics that each
     pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
-    `unresolved_regexes` patterns without a result. The topic watcher sends both.
+    `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
+    patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
+    last look found (left out without any): members' gateways look at these.
     """
 
     assignment_epoch: int
@@ -79,6 +81,7 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     resolved_regexes: dict[str, list[str]]
     unknown_topics: list[str]
     unresolved_regexes: list[str]
+    checked_regexes: dict[str, str] | UnsetType = UNSET
 
 
 class GroupSnapshot(Struct, frozen=True):
@@ -253,4 +256,5 @@ def _consumer(group: ConsumerGroup) -> ConsumerGroupSnapshot:
         resolved_regexes={p: r.topics for p, r in sorted(group.resolved_regexes.items())},
         unknown_topics=group.unknown_topics(),
         unresolved_regexes=group.unresolved_regexes(),
+        checked_regexes={p: c.seen for p, c in sorted(group.checked_regexes.items())} or UNSET,
     )

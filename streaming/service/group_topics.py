@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
 from streaming.service.group_views import GroupView, GroupViews
@@ -34,12 +34,23 @@ class ClusterTopics(Struct, frozen=True):
     """One look at the cluster's metadata, at `at_ms`.
 
     `images` are by name, None for a name that no topic has. A topic whose state is uncertain is left out.
-    `listed` are the names of all topics that exist, None if they were not requested.
+    `listed` are the names of all topics that exist, None if they were not requested, and `internal` those
+    among them that the brokers mark as internal.
     """
 
     images: Images
     listed: frozenset[str] | None
     at_ms: int
+    internal: frozenset[str] = frozenset()
+
+
+class _Result(Struct, frozen=True):
+    """What a pattern matches. `seen` is set for a pattern whose topics members' gateways filter: the digest
+    of all that it matches. `topics` are then only those that the group knows by a look.
+    """
+
+    topics: list[str]
+    seen: str | None = None
 
 
 Content = TypeVar("Content")
@@ -50,7 +61,7 @@ Message = TopicMetadata | RegexResolved
 class GroupTopics:
     """Reads records of the groups topic and looks at the cluster. Decides which groups get which record.
 
-    Topics in `internal` match no pattern.
+    Topics in `internal`, and those that brokers mark so, match no pattern.
     """
 
     def __init__(self, internal: Collection[str] = (), *, look_max_s: float = LOOK_MAX_S) -> None:
@@ -70,9 +81,9 @@ class GroupTopics:
         self._changed: set[str] = set()  # topics that the last look showed otherwise than the one before
         self._matches = PatternMatches(frozenset(internal))
         self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # by group, what it has to know
-        self._resolutions: dict[str, dict[str, list[str]]] = {}  # by group, what its patterns match
+        self._resolutions: dict[str, dict[str, _Result]] = {}  # by group, what its patterns match
         self._metadata_sent: Resend[dict[str, TopicImage | None]] = Resend()
-        self._regexes_sent: Resend[dict[str, list[str]]] = Resend(RESOLUTIONS_APART_S)
+        self._regexes_sent: Resend[dict[str, _Result]] = Resend(RESOLUTIONS_APART_S)
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
@@ -167,7 +178,8 @@ class GroupTopics:
         """Match the patterns, first those of groups that wait. Return whether there was time for all."""
         if cluster.listed is None:
             return True
-        topics = frozenset(name for name in cluster.listed if cluster.images.get(name) is not None)
+        listed = cluster.listed - cluster.internal
+        topics = frozenset(name for name in listed if cluster.images.get(name) is not None)
         waiting = (pattern for group_id in self._new for pattern in self._groups[group_id].unresolved_regexes)
         changed, are_all = self._matches.update(topics, (*waiting, *self._patterns), self._has_time)
         for pattern in changed:
@@ -195,10 +207,10 @@ class GroupTopics:
         """Note the records that the group needs. Return whether it has to be compared again."""
         view = self._groups[group_id]
         differences = self._differences(view, cluster.images)
-        names = self._names_by_pattern(view, cluster)
+        results = self._results(view, cluster)
         _put(self._metadata, group_id, differences)
-        _put(self._resolutions, group_id, names)
-        return bool(differences or names or not self._are_matched(view, cluster))
+        _put(self._resolutions, group_id, results)
+        return bool(differences or results or not self._are_matched(view, cluster))
 
     def _are_matched(self, view: GroupView, cluster: ClusterTopics) -> bool:
         return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
@@ -230,15 +242,48 @@ class GroupTopics:
     def _is_gone_for_two_looks(self, name: str) -> bool:
         return name in self._seen and self._seen[name] is None
 
-    def _names_by_pattern(self, view: GroupView, cluster: ClusterTopics) -> dict[str, list[str]] | None:
+    def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
         """What each of the group's patterns matches, None if that has changed for none of them, or is not
         known yet.
         """
         if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
             return None
-        names = {p: self._names_of(view, p, cluster, cluster.listed) for p in view.patterns}
-        changed = (view.resolved_regexes.get(pattern) != matched for pattern, matched in names.items())
-        return names if any(changed) else None
+        results = {p: self._result(view, p, cluster, cluster.listed) for p in view.patterns}
+        changed = (
+            view.resolved_regexes.get(pattern) != result.topics
+            or view.checked_regexes.get(pattern) != result.seen
+            for pattern, result in results.items()
+        )
+        return results if any(changed) else None
+
+    def _result(
+        self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
+    ) -> _Result:
+        looked_at = view.checked_regexes.get(pattern)
+        if looked_at is None:
+            return _Result(self._names_of(view, pattern, cluster, listed))
+        known = view.resolved_regexes.get(pattern, [])
+        names = [name for name in known if self._may_exist(view, name, cluster.images)]
+        seen = self._matches.digest_of(pattern)
+        # A group without a digest wants a look anyway.
+        if seen is None or not looked_at or self._are_doubtful(names, pattern):
+            seen = looked_at
+        return _Result(names, seen)
+
+    def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
+        """Whether the group may keep a topic that a gateway looked at. The coordinator may have fewer rights
+        than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
+        """
+        if images.get(name) is not None:
+            return True
+        is_gone = name in images and self._is_gone_for_two_looks(name)
+        return view.topics.get(name) is not None and not is_gone
+
+    def _are_doubtful(self, names: list[str], pattern: str) -> bool:
+        """Whether one of these topics is absent from this look alone, or has an error."""
+        matched = self._matches.of(pattern)
+        absent = set(names).difference(() if matched is None else matched.topics)
+        return any(self._listed is None or name in self._listed for name in absent)
 
     def _names_of(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
@@ -263,15 +308,16 @@ class GroupTopics:
         there = (name for name in kept if name in listed and images.get(name) is not None)
         return sorted({*doubtful, *matched.topics, *there})
 
-    def _resolved(self, group_id: str, names: dict[str, list[str]], cluster: ClusterTopics) -> RegexResolved:
+    def _resolved(self, group_id: str, results: dict[str, _Result], cluster: ClusterTopics) -> RegexResolved:
         view = self._groups[group_id]
         patterns = {
             pattern: RegexResolution(
-                {name: self._image(view, name, cluster.images) for name in matched},
+                {name: self._image(view, name, cluster.images) for name in result.topics},
                 cluster.at_ms,
-                None if matched else self._error_of(pattern),
+                None if result.topics else self._error_of(pattern),
+                result.seen or UNSET,
             )
-            for pattern, matched in names.items()
+            for pattern, result in results.items()
         }
         return RegexResolved(group_id=group_id, patterns=patterns)
 
@@ -294,8 +340,8 @@ class GroupTopics:
         due: list[Message] = []
         if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
             due.append(TopicMetadata(group_id=group_id, topics=topics))
-        if (names := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
-            due.append(self._resolved(group_id, names, cluster))
+        if (results := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
+            due.append(self._resolved(group_id, results, cluster))
         return due
 
     @staticmethod

@@ -5,7 +5,7 @@ from sys import intern
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from state.kafka.requests import TopicImage
 
@@ -27,6 +27,7 @@ class _ConsumerRecord(Struct, frozen=True):
     resolved_regexes: dict[str, list[str]]
     unknown_topics: list[str]
     unresolved_regexes: list[str]
+    checked_regexes: dict[str, str] | UnsetType = UNSET
 
 
 class _GroupRecord(Struct, frozen=True):
@@ -39,12 +40,15 @@ class _GroupRecord(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """What a group knows and waits for."""
+    """What a group knows and waits for. `checked_regexes` are the patterns that its members' gateways look
+    at, with the digest of what they saw.
+    """
 
     topics: dict[str, TopicImage | None] = field(default_factory=dict)
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
     unknown_topics: list[str] = []
     unresolved_regexes: list[str] = []
+    checked_regexes: dict[str, str] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -84,6 +88,7 @@ class GroupViews:
             {pattern: [*map(intern, names)] for pattern, names in consumer.resolved_regexes.items()},
             consumer.unknown_topics,
             consumer.unresolved_regexes,
+            consumer.checked_regexes or {},
         )
 
     def _share(self, topic: _KnownTopic | None) -> TopicImage | None:

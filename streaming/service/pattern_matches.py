@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 import re2
 from msgspec import Struct
 
-from records.topic_patterns import error_text, matching
+from records.topic_patterns import digest, error_text, matching
 
 
 class Matched(Struct, frozen=True):
@@ -23,7 +23,8 @@ class _Kept(Struct, frozen=True):
 
 
 class PatternMatches:
-    """What patterns match among the topics of the last look. Topics in `internal` match no pattern.
+    """What patterns match among the topics of the last look. Topics in `internal` match no pattern, nor do
+    Kafka's internal ones.
 
     A pattern that many groups have is matched once. When topics come, only these are matched: a cluster with
     10,000 topics and 1,000 patterns needs 10 million matches at first, and 1,000 for one more topic.
@@ -33,6 +34,7 @@ class PatternMatches:
         self._internal = internal
         self._topics: frozenset[str] = frozenset()
         self._kept: dict[str, _Kept] = {}
+        self._digests: dict[str, tuple[Matched, str]] = {}
         # The topics that came and went since former ones: patterns were matched at few different looks.
         self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
@@ -47,6 +49,7 @@ class PatternMatches:
             self._topics = topics
         wanted = list(dict.fromkeys(patterns))
         self._kept = {pattern: self._kept[pattern] for pattern in wanted if pattern in self._kept}
+        self._digests = {p: known for p, known in self._digests.items() if p in self._kept}
         self._differences.clear()
         behind = [pattern for pattern in wanted if self.of(pattern) is None]
         changed: set[str] = set()
@@ -64,6 +67,16 @@ class PatternMatches:
         """Return what the pattern matches among the topics, None if there was no time for it yet."""
         kept = self._kept.get(pattern)
         return kept.matched if kept is not None and kept.among is self._topics else None
+
+    def digest_of(self, pattern: str) -> str | None:
+        """Return the digest of what the pattern matches, None if that is not known."""
+        matched = self.of(pattern)
+        if matched is None or matched.error is not None:
+            return None
+        known = self._digests.get(pattern)
+        if known is None or known[0] is not matched:
+            known = self._digests[pattern] = matched, digest(matched.topics)
+        return known[1]
 
     def _match(self, pattern: str, kept: _Kept | None) -> Matched:
         try:

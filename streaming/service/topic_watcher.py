@@ -130,15 +130,16 @@ class TopicWatcher(BackgroundThread):
         """Look at the cluster's topics, and send the records that are due. Raises KafkaError."""
         at_ms = time.time_ns() // 1_000_000
         images: Images = {}
-        listed = None
+        listed, internal = None, frozenset[str]()
         if groups.has_patterns():
             described = admin.describe_topics()
             images, listed = _images(described), frozenset(topic["name"] for topic in described)
+            internal = frozenset(topic["name"] for topic in described if topic["is_internal"])
         # A topic that the list omits may be one that this client may not describe: its own answer says so.
         if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
             images = {**images, **_images(admin.describe_topics(sorted(missing)))}
         of_offsets = offsets.see(images, now_s)
-        of_groups = groups.see(ClusterTopics(images, listed, at_ms), now_s)
+        of_groups = groups.see(ClusterTopics(images, listed, at_ms, internal), now_s)
         try:
             self._send(producer, [*of_offsets, *of_groups])
         except KafkaError:

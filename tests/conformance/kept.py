@@ -164,6 +164,7 @@ NOT_REACHED: Mapping[str, str] = {
     "`tests/e2e/test_transactions.py` writes such a request",
     **dict.fromkeys(("MI7", "MI8", "MI9", "MI10", "MI11", "MI14", "MI15"), _WATCHED),
     **dict.fromkeys(("RX4", "RX6", "RG4e", "RG5d", "RG6", "RG7"), _WATCHED),
+    **dict.fromkeys(("RA1", "RA2", "RA3", "RA4", "RA5"), _WATCHED),
     **dict.fromkeys(("PO2", "PO3"), _POLICY),
     "HB1": "not reached: on both servers the consumer protocol is on",
     "HB19": "not reached: Kafka has no groups of RocketMQ",

@@ -78,6 +78,17 @@ class Cluster:
             return None
         return topic_patterns.resolve(pattern, self.topics, at_ms)
 
+    def look(self, pattern: str, at_ms: int, may: str | None) -> RegexResolution | None:
+        """Return what a gateway finds for a client that may DESCRIBE the topics of `may`, a pattern. None:
+        the gateway checks no ACLs.
+        """
+        found = self.resolution(pattern, at_ms)
+        if found is None or may is None or found.error is not None:
+            return found
+        allowed = set(topic_patterns.matching(may, found.topics))
+        topics = {name: image for name, image in found.topics.items() if name in allowed}
+        return replace(found, topics=topics, seen=topic_patterns.digest(sorted(found.topics)))
+
     def with_topic_ids(self, request: AnyRequest) -> AnyRequest:
         """Return a commit or a fetch with the topic ids that a gateway adds (row MI3)."""
         if isinstance(request, OffsetCommit | TxnOffsetCommit):

@@ -10,6 +10,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from msgspec import UNSET
+
+from records.topic_patterns import digest
 from state.errors import ErrorCode
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.requests import (
@@ -78,9 +81,13 @@ class Cluster:
         known = self._before if luck < 0.2 else self.now
         return None if luck < 0.1 else {name: known.get(name) for name in names}
 
-    def resolve(self, pattern: str, at_ms: int) -> RegexResolution:
+    def resolve(self, pattern: str, at_ms: int, may: str | None = None) -> RegexResolution:
+        """Without the topics that do not match `may`, as a gateway does. None: it does not check."""
         matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
-        return RegexResolution(matches, at_ms)
+        if may is None:
+            return RegexResolution(matches, at_ms)
+        allowed = {name: image for name, image in matches.items() if re.fullmatch(may, name)}
+        return RegexResolution(allowed, at_ms, seen=digest(matches))
 
     def _create(self, name: str) -> None:
         self._ids += 1
@@ -103,6 +110,8 @@ class Consumer:
     names: tuple[str, ...]
     pattern: str
     is_slow: bool = False  # revokes nothing in time
+    may: str | None = None  # the topics that it may DESCRIBE, None if its gateway does not check
+    look: str | None = None  # the pattern that its gateway was asked to look at
     starts: int = 0
     member_id: str = ""
     epoch: int = 0
@@ -120,7 +129,7 @@ class Consumer:
 
     def forget(self) -> None:
         """Begin from nothing, with the same id."""
-        self.epoch, self.is_full = 0, True
+        self.epoch, self.is_full, self.look = 0, True, None
         self.uses, self.told = set(), set()
 
     def stop(self) -> None:
@@ -138,6 +147,7 @@ class Consumer:
             self.uses = set(self.told)
         is_full = self.is_full or self.epoch == 0
         names, pattern = list(self.names), self.pattern if self.api_version else ""
+        look, self.look = self.look, None
         return ConsumerGroupHeartbeat(
             **common_of(self),
             member_id=self.member_id,
@@ -149,7 +159,9 @@ class Consumer:
             server_assignor=self.assignor if is_full else None,
             topic_partitions=partitions_of(self.uses) if is_full or acknowledges else None,
             topics=cluster.images(names) if is_full else None,
-            regex=cluster.resolve(pattern, at_ms) if is_full and pattern else None,
+            regex=cluster.resolve(pattern, at_ms, self.may) if is_full and pattern else None,
+            checks_topics=UNSET if self.may is None else True,
+            looked={look: cluster.resolve(look, at_ms, self.may)} if look and not is_full else UNSET,
         )
 
     def leave(self, *, for_a_while: bool) -> AnyRequest | None:
@@ -174,6 +186,7 @@ class Consumer:
             return self.stop()  # such an error is fatal
         assert response.member_id is not None
         self.member_id, self.epoch, self.is_full = response.member_id, response.member_epoch, False
+        self.look = response.look or None
         if response.assignment is not None:
             self.told = {(t.topic_id.bytes, n) for t in response.assignment for n in t.partitions}
             self.uses |= self.told

@@ -6,9 +6,13 @@ grow and are created again, and strangers send what no client would. A log is pl
 its requests have the epochs of that run; its rows are a log like any other.
 """
 
+import re
 from random import Random
 from uuid import UUID
 
+from msgspec import UNSET, structs
+
+from records.topic_patterns import digest
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import (
     LEAVE_GROUP_MEMBER_EPOCH,
@@ -48,6 +52,10 @@ class World:
         }
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [self._client(n, self.random.choice(groups)) for n in range(self.random.randint(1, 7))]
+        # Of its own random numbers, so that the logs of a seed are those of before.
+        self.may = Random(f"{seed} may").choice((None, None, "foo.*", "ba."))
+        for client in self.clients:
+            client.may = self.may
         self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
         self._oddness = self.random.choice((0.02, 0.1, 0.3))
         self._hurry = self.random.choice((0.3, 0.8, 0.95))
@@ -180,6 +188,7 @@ class World:
             subscribed_topic_regex=pattern,
             topic_partitions=owned if epoch else [],
             topics=self.cluster.images(names),
+            checks_topics=UNSET if self.may is None else True,
         )
 
     def _watch(self) -> None:
@@ -198,6 +207,11 @@ class World:
                 self._send(None, TopicMetadata(group_id=group_id, topics=topics))
             patterns = {m.subscribed_topic_regex for m in group.members.values()} - {""}
             found = {pattern: self.cluster.resolve(pattern, self.at_ms) for pattern in sorted(patterns)}
+            for pattern, checked in group.checked_regexes.items():
+                kept = group.resolved_regexes.get(pattern)
+                found[pattern] = structs.replace(found[pattern], seen=digest(found[pattern].topics))
+                if kept is not None and checked.seen == found[pattern].seen:
+                    found[pattern] = self.cluster.resolve(pattern, self.at_ms, self.may)
             known_topics = {p: resolved.topics for p, resolved in group.resolved_regexes.items()}
             if any(known_topics.get(pattern) != sorted(result.topics) for pattern, result in found.items()):
                 self._send(None, RegexResolved(group_id=group_id, patterns=found))
@@ -247,3 +261,10 @@ class World:
             assert client.uses <= held, f"{client.member_id} uses {client.uses - held} that it does not hold"
             assert not used & client.uses, f"{client.member_id} uses {used & client.uses} that others use"
             used |= client.uses
+        self._check_rights(group)
+
+    def _check_rights(self, group: ConsumerGroup | None) -> None:
+        """Where all gateways check what clients may DESCRIBE, no pattern matches another topic."""
+        if group is not None and self.may is not None:
+            matched = {name for resolved in group.resolved_regexes.values() for name in resolved.topics}
+            assert all(re.fullmatch(self.may, name) for name in matched)

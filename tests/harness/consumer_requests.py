@@ -12,12 +12,16 @@ A member's ConsumerGroupHeartbeat is `NAME eEPOCH`, with the instance id in brac
     A -1                                leaves; `A(ia) -2` for a while
 
 `id=` sends another member id than the name, `api=0`, `facts=none`: the gateway could not reach the brokers.
+`may=foo.*`: the gateway checks that the client may DESCRIBE these topics. `look=foo.*` brings a look.
 `names=none`, `regex=none`, `owned=none` and `timeout=-1` leave a field out.
 """
 
 import re
 from collections.abc import Callable
 
+from msgspec import UNSET, structs
+
+from records.topic_patterns import digest
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import (
     AlterGroupConfigs,
@@ -75,6 +79,8 @@ def member_heartbeat(
         names = ",".join(sorted(cluster.topics))
     topics = None if names is None else [name.strip() for name in names.split(",") if name]
     reachable = given.get("facts") != "none"
+    look = given.get("look")
+    looked = None if look is None or not reachable else cluster.look(look, now_ms, given.get("may", ".*"))
     return ConsumerGroupHeartbeat(
         **common,
         member_id=given["id"],
@@ -87,7 +93,9 @@ def member_heartbeat(
         server_assignor=_given(sent, "assignor"),
         topic_partitions=_owned(given, cluster, "" if is_full else None),
         topics=cluster.facts(topics) if reachable else None,
-        regex=cluster.resolution(regex, now_ms) if regex and reachable else None,
+        regex=cluster.look(regex, now_ms, given.get("may")) if regex and reachable else None,
+        checks_topics=True if "may" in given else UNSET,
+        looked={str(look): looked} if looked is not None else UNSET,
     )
 
 
@@ -117,7 +125,8 @@ def regexes_resolved(
     given: dict[str, str], group: object, group_id: str, cluster: Cluster, now_ms: int
 ) -> RegexResolved:
     """Return the watcher's result for the given patterns, by default for all of the group's members.
-    `at=5s`: the time at which the topics were read.
+    `at=5s`: the time at which the topics were read. The topics are not filtered, as if the watcher did not
+    know yet which patterns are checked.
     """
     members = group.members.values() if isinstance(group, ConsumerGroup) else ()
     patterns = sorted({member.subscribed_topic_regex for member in members} - {""})
@@ -127,6 +136,8 @@ def regexes_resolved(
     found = {
         pattern: cluster.resolution(pattern, at_ms) or RegexResolution(at_ms=at_ms) for pattern in patterns
     }
+    for pattern in getattr(group, "checked_regexes", {}).keys() & found.keys():
+        found[pattern] = structs.replace(found[pattern], seen=digest(sorted(found[pattern].topics)))
     return RegexResolved(group_id=group_id, patterns=found)
 
 

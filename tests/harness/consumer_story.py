@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from msgspec import UNSET
+
+from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import (
     AlterGroupConfigsResponse,
@@ -32,7 +34,7 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             shown = [epoch_and_assignment(response, labels)]
             if response.heartbeat_interval_ms != _DEFAULT_INTERVAL_MS:
                 shown.append(f"interval={time_text(response.heartbeat_interval_ms)}")
-            return shown
+            return shown + ([] if response.look is UNSET else [f"look={response.look}"])
         case ConsumerGroupDescribeResponse() if response.error_code:
             return [f"- {response.error_message}"]
         case ConsumerGroupDescribeResponse():
@@ -118,9 +120,16 @@ def describe(group: ConsumerGroup, labels: Labels) -> list[str]:
         lines.append(f"  not known yet: {' '.join(unknown)}")
     for pattern, resolved in sorted(group.resolved_regexes.items()):
         lines.append(f"  {pattern} is {' '.join(resolved.topics)} since {time_text(resolved.at_ms)}")
+    lines += [f"  {pattern} is {_checked(checked)}" for pattern, checked in group.checked_regexes.items()]
     if group.configs:
         lines.append(f"  configs {' '.join(f'{name}={value}' for name, value in group.configs.items())}")
     return lines
+
+
+def _checked(checked: CheckedRegex) -> str:
+    times = {"looked at": checked.looked_at_ms, "asked for": checked.asked_at_ms}
+    parts = [f"{what} {time_text(at_ms)}" for what, at_ms in times.items() if at_ms is not None]
+    return ", ".join(["checked", *parts, *(["wanted"] if checked.is_wanted else [])])
 
 
 def _member(group: ConsumerGroup, member: ConsumerMember, labels: Labels) -> str:

@@ -37,7 +37,7 @@ from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.requests import AnyAnswered
+from state.kafka.requests import AnyAnswered, RegexResolved
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
 from state.timeline import Row, Timeline
@@ -124,6 +124,12 @@ class CoreBackend:
             self._waiting.pop(name, None)
         assert isinstance(response, answer)
         return response
+
+    def tell(self, told: RegexResolved) -> None:
+        """Apply what the topic watcher sends a group."""
+        name = f"requests-0-{next(self._numbers)}"
+        self._timelines[told.group_id].apply(Row(self.now_ms, name, told))
+        self._settle()
 
     def advance(self, ms: int) -> None:
         """Advance the time, and fire the deadlines that become due."""

@@ -9,6 +9,7 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import (
+    CheckedRegex,
     ClassicMember,
     ConsumerGroup,
     ConsumerMember,
@@ -41,6 +42,7 @@ STORED = {
         ConsumerMember,
         ClassicMember,
         ResolvedRegex,
+        CheckedRegex,
         Topic,
         Offset,
         PendingOffsets,
@@ -163,6 +165,9 @@ def consumer_sample() -> ConsumerGroup:
         target_assignor="uniform",
         topics={"t": Topic(b"\x07" * 16, 4), "gone": None},
         resolved_regexes={"x.*": ResolvedRegex(["x-1"], 1_700_000_000_000)},
+        checked_regexes={
+            "x.*": CheckedRegex("0a" * 16, 1_700_000_000_001, 1_700_000_000_000, is_wanted=False)
+        },
     )
 
 
@@ -207,4 +212,7 @@ def samples(version: int = GROUP_VERSION) -> dict[str, AnyGroup]:
     if version < 5:
         group.configs, group.topics, group.wanted_topics = {}, {}, []
         return found
-    return found | {"kümmel": consumer_sample(), "öl": configs_sample()}
+    consumer = consumer_sample()
+    if version < 6:
+        consumer.checked_regexes = {}
+    return found | {"kümmel": consumer, "öl": configs_sample()}

@@ -6,6 +6,8 @@ Source: GroupCoordinatorService.consumerGroupHeartbeat, GroupMetadataManager.con
 
 from uuid import UUID
 
+from msgspec import UNSET
+
 from state.errors import ErrorCode
 from state.kafka.consumer.group_of import check_group, get_or_create_group
 from state.kafka.consumer.identity import Identity, identify, replace_member
@@ -13,6 +15,7 @@ from state.kafka.consumer.leaving import leave
 from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import Owned, reconcile
 from state.kafka.consumer.refusal import Refused, record_refusal
+from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.target import has_room, maybe_update_target
 from state.kafka.consumer.topics import merge_reported
@@ -24,7 +27,7 @@ from state.kafka.consumer_group import (
 )
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo, TopicIdPartitions
+from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, ReplyTo, TopicIdPartitions
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
 
 
@@ -127,6 +130,7 @@ def _go_on(
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=context.group_settings.heartbeat_interval_ms,
         assignment=_assignment(member.assigned) if is_full else None,
+        look=look_to_ask(context, member) or UNSET,
     )
 
 
@@ -178,8 +182,16 @@ def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
         server_assignor=member.server_assignor if assignor is None else assignor,
         subscribed_topic_names=member.subscribed_topic_names if names is None else sorted(set(names)),
         subscribed_topic_regex=member.subscribed_topic_regex if regex is None else regex,
-        resolution=request.regex,
+        resolution=_resolution(request, member),
+        checks_topics=request.checks_topics is True,
     )
+
+
+def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> RegexResolution | None:
+    """What the member's pattern matches by this request, None if it does not say."""
+    if request.subscribed_topic_regex is not None or not request.looked:
+        return request.regex
+    return request.looked.get(member.subscribed_topic_regex)
 
 
 def _answer_row(

@@ -18,7 +18,8 @@ from state.kafka.requests import RegexResolution
 
 class Update(Struct, frozen=True, kw_only=True):
     """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` is what the
-    pattern matches, None if the sender does not know it. Times are in ms.
+    pattern matches, None if the sender does not know it. With `checks_topics` it filters what patterns match.
+    Times are in ms.
     """
 
     client_id: str
@@ -30,6 +31,7 @@ class Update(Struct, frozen=True, kw_only=True):
     subscribed_topic_names: list[str]
     subscribed_topic_regex: str
     resolution: RegexResolution | None = None
+    checks_topics: bool = False
     classic: ClassicMember | None = None
 
 
@@ -39,12 +41,10 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     """
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
     names_changed = update.subscribed_topic_names != names
-    change = Change.NONE
-    if update.subscribed_topic_regex != regex or update.resolution is not None:
-        change = update_regex(context, member, update.subscribed_topic_regex, update.resolution)
+    change = _change(context, member, update)
     _set_fields(context.consumer, member, update)
-    subscription_changed = names_changed or change is not Change.NONE
-    if subscription_changed:
+    subscription_changed = names_changed or change in (Change.UPDATED, Change.UPDATED_AND_RESOLVED)
+    if names_changed or change is not Change.NONE:
         forget_unused(context)
         context.retention_is_stale = True
     reasons = []
@@ -58,9 +58,21 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     if reasons:
         row = context.rule("HB49" if names_changed else "HB52")
         bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
+    elif change is Change.REFRESHED:
+        bump(context, context.rule("RG8"), f"the topics of {regex!r} have changed")
     elif topics_changed:
         bump(context, context.rule("HB53"), "the topics that members subscribe to have changed")
     return subscription_changed
+
+
+def _change(context: StepContext, member: ConsumerMember, update: Update) -> Change:
+    """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
+    regex = update.subscribed_topic_regex
+    is_new = regex != member.subscribed_topic_regex
+    begins_checks = update.checks_topics and bool(regex) and regex not in context.consumer.checked_regexes
+    if not is_new and update.resolution is None and not begins_checks:
+        return Change.NONE
+    return update_regex(context, member, regex, update.resolution, checks_topics=update.checks_topics)
 
 
 def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:

@@ -6,6 +6,7 @@ Source: GroupMetadataManager.handleRegularExpressionsResult.
 
 from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.regex import store_result
+from state.kafka.consumer.regex_checked import allowed_of_watcher, note_seen
 from state.kafka.consumer.topics import forget_unused, look, take_watched
 from state.kafka.consumer.wording import listed
 from state.kafka.context import StepContext
@@ -19,9 +20,13 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
     """
     members = context.consumer.members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}
-    taken = {p: r for p, r in sorted(request.patterns.items()) if p in patterns and _is_new(context, p, r)}
+    results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
+    has_seen_others = note_seen(context, results)
+    allowed = allowed_of_watcher(context, results)
+    taken = {p: r for p, r in allowed.items() if _is_new(context, p, r)}
     if not taken:
-        context.rule("RG6")
+        if not has_seen_others:
+            context.rule("RG6")
         return
     row = context.rule("RG7")
     changed = [

@@ -105,9 +105,10 @@ def forget_unused(context: StepContext) -> None:
     member's partitions and no target assignment refers to (row MI15).
     """
     group = context.consumer
-    if group.resolved_regexes:
+    if group.resolved_regexes or group.checked_regexes:
         patterns = {member.subscribed_topic_regex for member in group.members.values()}
         group.resolved_regexes = {p: r for p, r in group.resolved_regexes.items() if p in patterns}
+        group.checked_regexes = {p: c for p, c in group.checked_regexes.items() if p in patterns}
     unused = group.topics.keys() - group.subscribed()
     if not unused:
         return

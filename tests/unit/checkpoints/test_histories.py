@@ -47,6 +47,7 @@ REMOVED_REQUESTS = {"TopicsDeleted"}
 FIRST_WITH_CLAIMS = 3
 FIRST_WITH_TRANSACTIONS = 5
 FIRST_WITH_CONSUMER_GROUPS = 6
+FIRST_WITH_CHECKED_PATTERNS = 7
 # Names of fields of the state in old code. They are not stored.
 RENAMED = {"awaiting_sync": "pending_sync"}
 
@@ -161,6 +162,7 @@ def test_a_history_has_groups_in_every_state(version: int) -> None:
         assert {"pending", "ended"} <= kafka_fields
     if version >= FIRST_WITH_CONSUMER_GROUPS:
         _check_has_consumer_groups([group for group in groups if "group_epoch" in group])
+        assert version < FIRST_WITH_CHECKED_PATTERNS or any(group.get("checked_regexes") for group in groups)
         assert [group["configs"] for group in groups if not {"members", "channels"} & group.keys()]
     assert {"channels", "subscriptions", "producers", "locks"} <= {
         name for group in groups for name, held in group.items() if held

@@ -96,6 +96,8 @@ def check_convergence(log: Log) -> None:
         assigned = {
             (id_, n) for target in group.target.values() for id_, numbers in target.items() for n in numbers
         }
+        for pattern, resolved in group.resolved_regexes.items():
+            assert resolved.topics == list(world.cluster.resolve(pattern, 0, world.may).topics)
         exist = [topic for name in group.subscribed() if (topic := group.topics.get(name)) is not None]
         wanted = {(topic.topic_id, n) for topic in exist for n in range(topic.partitions)}
         assert assigned <= wanted

@@ -3,13 +3,15 @@
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex import Change, update_regex
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from state.kafka.consumer.regex_checked import look_to_ask
+from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
@@ -34,10 +36,12 @@ def update(
     new: str,
     resolution: RegexResolution | None = None,
     config: CoordinatorConfig | None = None,
+    *,
+    checks: bool = False,
 ) -> tuple[Change, list[str], list[str]]:
     """The kind of the change, its rows, and the reasons in the history."""
     context = StepContext(group, "g", "requests-0-1", 2_000, config or CoordinatorConfig())
-    change = update_regex(context, group.members["m"], new, resolution)
+    change = update_regex(context, group.members["m"], new, resolution, checks_topics=checks)
     effects = context.effects()
     return change, effects.rules, [entry.reason for entry in effects.history]
 
@@ -103,6 +107,46 @@ def test_a_repeated_pattern_is_no_change_and_refreshes_an_old_result() -> None:
     assert update(unresolved, "x", FOUND, LATER)[1] == ["RG4a"]
     assert update(unresolved, "x", FOUND)[1][:2] == ["RG4a", "RG5d"]
     assert update(group_of(), "", None) == (Change.NONE, ["RG4a"], [])
+
+
+def test_kafkas_order_holds_for_a_checked_pattern_too() -> None:
+    """Without `regex_resolve_at_once` its first topics come by a look, as Kafka's by a refresh."""
+    group = group_of()
+    filtered = structs.replace(FOUND, seen="ab")
+    assert update(group, "[ab]", filtered, LATER, checks=True) == (Change.UPDATED, ["RG4c", "RA1"], [])
+    group.members["m"].subscribed_topic_regex = "[ab]"
+    assert update(group, "[ab]", filtered, LATER, checks=True)[1] == ["RG4a"]
+    context = StepContext(group, "g", "requests-0-1", 2_000, LATER)
+    assert look_to_ask(context, group.members["m"]) == "[ab]"
+    assert look_to_ask(context, group.members["m"]) is None
+    change, rows, _ = update(group, "[ab]", filtered, LATER, checks=True)
+    assert (change, rows[:2]) == (Change.REFRESHED, ["RG4a", "RA3"])
+    assert group.resolved_regexes["[ab]"].topics == ["a", "b"]
+    assert group.checked_regexes["[ab]"] == CheckedRegex("ab", 2_000, 2_000, is_wanted=False)
+
+
+def test_a_look_that_fails_keeps_the_topics_until_the_next_one() -> None:
+    group = group_of(mine="x", resolved=True)
+    group.checked_regexes = {"x": CheckedRegex("s", 500, 1_000, is_wanted=True)}
+    slow = RegexResolution(error="it takes too long", seen="t")
+    assert update(group, "x", slow, checks=True) == (Change.NONE, ["RG4a"], [])
+    assert group.resolved_regexes["x"].topics == ["t"]
+    assert group.checked_regexes["x"] == CheckedRegex("s", 2_000, 1_000, is_wanted=False)
+
+
+def test_a_result_without_a_digest_makes_another_look_wanted() -> None:
+    """A gateway that checks no ACLs brought it, with the pattern of a member that joins."""
+    group = group_of(other="x")
+    group.checked_regexes = {"x": CheckedRegex()}
+    assert update(group, "x", FOUND)[0] is Change.UPDATED_AND_RESOLVED
+    assert group.checked_regexes["x"] == CheckedRegex("", 2_000, None, is_wanted=True)
+
+
+def test_what_is_checked_goes_with_the_last_member_of_the_pattern() -> None:
+    group = group_of(mine="x", resolved=True)
+    group.checked_regexes = {"x": CheckedRegex("s", 500)}
+    update(group, "")
+    assert group.checked_regexes == {}
 
 
 def resolved(

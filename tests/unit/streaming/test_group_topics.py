@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from records import topic_patterns
 from records.codec import encode
@@ -42,6 +42,7 @@ class Watch:
         unknown: tuple[str, ...] = (),
         resolved: dict[str, list[str]] | None = None,
         unresolved: tuple[str, ...] = (),
+        checked: dict[str, str] | None = None,
     ) -> None:
         known = {
             name: None if image is None else TopicSnapshot(str(image.id), image.partitions)
@@ -54,6 +55,7 @@ class Watch:
             resolved_regexes=resolved or {},
             unknown_topics=list(unknown),
             unresolved_regexes=list(unresolved),
+            checked_regexes=checked or UNSET,
         )
         view = structs.replace(snapshot(ConsumerGroup(group_id=group_id, incarnation="i")), consumer=consumer)
         self.groups.take(group_id.encode(), encode(view))

@@ -1,0 +1,273 @@
+"""Patterns of clients that may not DESCRIBE all topics (rows RA1 to RA5): what the gateway tells the
+coordinator, and what the client gets.
+"""
+
+from typing import Any
+from unittest.mock import patch
+
+from msgspec import UNSET
+
+from gateway.apis import topic_facts
+from gateway.apis.pattern_looks import PatternLooks
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.metrics.counts import Counts
+from gateway.metrics.loop_watch import loop_watched
+from gateway.upstream.internal_topics import InternalTopics
+from records.codec import encode
+from records.topic_patterns import digest
+from state.kafka.consumer.regex_checked import LOOKS_APART_MS
+from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
+from state.messages import ANONYMOUS
+from tests.harness.gateway import PATIENCE_S, TOPICS, RawClient, World, played, topic_id
+from tests.unit.gateway.test_consumer_members import (
+    DESCRIBE,
+    HEARTBEAT,
+    ORDERS,
+    assigned,
+    by_pattern,
+    image,
+    last_asked,
+)
+from tests.unit.gateway.test_loop_watch import use_processor
+
+LOOKS_ANEW = patch.object(topic_facts, "NAMED_AGE_MAX_S", -1.0)
+"""A test does not wait for a second until topics may be read again."""
+
+
+def allowed(operation: Operation, kind: ResourceType, name: str) -> Acl:
+    return Acl(kind, name, PatternType.PREFIXED, ANONYMOUS, "*", operation, Permission.ALLOW)
+
+
+GROUPS = allowed(Operation.READ, ResourceType.GROUP, "g")
+OF_ORDERS = GROUPS, allowed(Operation.READ, ResourceType.TOPIC, "orders")
+
+
+def orders_only() -> Authorizer:
+    """The client may READ, and so DESCRIBE, the topics that begin with `orders`."""
+    made = Authorizer()
+    made.replace(OF_ORDERS)
+    return made
+
+
+async def beat(client: RawClient, epoch: int, member_id: str = "m") -> Any:
+    answer = await client.ask(HEARTBEAT, 1, group_id="g", member_id=member_id, member_epoch=epoch)
+    assert answer.error_code == 0
+    return answer
+
+
+def watcher_saw(world: World, *names: str) -> RegexResolved:
+    """What a watcher sends that does not know of the ACLs, nor that the pattern is a checked one."""
+    topics = {name: TopicImage(topic_id(name), 1) for name in names}
+    found = RegexResolution(topics, 1, seen=digest(sorted(names)))
+    return RegexResolved(group_id="g", patterns={".*": found})
+
+
+async def asked_to_look(world: World, client: RawClient, epoch: int, *topics: str) -> None:
+    """The topics come, the watcher tells, and the answer to a heartbeat asks for a look."""
+    world.broker.topics |= dict.fromkeys(topics, 1)
+    world.core.tell(watcher_saw(world, *world.broker.topics))
+    world.core.advance(LOOKS_APART_MS)
+    await beat(client, epoch)
+    assert last_asked(world).looked is UNSET
+
+
+@played(authorizer=orders_only)
+async def test_a_pattern_matches_what_the_client_may_describe(world: World) -> None:
+    client = await world.client()
+    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    assert assigned(answer) == ORDERS
+    asked = last_asked(world)
+    assert asked.checks_topics is True
+    assert asked.regex is not None
+    assert (asked.regex.topics, asked.regex.seen) == ({"orders": image("orders")}, digest(sorted(TOPICS)))
+    assert b"prices" not in encode(asked)
+    assert str(topic_id("prices")).encode() not in encode(asked)
+
+
+@played
+async def test_without_acls_nothing_is_told_of_them(world: World) -> None:
+    client = await world.client()
+    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
+    await beat(client, answer.member_epoch)
+    for asked in world.core.asked:
+        assert b"checks_topics" not in encode(asked)
+        assert b"seen" not in encode(asked)
+        assert b"looked" not in encode(asked)
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
+async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: World) -> None:
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    before = world.broker.metadata_asked
+    await asked_to_look(world, client, epoch, "orders-2", "prices-2")
+    assert world.broker.metadata_asked == before
+    answer = await beat(client, epoch)
+    assert assigned(answer) == ORDERS | {topic_id("orders-2"): [0]}
+    assert world.broker.metadata_asked == before + 1
+    looked = last_asked(world).looked
+    assert looked is not UNSET
+    assert list(looked[".*"].topics) == ["orders", "orders-2"]
+    assert looked[".*"].seen == digest(sorted(world.broker.topics))
+    await beat(client, answer.member_epoch)
+    assert last_asked(world).looked is UNSET
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, "prices" in str(group)) == (0, False)
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
+async def test_a_topic_that_the_client_may_not_describe_changes_nothing_for_it(world: World) -> None:
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    await asked_to_look(world, client, epoch, "prices-2")
+    answer = await beat(client, epoch)
+    assert (answer.member_epoch, assigned(answer)) == (epoch, None)
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
+async def test_a_look_is_brought_by_the_member_that_was_asked(world: World) -> None:
+    """Not by another member of the connection, and not by a member that says what it subscribes to anyway."""
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    other = (await client.ask(HEARTBEAT, 1, **by_pattern("orders", member_id="n"))).member_epoch
+    await asked_to_look(world, client, epoch, "orders-2")
+    await beat(client, other, "n")
+    assert last_asked(world).looked is UNSET
+    await client.ask(HEARTBEAT, 1, **by_pattern(".*", member_epoch=epoch, topic_partitions=None))
+    regex = last_asked(world).regex
+    assert last_asked(world).looked is UNSET
+    assert regex is not None
+    assert "orders" in regex.topics
+    await beat(client, epoch)
+    assert last_asked(world).looked is UNSET
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
+async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: World) -> None:
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    await asked_to_look(world, client, epoch, *(f"orders-{number:0200}" for number in range(4_000)))
+    answer = await beat(client, epoch)
+    assert last_asked(world).looked is UNSET
+    assert (answer.member_epoch, assigned(answer)) == (epoch, None)
+
+
+@LOOKS_ANEW
+@played(authorizer=orders_only)
+async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(world: World) -> None:
+    client = await world.client()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    assert world.authorizer is not None
+    world.authorizer.replace([GROUPS])
+    for _ in range(20):
+        world.core.advance(world.core.config.group_consumer_regex_refresh_interval_ms // 20)
+        assert assigned(await beat(client, epoch)) is None
+    world.core.advance(1)
+    await beat(client, epoch)
+    assert assigned(await beat(client, epoch)) == {}
+
+
+@played(authorizer=orders_only)
+async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says(world: World) -> None:
+    client = await world.client()
+    await world.stop_broker()
+    for writer in world.broker.writers:
+        writer.close()
+    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
+    world.core.tell(watcher_saw(world, *TOPICS))
+    assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
+    assert assigned(await beat(client, epoch)) is None
+    assert last_asked(world).looked is UNSET
+
+
+def changing_at_once() -> Authorizer:
+    """Its ACLs change while the first pattern is decided."""
+
+    class Changing(Authorizer):
+        def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+            if kind is ResourceType.TOPIC and len(self) == len(OF_ORDERS):
+                self.replace([GROUPS])
+            return super().may(principal, host, operation, kind, name)
+
+    made = Changing()
+    made.replace(OF_ORDERS)
+    return made
+
+
+@patch.object(topic_facts, "_DECIDING_S", 0.0)
+@played(authorizer=changing_at_once)
+async def test_acls_that_change_meanwhile_make_no_half_result(world: World) -> None:
+    client = await world.client()
+    await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
+
+
+def slow_to_decide() -> Authorizer:
+    """Each decision about a topic takes 1 ms."""
+
+    class Slow(Authorizer):
+        def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+            if kind is ResourceType.TOPIC:
+                use_processor(0.001)
+            return super().may(principal, host, operation, kind, name)
+
+    made = Slow()
+    made.replace(OF_ORDERS)
+    return made
+
+
+@played(authorizer=slow_to_decide, topics_look_up_s=PATIENCE_S)
+async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: World) -> None:
+    world.broker.topics |= {f"x{number}": 1 for number in range(500)}
+    client = await world.client()
+    # The metadata are read now: in this test the broker is of the same event loop.
+    await client.ask(HEARTBEAT, 1, **by_pattern("orders"))
+    with loop_watched(counts := Counts()):
+        await client.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
+        held_s = counts.held_s
+    regex = last_asked(world).regex
+    assert regex is not None
+    assert list(regex.topics) == ["orders"]
+    assert held_s == 0
+
+
+@played(authorizer=slow_to_decide, topics_look_up_s=0.2)
+async def test_rights_that_take_too_long_to_decide_make_no_result(world: World) -> None:
+    world.broker.topics |= {f"x{number}": 1 for number in range(1_000)}
+    client = await world.client()
+    assert (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
+    assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
+
+
+@played(internal_topics=InternalTopics(["coordinator-requests"], exposed=True))
+async def test_rx7_the_coordinators_own_topics_match_no_pattern_also_where_clients_see_them(
+    world: World,
+) -> None:
+    """As for the topic watcher, which would take them away again."""
+    world.broker.topics["coordinator-requests"] = 1
+    client = await world.client()
+    await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    regex = last_asked(world).regex
+    assert regex is not None
+    assert list(regex.topics) == ["orders", "prices"]
+
+
+def test_a_connection_remembers_so_many_looks() -> None:
+    looks = PatternLooks()
+    for number in range(100):
+        looks.ask("g", f"m{number}", "p" * 10_000)
+    assert len(looks) == 6
+    assert looks.take("g", "m93") is None
+    assert looks.take("g", "m99") == "p" * 10_000
+    assert not looks.is_asked("g", "m99")
+    for _ in range(100):
+        looks.ask("g", "m98", "q")
+    assert (len(looks), looks.take("g", "m98")) == (5, "q")
+    looks.ask("g", "m", "p" * 65_536)
+    assert len(looks) == 0
