@@ -64,6 +64,7 @@ class _Judge:
     differences: list[Difference] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
     unjudged: int = 0
+    skipped: int = 0
     # The last number (`Copy.number`) that was compared of each group and partition.
     _last: dict[tuple[What, str, int], int] = field(default_factory=dict)
     _handled: dict[str, EventName] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class _Judge:
             duplicates=found.duplicates,
             late=len(found.late),
             unjudged=self.unjudged,
+            skipped=self.skipped,
         )
 
     def _see(self, group: AnyGroup | None) -> EventName | None:
@@ -215,7 +217,12 @@ class _Judge:
         found = self.found
         for answer, copy in found.answers.items():
             self._unexpected(What.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
+        skipped = set(self.header.epochs[-1].skip)
         for answer, copies in found.early.items():
+            # A replica may have answered it before somebody decided to skip it.
+            if not skipped.isdisjoint((answer.request, answer.request.partition("#")[0])):
+                self.skipped += len(copies)
+                continue
             for copy in copies:
                 self._unexpected(What.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
         for event, copy in found.events.items():

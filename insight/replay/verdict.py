@@ -66,7 +66,8 @@ class Verdict(Struct, kw_only=True):
 
     `differences` has the first of them, `count` counts all. `duplicates` are second copies with the same
     bytes. `late` counts requests that a deadline of a later time preceded, see `Replay`. `unjudged` counts
-    records of groups from before the place from which they can be judged.
+    records of groups from before the place from which they can be judged, `skipped` early answers to requests
+    that were skipped later.
     """
 
     groups: dict[str, Counts]
@@ -77,6 +78,7 @@ class Verdict(Struct, kw_only=True):
     duplicates: int
     late: int
     unjudged: int
+    skipped: int = 0
 
     @property
     def is_identical(self) -> bool:

@@ -8,7 +8,9 @@ from insight.replay.judge import judge
 from insight.replay.recording import Answer, Bytes, Lines, LogClock
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
-from tests.unit.insight.test_replay import a_member_expires
+from tests.harness.coordinated_log import World
+from tests.spark.log import T0, Log, heartbeat
+from tests.unit.insight.test_replay import CONFIG, a_member_expires
 
 
 def with_early(recording: Lines, *early: Answer) -> Lines:
@@ -42,3 +44,19 @@ def test_an_early_answer_is_not_the_querys() -> None:
     assert {(d.what, d.how) for d in judge(Lines(recording.header, early)).differences} == {
         (What.ANSWER, How.MISSING)
     }
+
+
+def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itself() -> None:
+    log, world = Log(), World(CONFIG)
+    world.run([*log.stable_member(T0, "a")[0], *log.clock(T0, T0)])
+    skipped = log.request(T0 + 1, heartbeat("a", "nobody"))
+    world.configure(CONFIG, skip=[skipped.id])
+    world.run([skipped, *log.clock(T0 + 2, T0 + 2)])
+    recording = world.recording()
+    answer = next(line for line in recording.lines if isinstance(line, Answer))
+    value = re.sub(rb'"request":"[^"]*"', b'"request":"%s"' % skipped.id.encode(), answer.value.get())
+    early = replace(answer, value=Bytes.of(value), is_early=True)
+    verdict = judge(with_early(recording, early))
+    assert verdict.is_identical
+    assert verdict.skipped == 1
+    assert "1 early answer to requests that were skipped later" in verdict_text(verdict, recording.header)
