@@ -75,7 +75,8 @@ def _of_extent(verdict: Verdict) -> Iterator[str]:
     if waiting := verdict.total("open"):
         yield f"{count(waiting, 'expected record')} that no committed batch had to write yet"
     if verdict.skipped:
-        yield f"{count(verdict.skipped, 'early answer')} to requests that were skipped later, by --skip-record"
+        answers = count(verdict.skipped, "early answer")
+        yield f"{answers} to requests that were skipped later, by --skip-record"
     if verdict.unjudged:
         yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
 
