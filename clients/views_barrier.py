@@ -36,6 +36,11 @@ def barrier_request(header: Header) -> DescribeGroup:
     return DescribeGroup(**header, waits_for_views=True)
 
 
+def changed_request(header: Header) -> DescribeGroup:
+    """The same of the first round, to which a replica may answer at once which groups have changed."""
+    return DescribeGroup(**header, waits_for_views=True, lists_changed=True)
+
+
 def wait_for_views(client: CoordinatorClient) -> None:
     """Wait until the topics have what was answered before this call. Raises ClientError."""
     for group_ids in barrier_rounds(client.request_partitions):

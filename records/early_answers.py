@@ -8,6 +8,9 @@ so the values stay the same.
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
 Headers = Sequence[tuple[str, bytes | None]]
 """The headers of a record, as kafka-python and librdkafka give them."""
 
@@ -20,6 +23,13 @@ class _Record(Protocol):
 
 
 R = TypeVar("R", bound=_Record)
+
+
+class _Listing(Struct):
+    changed: Raw | UnsetType = UNSET
+
+
+_listing = msgspec.json.Decoder(_Listing)
 
 _EARLY = "early"
 _MARKER = "replicas-since"
@@ -117,3 +127,10 @@ def that_count(records: Iterable[R]) -> Iterator[R]:
     """The records of the responses topic with answers that count, early ones and the query's."""
     answers = EarlyAnswers()
     return (record for record in records if answers.counts(record.partition, record.headers))
+
+
+def lists_changed(value: bytes) -> bool:
+    """Whether an early answer lists groups that have changed (`DescribeGroupResponse.changed`). The query
+    never gives it. Raises msgspec.DecodeError.
+    """
+    return _listing.decode(value).changed is not UNSET

@@ -4,9 +4,11 @@ Each kind of attack has connections that repeat something until the end. What be
 """
 
 import asyncio
+import json
+import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -218,22 +220,31 @@ ATTACKS: Mapping[str, tuple[int, Attack]] = MappingProxyType(
 """By name: how many connections, and what each does."""
 
 
-def attack(names: list[str], address: Address, seconds: float) -> dict[str, Counter[str]]:
+async def attack(names: Sequence[str], address: Address, seconds: float) -> Counter[str]:
     """Attack in all these ways at once. Returns what became of the tries."""
-    return asyncio.run(_attack(names, address, seconds))
-
-
-async def _attack(names: list[str], address: Address, seconds: float) -> dict[str, Counter[str]]:
     end_s = time.monotonic() + seconds
-    tries: dict[str, Counter[str]] = {name: Counter() for name in names}
-    tasks = []
-    for name in names:
-        connections, one = ATTACKS[name]
-        tasks += [
-            asyncio.ensure_future(one(address, lambda: time.monotonic() < end_s, tries[name]))
-            for _ in range(connections)
-        ]
-    _, late = await asyncio.wait(tasks, timeout=seconds + 2 * PATIENCE_S)
+    tries: Counter[str] = Counter()
+    tasks = [
+        asyncio.ensure_future(one(address, lambda: time.monotonic() < end_s, tries))
+        for connections, one in (ATTACKS[name] for name in names)
+        for _ in range(connections)
+    ]
+    done, late = await asyncio.wait(tasks, timeout=seconds + 2 * PATIENCE_S)
     for task in late:
         task.cancel()
+    for task in done:
+        if (error := task.exception()) is not None:
+            tries[type(error).__name__] += 1
     return tries
+
+
+def main() -> None:
+    """``python -m bench.load.attackers ADDRESS SECONDS NAME...``: a line when it begins, then the tries."""
+    address, seconds, *names = sys.argv[1:]
+    print("begun", flush=True)
+    tries = asyncio.run(attack(names, Address.parse(address), float(seconds)))
+    print(json.dumps(tries))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,21 +6,21 @@ because a member that is stopped for long expires.
 """
 
 import asyncio
+import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.apart import apart
 from bench.load import frames, kafka_groups
-from bench.load.attackers import ATTACKS, BIG_MIB, BIG_TOPIC, MIB, attack
+from bench.load.attackers import ATTACKS, BIG_MIB, BIG_TOPIC, MIB
 from bench.load.frames import Template
 from bench.load.outcome import Outcome, WrongAnswer
 from bench.load.pipes import Pipe, at_rates
@@ -33,6 +33,7 @@ from records.address import Address
 MEMBERS, COMMITTING = 200, 20
 HEARTBEATS_PER_S, COMMITS_PER_S = MEMBERS / 3, 100.0
 SESSION_TIMEOUT_MS = 10_000
+WARM_UP_S = 2.0
 ALL = "all at once"
 # They would take the heap of a broker that has no bound for all frames together (queued.max.request.bytes).
 NOT_AT_KAFKA = ("frames without an end", ALL)
@@ -44,11 +45,11 @@ _TIMEOUT_S = 60.0
 
 @dataclass
 class Side:
-    """What the others met at one side."""
+    """What the others met at one side without and with the attacker, and what became of its tries."""
 
     alone: Outcome
     attacked: Outcome
-    tries: dict[str, Counter[str]]
+    tries: Counter[str]
     memory_mib: float = 0.0
 
 
@@ -58,8 +59,6 @@ def measure(bench: Bench) -> Found:
     world = running.world
     seconds = _QUICK_TURN_S if bench.plan.is_quick else _TURN_S
     _fill(world.servers)
-    for address in (world.ours, world.kafkas):
-        bench.load(go_on, address, bench.plan.warm_up_s)
     found = Found(table=[["attack", "side", "p50 ms", "p99 ms", "errors", "MiB", "tries"]])
     worst, errors, memory = [], [], []
     for name in (*ATTACKS, ALL):
@@ -80,19 +79,32 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def go_on(address: Address, seconds: float) -> Outcome:
-    """Let new members go on at their normal pace, and some of them commit. A lost connection is an error."""
-    return asyncio.run(_go_on(address, seconds))
+def beside(address: Address, names: Sequence[str], seconds: float) -> Side:
+    """Let new members go on, first without the attackers and then with them."""
+    return asyncio.run(_beside(address, names, seconds))
 
 
-async def _go_on(address: Address, seconds: float) -> Outcome:
+async def _beside(address: Address, names: Sequence[str], seconds: float) -> Side:
     group_ids = [f"others-{uuid.uuid4()}" for _ in range(MEMBERS)]
     members = await kafka_groups.form(address, group_ids, SESSION_TIMEOUT_MS)
+    await _go_on(address, members, WARM_UP_S)
+    alone = await _go_on(address, members, seconds)
+    arguments = (str(address), str(seconds + _BEFORE_S), *names)
+    attacker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.load.attackers", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert attacker.stdout is not None
+    await attacker.stdout.readline()  # it begins
+    attacked = await _go_on(address, members, seconds)
+    tries, _ = await attacker.communicate()
+    return Side(alone, attacked, Counter(msgspec.json.decode(tries, type=dict[str, int])))
+
+
+async def _go_on(address: Address, members: Sequence[Membership], seconds: float) -> Outcome:
+    """The members at their normal pace, and some of them commit. A lost connection is an error."""
     beats, commits = await asyncio.gather(
         _at_rate(address, [frames.heartbeat(member) for member in members], HEARTBEATS_PER_S, seconds),
-        _at_rate(
-            address, [frames.commit(member, 1) for member in members[:COMMITTING]], COMMITS_PER_S, seconds
-        ),
+        _at_rate(address, commits_of(members), COMMITS_PER_S, seconds),
     )
     both = Outcome(beats.errors + commits.errors)
     both.latency_s = beats.latency_s + commits.latency_s
@@ -117,17 +129,10 @@ async def _at_rate(address: Address, templates: list[Template], rate: float, sec
 
 
 def _side(bench: Bench, world: World, address: Address, name: str, seconds: float) -> Side:
-    names = list(ATTACKS) if name == ALL else [name]
-    alone = bench.load(go_on, address, seconds)
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        memory = stack.enter_context(_watched(world))
-        attacking = pool.submit(apart, attack, names, address, seconds + 2 * _BEFORE_S)
-        threading.Event().wait(_BEFORE_S)
-        attacked = bench.load(go_on, address, seconds)
-        side = Side(alone, attacked, attacking.result())
+    with _watched(world) as memory:
+        side = bench.load(beside, address, list(ATTACKS) if name == ALL else [name], seconds)
     side.memory_mib = max(memory)
-    say(f"    {_line(name, str(address), side)[2:]}")
+    say(f"    {_line(name, str(address), side)[1:]}")
     return side
 
 
@@ -153,8 +158,7 @@ def _watched(world: World) -> Iterator[list[float]]:
 def _line(name: str, where: str, side: Side) -> list[str]:
     p50, p99 = (f"{side.alone.latency_ms(q):.1f} -> {side.attacked.latency_ms(q):.1f}" for q in (0.5, 0.99))
     errors = side.alone.errors.total() + side.attacked.errors.total()
-    sums = sum(side.tries.values(), Counter())
-    tries = ", ".join(f"{number:,} {what}" for what, number in sorted(sums.items()))
+    tries = ", ".join(f"{number:,} {what}" for what, number in sorted(side.tries.items()))
     memory = f"{side.memory_mib:.0f}" if where != "Kafka's own" else ""
     return [name, where, p50, p99, str(errors), memory, tries]
 

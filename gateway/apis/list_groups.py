@@ -9,9 +9,7 @@ from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
-from state.kafka.snapshot import GroupSnapshot
-
-_CLASSIC, _CONSUMER = "classic", "consumer"
+from state.kafka.responses import ListedGroup
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
@@ -28,24 +26,20 @@ async def serve(context: RequestContext, request: Any) -> Fields:
         "groups": [
             {
                 "group_id": group.group_id,
-                "protocol_type": group.protocol_type or "",
+                "protocol_type": group.protocol_type,
                 "group_state": group.state,
-                "group_type": _type(group),
+                "group_type": group.group_type,
             }
             for group in groups
             if _is_here(context, group)
             and (not states or group.state.lower() in states)
-            and (not types or _type(group) in types)
+            and (not types or group.group_type in types)
             and (describes_all or may_describe_group(context, group.group_id))
         ],
     }
 
 
-def _type(group: GroupSnapshot) -> str:
-    return _CONSUMER if group.consumer else _CLASSIC
-
-
-def _is_here(context: RequestContext, group: GroupSnapshot) -> bool:
+def _is_here(context: RequestContext, group: ListedGroup) -> bool:
     return context.node_id is None or context.coordinator_of(group.group_id) == context.node_id
 
 

@@ -1,20 +1,27 @@
 """The groups for ListGroups and ListConfigResources, with every change that any gateway had answered before.
 
-A response may come before the view of the same change is on the groups topic. So ListGroups first sends the
-requests of a barrier (`clients.views_barrier`), which change nothing. When they are answered, the views are
-on the topic, and the list waits until the reader has reached the topic's end.
+A response may come before the view of the same change is on the groups topic. So ListGroups first asks in
+each partition which groups have changed. A replica answers at once, with what these groups are now. The other
+groups are on the topic, and the list waits until the reader has reached the topic's end. Where no replica
+answers, the requests are the first round of a barrier (`clients.views_barrier`), and the other rounds follow.
+When they are answered, all views are on the topic.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import structlog
+from msgspec import UNSET
 
-from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_rounds
+from clients.coordinator_client import Header
+from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_rounds, changed_request
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import Groups
+from gateway.coordinator.shared import Shared
 from gateway.wire.limits import Limits
 from state.errors import ErrorCode
-from state.kafka.responses import DescribeGroupResponse
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS
 
@@ -24,49 +31,73 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The groups, at least as of the call. Concurrent calls share a barrier."""
+    """The groups, at least as of the call. Concurrent calls share the requests."""
 
     def __init__(self, backend: Backend, groups: Groups, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
         self._groups = groups
         self._rounds = barrier_rounds(request_partitions)
         self._timeout_s = limits.groups_behind_max_s
-        self._running: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._listing = Shared(self._list)
+        self._catching_up = Shared(self._catch_up)
 
-    async def groups(self) -> list[GroupSnapshot] | None:
+    async def groups(self) -> list[ListedGroup] | None:
         """The existing groups by id, None until they are read for the first time.
 
         If the coordinator does not answer, or the reader does not reach the end of the topic in time, these
         are the groups as far as they are read.
         """
-        await self._refresh()
-        return self._groups.groups()
+        if self._groups.groups() is None:
+            return None
+        changed = await self._listing.run()
+        known = {group.group_id: listed_of(group) for group in self._groups.groups() or ()}
+        known |= {group.group_id: group for group in changed}
+        there = (group for group in known.values() if group.state != DEAD)
+        return sorted(there, key=lambda group: group.group_id)
 
     async def configured(self) -> list[str] | None:
         """As `groups`: the ids that have settings, whether or not the groups exist."""
-        await self._refresh()
+        if self._groups.groups() is not None:
+            await self._catching_up.run()
         return self._groups.configured()
 
-    async def _refresh(self) -> None:
-        if self._groups.groups() is not None:
-            # A barrier under way may have begun before a response that this caller has seen.
-            if self._next is None:
-                self._next = asyncio.create_task(self._catch_up(self._running))
-            await asyncio.shield(self._next)
+    async def _list(self) -> list[ListedGroup]:
+        """Wait until the other groups are on the view. Returns those that have changed."""
+        first, *others = self._rounds
+        answers = await asyncio.gather(*(self._ask(group_id, changed_request) for group_id in first))
+        changed = [group for answer in answers for group in answer.changed or ()]
+        is_early = not any(answer.changed is UNSET for answer in answers)
+        if is_early or (all(map(_is_answered, answers)) and await self._are_answered(others)):
+            await self._reach_end()
+        return changed if is_early else []
 
-    async def _catch_up(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        self._running, self._next = self._next, None
-        for group_ids in self._rounds:
-            if not all(await asyncio.gather(*map(self._is_answered, group_ids))):
-                return
+    async def _catch_up(self) -> None:
+        if await self._are_answered(self._rounds):
+            await self._reach_end()
+
+    async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
+        """Ask about the groups of the barrier. False without a response, which the backend has logged."""
+        for group_ids in rounds:
+            asked = (self._ask(group_id, barrier_request) for group_id in group_ids)
+            answers = await asyncio.gather(*asked)
+            if not all(map(_is_answered, answers)):
+                return False
+        return True
+
+    async def _reach_end(self) -> None:
         if not await self._groups.reach_end(self._timeout_s):
             log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")
 
-    async def _is_answered(self, group_id: str) -> bool:
-        """Ask about a group of the barrier. False if there is no response, which the backend has logged."""
+    async def _ask(self, group_id: str, made: Callable[[Header], DescribeGroup]) -> DescribeGroupResponse:
         header = self._backend.header(group_id, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        answer = await self._backend.ask(barrier_request(header), DescribeGroupResponse)
-        return bool(answer.request) or answer.error_code is not ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return await self._backend.ask(made(header), DescribeGroupResponse)
+
+
+def listed_of(group: GroupSnapshot) -> ListedGroup:
+    """What ListGroups shows of a group on the groups topic."""
+    group_type = "consumer" if group.consumer else "classic"
+    return ListedGroup(group.group_id, group.state, group.protocol_type or "", group_type)
+
+
+def _is_answered(answer: DescribeGroupResponse) -> bool:
+    return bool(answer.request) or answer.error_code is not ErrorCode.COORDINATOR_NOT_AVAILABLE

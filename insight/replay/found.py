@@ -9,6 +9,7 @@ import msgspec
 
 from insight.replay.recording import Answer, Event, Letter, OutputLine, View
 from records.codec import UNREADABLE, DeadLetter, Reason
+from records.early_answers import lists_changed
 
 
 class AnswerName(NamedTuple):
@@ -163,6 +164,8 @@ class Found:
         value = b"" if line.value is None else line.value.get()
         copy = Copy(line.partition, line.offset, value, number)
         match line:
+            case Answer(is_early=True) if lists_changed(value):
+                pass  # the log does not lead to it, because it says how far the query was
             case Answer(is_early=True):
                 self.early[answer_name(value)].append(copy)
             case Answer():

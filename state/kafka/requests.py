@@ -202,7 +202,13 @@ class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
 
 
 class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups."""
+    """One group of a DescribeGroups.
+
+    With `lists_changed`, which goes with `waits_for_views`, a replica may answer early which groups have
+    changed (`DescribeGroupResponse.changed`). The query answers as without.
+    """
+
+    lists_changed: bool | UnsetType = UNSET
 
 
 class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):

@@ -133,20 +133,35 @@ class DescribedMember(Struct, frozen=True):
     member_assignment: bytes
 
 
+DEAD = "Dead"
+
+
+class ListedGroup(Struct, frozen=True):
+    """What ListGroups shows of a group. A group that does not exist is Dead."""
+
+    group_id: str
+    state: str
+    protocol_type: str = ""
+    group_type: str = "classic"
+
+
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
     """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
 
     `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
     partition that of the last request. The field is left out where none is pending. Kafka's response has no
     such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
+    `changed` is set by a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that
+    may have changed since the last committed batch of the query, as they are now.
     """
 
     error_message: str | UnsetType = UNSET
-    group_state: str = "Dead"
+    group_state: str = DEAD
     protocol_type: str = ""
     protocol_data: str = ""
     members: list[DescribedMember] = []
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
+    changed: list[ListedGroup] | UnsetType = UNSET
 
 
 class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):

@@ -9,13 +9,15 @@ from typing import Protocol
 from checkpoints import codec
 from records.codec import DeadLetter, Reason, Refusal
 from state.configs import Configs
-from state.dispatch import AnyEffects, AnyGroup
+from state.dispatch import AnyEffects, AnyGroup, AnyRequest
 from state.inputs import Outage
 from state.kafka.effects import Reply
 from state.rocketmq import effects as rocketmq
 from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, Step, Timeline
 from streaming.query.admission import Admission, Message
 from streaming.query.output_values import dead_letter
+
+Version = tuple[str, int] | None
 
 
 class OperatorError(RuntimeError):
@@ -33,7 +35,7 @@ class Sink(Protocol):
         None if the step comes after the last.
         """
 
-    def waits_for_views(self, request_id: str) -> None:
+    def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         """The response to this request promises that topics show something, so the query has to give it."""
 
     def dead_letter(self, letter: DeadLetter) -> None:
@@ -72,17 +74,21 @@ class AwakeGroup:
             journal_max_steps=journal_max_steps,
             journal_max_bytes=journal_max_bytes,
         )
-        self._seq_before = self._seq()
+        self._version_before = self.version
+        self.version_noted = self.version
+        """For `streaming.replica.changed`."""
         self._faults_reported = 0
 
-    def _seq(self) -> tuple[str, int] | None:
+    @property
+    def version(self) -> Version:
+        """The group's incarnation and the number of its last history entry, None if there is no group."""
         group = self.timeline.group
         return None if group is None else (group.incarnation, group.seq)
 
     @property
     def has_news(self) -> bool:
         """Whether the group's history has grown since it was decoded."""
-        return self._seq() != self._seq_before
+        return self.version != self._version_before
 
     def fire_until(self, until_ms: int, sink: Sink) -> None:
         """Fire the deadlines until a time."""
@@ -125,7 +131,7 @@ def handle(
         _refuse(request, message, sink)
         return None
     if getattr(request, "waits_for_views", False):
-        sink.waits_for_views(message.id)
+        sink.waits_for_views(request, message.id)
     try:
         group = awaken(request.group_id)
         group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))

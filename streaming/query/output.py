@@ -23,7 +23,7 @@ from records.layout import TopicLayout
 from records.pack import pack
 from records.partitioner import partition_of
 from records.truncation import encode_event, encode_view, view_of
-from state.dispatch import AnyEffects, AnyGroup
+from state.dispatch import AnyEffects, AnyGroup, AnyRequest
 from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq
@@ -130,7 +130,7 @@ class Output:
         if waiting.size_bytes >= ANSWERS_MAX_BYTES:
             self._close_pack(reply.reply_partition)
 
-    def waits_for_views(self, request_id: str) -> None:
+    def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         """The batch writes the views before Spark commits it, so nothing else is to be done."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:

@@ -1,11 +1,15 @@
 """The early answers that the replica has made and not appended yet."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from records.codec import DeadLetter, encode, is_packed, transaction_key
 from records.pack import PACK_MAX_REQUESTS, pack
-from state.dispatch import AnyEffects
+from state.dispatch import AnyEffects, AnyRequest
+from state.errors import ErrorCode
 from state.kafka.effects import Reply
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import DescribeGroupResponse, ListedGroup
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
 from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, transaction_record
@@ -31,12 +35,17 @@ class Answers:
 
     It also keeps what becomes of pending transactions, because the service wants to know of them early.
 
+    `changed_beside` lists the groups of a group's partition that have changed since the last committed batch.
+
     While it `is_silent`, it keeps no answers either. Messages to connections of RocketMQ's clients have no
     request that they answer, so they come from the query.
     """
 
-    def __init__(self, response_max_bytes: int) -> None:
+    def __init__(
+        self, response_max_bytes: int, changed_beside: Callable[[str], list[ListedGroup] | None]
+    ) -> None:
         self.is_silent = True
+        self._changed_beside = changed_beside
         self._response_max_bytes = response_max_bytes
         self._left_to_query: set[str] = set()
         self._packs: dict[int, _Pack] = {}
@@ -78,8 +87,23 @@ class Answers:
                 )
             )
 
-    def waits_for_views(self, request_id: str) -> None:
+    def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         self._left_to_query.add(request_id)
+        if self.is_silent or not isinstance(request, DescribeGroup) or request.lists_changed is not True:
+            return
+        changed = self._changed_beside(request.group_id)
+        if changed is None:
+            return
+        answer = DescribeGroupResponse(
+            group_id=request.group_id,
+            correlation_id=request.correlation_id,
+            request=request_id,
+            error_code=ErrorCode.NONE,
+            changed=changed,
+        )
+        self._close(request.reply_partition)
+        # The query answers something else, so the audit is not told.
+        self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:
         """The query writes it."""

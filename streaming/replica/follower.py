@@ -67,6 +67,7 @@ class Follower:
         self._audit = Audit()
         self._held = HeldBack(machine) if stands_by else None
         self._promotion: tuple[ReplicaId, Terms] | None = None
+        self._committed: Committed | None = None
         self._answers = 0
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
@@ -124,6 +125,9 @@ class Follower:
 
     def round(self) -> None:
         """Take the records that are there, and append their answers."""
+        batch, self._committed = self._committed, None
+        if batch is not None:
+            self._machine.committed(batch.ends, batch.watermark_ms)
         first = self._consumer.poll(_POLL_S)
         # `consume` alone would wait until it has as many records as it may return.
         for message in () if first is None else (first, *self._consumer.consume(_RECORDS_MAX, 0)):
@@ -146,6 +150,7 @@ class Follower:
     def committed(self, batch: Committed) -> None:
         """The query has committed a batch. Any thread may call it."""
         self._committed_s = self._now_s()
+        self._committed = batch
         self._audit.committed(Place(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms) -> None:

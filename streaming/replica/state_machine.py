@@ -6,6 +6,7 @@ The replica answers nothing unless the log shows that its owner runs: a clock re
 the request by `OWNER_SILENCE_MS` at most. The first clock record of a later owner ends it in that partition.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from checkpoints import codec
@@ -15,12 +16,14 @@ from state.config import CoordinatorConfig
 from state.configs import ConfigChange
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
+from state.kafka.responses import ListedGroup
 from state.stretches import Stretches
 from state.timeline import Step
 from streaming.query.admission import Admission
 from streaming.query.handling import AwakeGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.replica.answers import Answers
+from streaming.replica.changed import ChangedGroups, listed
 from streaming.replica.groups import AWAKE_MAX, Groups
 from streaming.replica.seed import Seed
 from streaming.replica.terms import NO_OWNER, Terms
@@ -61,7 +64,7 @@ class StateMachine:
         step: Step = step_of_both,
         awake_max: int = AWAKE_MAX,
     ) -> None:
-        self.answers = Answers(terms.layout.response_max_bytes)
+        self.answers = Answers(terms.layout.response_max_bytes, self._changed_beside)
         self._terms = terms
         self.as_of_ms = 0
         self.is_owned = False
@@ -77,6 +80,15 @@ class StateMachine:
             )
             for number in range(count)
         }
+
+    def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
+        """The query has committed a batch (`streaming.replica.pipes.Committed`)."""
+        for number, partition in self.partitions.items():
+            partition.changed.committed(ends.get(number, 0), watermark_ms)
+
+    def _changed_beside(self, group_id: str) -> list[ListedGroup] | None:
+        number = partition_of(group_id, len(self.partitions))
+        return self.partitions[number].changed_groups()
 
     def change_terms(self, terms: Terms) -> None:
         """Go on under other terms. Raises InDoubt if they change something at times on which it has acted.
@@ -123,6 +135,7 @@ class Partition:
         self.has_ended = False
         """Whether a later owner has taken the partition."""
         self.groups = Groups(entries, self._awaken, awake_max=awake_max)
+        self.changed = ChangedGroups()
         self._terms = terms
         self._stretches = Stretches(terms.configs, terms.outages)
         self._answers = answers
@@ -185,6 +198,7 @@ class Partition:
             for group in self.groups.due(attested_ms):
                 group.fire_until(attested_ms, self._answers)
                 self.groups.touched(group)
+                self.changed.note(group, record.offset + 1, attested_ms)
 
     def take_request(self, record: Record) -> None:
         """Apply or refuse the messages of a record."""
@@ -203,6 +217,14 @@ class Partition:
             )
             if group is not None:
                 self.groups.touched(group)
+                self.changed.note(group, record.offset + 1, record.at_ms)
+
+    def changed_groups(self) -> list[ListedGroup] | None:
+        """The groups that have changed since the last committed batch, None if there are too many."""
+        group_ids = self.changed.ids()
+        if group_ids is None:
+            return None
+        return [listed(group_id, self.groups.awake(group_id).timeline.group) for group_id in group_ids]
 
     def _awaken(self, group_id: str, entry: codec.Entry | None) -> AwakeGroup:
         terms = self._terms

@@ -8,7 +8,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.early_answers import as_of, marked
+from records.early_answers import as_of, lists_changed, marked
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.replica.audit import request_of
@@ -52,6 +52,8 @@ def answers(
         if record.value is not None:
             found = of_query if as_of(record.headers) is None else early
             for value in unpack(record.value):
+                if found is early and lists_changed(value):
+                    continue
                 request = request_of(value)
                 assert request is not None
                 found.setdefault(request, []).append(value)

@@ -1,7 +1,9 @@
 """The replica on a real broker: it answers early, the query confirms it, and its end harms nobody."""
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,10 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
+from gateway.coordinator.backend import CoordinatorBackend
+from gateway.coordinator.fresh_groups import FreshGroups
+from gateway.coordinator.groups import GroupsReader
+from gateway.wire.limits import Limits
 from state.errors import ErrorCode
 from streaming.replica.pipes import Phase
 from streaming.service.coordinator import Coordinator
@@ -91,3 +97,28 @@ def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
     assert member.heartbeat(1) is ErrorCode.NONE
     wait_until(lambda: coordinator.replica().answers > answered, "that was early")
     assert coordinator.replica().differences == 0
+
+
+def test_a_list_has_what_was_answered_early_before_the_query_has_it(
+    coordinator: Coordinator, client: CoordinatorClient
+) -> None:
+    options = coordinator.options
+    member = stable_member(client, "listed")
+    states, took_s = asyncio.run(listed(options, client))
+    assert states["listed"] == "Stable"
+    member.leave()
+    assert asyncio.run(listed(options, client))[0]["listed"] == "Empty"
+    assert took_s < INTERVAL_MS / 1000
+
+
+async def listed(options: Options, client: CoordinatorClient) -> tuple[dict[str, str], float]:
+    """The states of all groups as a gateway lists them, and in what time."""
+    with GroupsReader(options.client_config, options.layout) as groups:
+        while groups.groups() is None:
+            await asyncio.sleep(0.01)
+        backend = CoordinatorBackend(client, Limits())
+        fresh = FreshGroups(backend, groups, Limits(), options.layout.request_partitions)
+        began_s = time.monotonic()
+        found = await fresh.groups()
+        assert found is not None
+        return {group.group_id: group.state for group in found}, time.monotonic() - began_s

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
 import uvloop
@@ -22,6 +22,7 @@ from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
+from gateway.coordinator.fresh_groups import listed_of
 from gateway.net.advertised import Template
 from gateway.net.server import NO_INTERNAL_TOPICS, NO_SECURITY, Gateway
 from gateway.quotas.quotas import NO_RULES, Quotas
@@ -37,7 +38,8 @@ from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.requests import AnyAnswered, RegexResolved
+from state.kafka.requests import AnyAnswered, DescribeGroup, RegexResolved
+from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
 from state.timeline import Row, Timeline
@@ -63,7 +65,8 @@ class CoreBackend:
 
     If `away`, the coordinator does not answer. `unread` are groups that are not read yet. If
     `view_is_behind`, groups are shown as they were when the view was last read to its end; the view never
-    reaches its end while it is `stuck`. `held` are groups whose responses wait for an event.
+    reaches its end while it is `stuck`. With `has_replica` it lists the groups that have changed since then
+    at once. `held` are groups whose responses wait for an event.
     """
 
     def __init__(self) -> None:
@@ -72,6 +75,7 @@ class CoreBackend:
         self.unread = False
         self.view_is_behind = False
         self.stuck = False
+        self.has_replica = False
         self.held: dict[str, asyncio.Event] = {}
         self._view: list[GroupSnapshot] = []
         self.now_ms = 0
@@ -106,6 +110,9 @@ class CoreBackend:
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         if self.away:
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self.has_replica and isinstance(request, DescribeGroup) and request.lists_changed is True:
+            self.asked.append(request)
+            return cast(R, self._changed(request))
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         name = request.correlation_id
         self._waiting[name] = future
@@ -124,6 +131,20 @@ class CoreBackend:
             self._waiting.pop(name, None)
         assert isinstance(response, answer)
         return response
+
+    def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
+        """The early answer of a replica."""
+        shown = {group.group_id: group for group in self._view}
+        now = {group.group_id: group for group in self._current()}
+        changed = [listed_of(group) for name, group in now.items() if shown.get(name) != group]
+        changed += [ListedGroup(name, DEAD) for name in shown.keys() - now.keys()]
+        return DescribeGroupResponse(
+            group_id=request.group_id,
+            correlation_id=request.correlation_id,
+            request="requests-0-0",
+            error_code=ErrorCode.NONE,
+            changed=changed,
+        )
 
     def tell(self, told: RegexResolved) -> None:
         """Apply what the topic watcher sends a group."""

@@ -166,3 +166,21 @@ def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -
             await play()
 
     asyncio.run(bounded())
+
+
+@played
+async def test_a_replica_lists_what_has_changed_and_nothing_else_is_waited_for(world: World) -> None:
+    client = await world.client()
+    world.core.view_is_behind = world.core.has_replica = True
+    assert await listed(world) == set()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.core.asked.clear()
+    assert await listed(world) == {"g"}
+    (request,) = world.core.asked
+    assert isinstance(request, DescribeGroup)
+    assert (request.waits_for_views, request.lists_changed) == (True, True)
+    answer = await client.ask(LIST, 5)
+    (group,) = answer.groups
+    assert (group.protocol_type, group.group_state, group.group_type) == ("", "Empty", "classic")
+    assert [g.error_code for g in (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
+    assert await listed(world) == set()

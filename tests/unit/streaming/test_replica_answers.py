@@ -21,7 +21,7 @@ MAX_BYTES = 2 * ANSWERS_MAX_BYTES
 
 
 def answers(*, max_bytes: int = MAX_BYTES) -> Answers:
-    made = Answers(max_bytes)
+    made = Answers(max_bytes, lambda _: None)
     made.is_silent = False
     return made
 

@@ -1,0 +1,129 @@
+"""Which groups a replica lists as changed since the last committed batch."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.codec import encode
+from records.early_answers import lists_changed
+from records.pack import unpack
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from streaming.replica import changed as changed_groups
+from streaming.replica.changed import ChangedGroups, listed
+from streaming.replica.state_machine import Record as LogRecord
+from streaming.replica.state_machine import StateMachine
+from tests.harness.replica_log import WITH_DELAY, log_of, machine, owned, take, terms
+from tests.spark.log import T0, Log, Record, heartbeat
+
+ALL = 2**62
+ASK = DescribeGroup(
+    group_id="a",
+    correlation_id="list",
+    reply_partition=0,
+    api_version=5,
+    waits_for_views=True,
+    lists_changed=True,
+)
+
+
+def listing(replica: StateMachine) -> dict[str, ListedGroup]:
+    """What a list shows now."""
+    found = {}
+    for groups in (partition.groups for partition in replica.partitions.values()):
+        for group_id in [*groups._entries, *groups._awake]:
+            group = listed(group_id, groups.awake(group_id).timeline.group)
+            if group.state != DEAD:
+                found[group_id] = group
+    return found
+
+
+def changes(replica: StateMachine) -> dict[str, ListedGroup]:
+    found: dict[str, ListedGroup] = {}
+    for partition in replica.partitions.values():
+        found |= {group.group_id: group for group in partition.changed_groups() or ()}
+    return found
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([1, 3, 4_000]))
+def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
+    seed: int, records_a_batch: int, awake_max: int
+) -> None:
+    """With a log that has members of every protocol, sessions that end, and groups that are deleted."""
+    replica = machine(terms(config=WITH_DELAY), awake_max=awake_max)
+    topic: dict[str, ListedGroup] = {}
+    for number, record in enumerate(record for records in log_of(seed) for record in records):
+        replica.take(LogRecord(*record))
+        if number % records_a_batch == 0:
+            topic = listing(replica)
+            replica.committed(dict.fromkeys(replica.partitions, ALL), ALL)
+            assert changes(replica) == {}
+        elif number % 5 == 0:
+            both = topic | changes(replica)
+            there = {group_id: group for group_id, group in both.items() if group.state != DEAD}
+            assert there == listing(replica)
+
+
+@pytest.mark.parametrize(
+    ("end", "watermark_ms", "left"),
+    [(10, 1_001, ["b"]), (9, 1_001, ["a", "b"]), (10, 1_000, ["a", "b"]), (11, 2_001, [])],
+    ids=["its batch", "an offset before", "its deadlines have not fired", "both"],
+)
+def test_a_change_is_forgotten_when_a_batch_behind_it_is_committed(
+    end: int, watermark_ms: int, left: list[str]
+) -> None:
+    found = ChangedGroups()
+    found._places |= {"a": (10, 1_000), "b": (11, 2_000)}
+    found.committed(end, watermark_ms)
+    assert found.ids() == left
+
+
+def asked(log: Log, at_ms: int) -> list[Record]:
+    """A request for the changed groups of partition 0."""
+    return [*owned([log.append(at_ms, b"a", encode(ASK), 0)])]
+
+
+def early(replica: StateMachine, records: list[Record]) -> list[DescribeGroupResponse]:
+    for record in records:
+        replica.take(LogRecord(*record))
+    values = [value for record in replica.answers.take() for value in unpack(record.value)]
+    return [msgspec.json.decode(v, type=DescribeGroupResponse) for v in values if lists_changed(v)]
+
+
+def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited() -> None:
+    log, replica = Log(), machine()
+    stable, _ = log.stable_member(T0, "a")
+    take(replica, owned(stable))
+    for record in asked(log, T0 + 100):
+        replica.take(LogRecord(*record))
+    (appended,) = replica.answers.take()
+    assert appended.answers == {}, "the query answers something else"
+    (value,) = unpack(appended.value)
+    answer = msgspec.json.decode(value, type=DescribeGroupResponse)
+    assert answer.correlation_id == "list"
+    assert answer.changed == [ListedGroup("a", "Stable", "consumer", "classic")]
+    replica.committed({0: ALL}, ALL)
+    (answer,) = early(replica, asked(log, T0 + 200))
+    assert answer.changed == []
+
+
+def test_too_many_changed_groups_are_left_to_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
+    log, replica = Log(), machine()
+    take(replica, owned(log.stable_member(T0, "a")[0]))
+    assert early(replica, asked(log, T0 + 100)) == []
+
+
+def test_a_silent_replica_lists_nothing() -> None:
+    log, replica = Log(), machine()
+    replica.is_permitted = False
+    assert early(replica, asked(log, T0 + 100)) == []
+
+
+def test_no_other_answer_lists_changed_groups() -> None:
+    """Whatever names it has."""
+    log, replica = Log(), machine()
+    answers = take(replica, owned([log.append(T0, b"changed", encode(heartbeat("changed", "m")), 0)]))
+    assert answers
+    assert not any(map(lists_changed, answers.values()))
