@@ -1,0 +1,162 @@
+"""The pure core as a gateway's backend."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from clients.coordinator_client import Header
+from gateway.coordinator.backend import failed
+from gateway.coordinator.fresh_groups import listed_of
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.requests import AnyAnswered, DescribeGroup, RegexResolved
+from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from state.kafka.snapshot import GroupSnapshot, snapshot
+from state.messages import Response
+from state.timeline import Row, Timeline
+from tests.harness.raw_client import PATIENCE_S
+
+R = TypeVar("R", bound=Response)
+
+
+class CoreBackend:
+    """The pure core as the gateway's backend. `asked` are the requests that reached the core.
+
+    If `away`, the coordinator does not answer. `unread` are groups that are not read yet. If
+    `view_is_behind`, groups are shown as they were when the view was last read to its end; the view never
+    reaches its end while it is `stuck`. With `has_replica` it lists the groups that have changed since then
+    at once. `held` are groups whose responses wait for an event.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.answered_at_s = -math.inf
+        self.unread = False
+        self.view_is_behind = False
+        self.stuck = False
+        self.has_replica = False
+        self.held: dict[str, asyncio.Event] = {}
+        self._view: list[GroupSnapshot] = []
+        self.now_ms = 0
+        self.config = CoordinatorConfig()
+        self.asked: list[AnyAnswered] = []
+        self.more = asyncio.Condition()
+        self._timelines: dict[str, Timeline] = {}
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._numbers = count()
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests without an answer."""
+        return len(self._waiting)
+
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header:
+        return Header(
+            group_id=group_id,
+            correlation_id=str(next(self._numbers)),
+            reply_partition=0,
+            api_version=api_version,
+            client_id=client_id,
+            client_host=client_host,
+            principal=principal,
+        )
+
+    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        return asyncio.ensure_future(self.ask(request, answer, timeout_ms))
+
+    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+        if self.away:
+            return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self.has_replica and isinstance(request, DescribeGroup) and request.lists_changed is True:
+            self.asked.append(request)
+            return cast(R, self._changed(request))
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        name = request.correlation_id
+        self._waiting[name] = future
+        if request.group_id not in self._timelines:
+            self._timelines[request.group_id] = Timeline(request.group_id, None, self.config)
+        self._timelines[request.group_id].apply(Row(self.now_ms, f"requests-0-{name}", request))
+        self._settle()
+        async with self.more:
+            self.asked.append(request)
+            self.more.notify_all()
+        try:
+            response = await future
+            if request.group_id in self.held:
+                await self.held[request.group_id].wait()
+        finally:
+            self._waiting.pop(name, None)
+        assert isinstance(response, answer)
+        return response
+
+    def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
+        """The early answer of a replica."""
+        shown = {group.group_id: group for group in self._view}
+        now = {group.group_id: group for group in self._current()}
+        changed = [listed_of(group) for name, group in now.items() if shown.get(name) != group]
+        changed += [ListedGroup(name, DEAD) for name in shown.keys() - now.keys()]
+        return DescribeGroupResponse(
+            group_id=request.group_id,
+            correlation_id=request.correlation_id,
+            request="requests-0-0",
+            error_code=ErrorCode.NONE,
+            changed=changed,
+        )
+
+    def tell(self, told: RegexResolved) -> None:
+        """Apply what the topic watcher sends a group."""
+        name = f"requests-0-{next(self._numbers)}"
+        self._timelines[told.group_id].apply(Row(self.now_ms, name, told))
+        self._settle()
+
+    def advance(self, ms: int) -> None:
+        """Advance the time, and fire the deadlines that become due."""
+        self.now_ms += ms
+        for timeline in self._timelines.values():
+            timeline.fire_until(self.now_ms)
+        self._settle()
+
+    def groups(self) -> list[GroupSnapshot] | None:
+        if self.unread:
+            return None
+        return list(self._view) if self.view_is_behind else self._current()
+
+    def configured(self) -> list[str] | None:
+        if self.unread:
+            return None
+        return [
+            group_id for group_id, t in sorted(self._timelines.items()) if getattr(t.group, "configs", {})
+        ]
+
+    async def reach_end(self, timeout_s: float) -> bool:
+        if self.stuck:
+            await asyncio.sleep(timeout_s)
+            return False
+        self._view = self._current()
+        return True
+
+    def _current(self) -> list[GroupSnapshot]:
+        return [
+            snapshot(t.group)
+            for _, t in sorted(self._timelines.items())
+            if isinstance(t.group, (ClassicGroup, ConsumerGroup))
+        ]
+
+    async def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Wait until that many matching requests arrived."""
+        async with asyncio.timeout(PATIENCE_S), self.more:
+            await self.more.wait_for(holds)
+
+    def _settle(self) -> None:
+        for timeline in self._timelines.values():
+            for effects in timeline.take_effects():
+                for reply in effects.replies:
+                    future = self._waiting.pop(reply.response.correlation_id, None)
+                    if future is not None and not future.done():
+                        future.set_result(reply.response)
