@@ -27,11 +27,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class NamedTopic:
-    """A topic that a request names, and its metadata. `topic` is None if the topic does not exist."""
+    """A topic that a request names, or gives the id of (`by_id`), and its metadata. `topic` is None if the
+    topic does not exist.
+    """
 
     name: str
     topic_id: UUID | None
     topic: Topic | None
+    by_id: bool = False
 
     @property
     def key(self) -> str | UUID | None:
@@ -41,8 +44,8 @@ class NamedTopic:
     @property
     def missing(self) -> GatewayError:
         """The error of partitions that do not exist."""
-        by_id = self.topic is None and not self.name
-        return GatewayError.UNKNOWN_TOPIC_ID if by_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown_id = self.topic is None and self.by_id
+        return GatewayError.UNKNOWN_TOPIC_ID if is_unknown_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION
 
     def has(self, partition: int) -> bool:
         """Whether the topic has this partition."""
@@ -67,7 +70,7 @@ async def look_up(
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
+    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id), by_id=True) for topic in requested]
 
 
 def look_up_at_once(
@@ -86,7 +89,7 @@ def look_up_at_once(
     )
     if ids is None:
         return None
-    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
+    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id), by_id=True) for topic in requested]
 
 
 def _allowed(context: RequestContext, topics: Iterable[Any], needs: Operation) -> Iterator[str]:

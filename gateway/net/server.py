@@ -217,7 +217,7 @@ class Gateway:
     async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
-        listener = self._listeners[node_id] = Listener(
+        listener = Listener(
             node_id=node_id,
             services=self._services,
             limits=self._limits,
@@ -261,6 +261,7 @@ class Gateway:
             )
         except OSError as error:
             raise CannotListen(f"cannot listen at {where}: {error}") from error
+        self._listeners[node_id] = listener
         log.info("listening", node_id=node_id, address=str(Address(where.host, _port_of(server))))
         return server
 

@@ -44,7 +44,7 @@ class Limits:
     in_flight_per_connection: int = 512
     in_flight_bytes_per_connection: int = 16 * MIB
     at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
-    bytes_at_coordinator: int = 32 * MIB  # what it handles in some 2 s
+    bytes_at_coordinator: int = 256 * MIB
     parked_bytes: int = 256 * MIB  # of requests that the coordinator parks
     groups_per_request: int = 10_000  # Kafka has no bound
     groups_answer_bytes: int = 32 * MIB  # of the answer to such a request

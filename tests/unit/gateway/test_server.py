@@ -15,6 +15,7 @@ from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, RawClient, World, played
+from tests.harness.gateway_requests import commit_fields
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
 LIST_OFFSETS = 2  # an API that is forwarded undecoded
@@ -296,3 +297,12 @@ def test_addresses(text: str, address: Address) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         Address.parse(text)
+
+
+@played
+async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(world: World) -> None:
+    client = await world.client()
+    for version, by_id, code in ((9, False, 3), (10, True, 100)):
+        fields = commit_fields("", ("", 0, 7), by_id=by_id)
+        answer = await client.ask(COMMIT, version, **fields)
+        assert answer.topics[0].partitions[0].error_code == code
