@@ -113,7 +113,6 @@ CONSUMER_PROTOCOL = frozenset({CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE
 # Not parked, and answered by way of the coordinator.
 BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN}
 
-
 # Counted for the quotas of clients. FindCoordinator costs the coordinator nothing.
 METERED = SERVED.keys() - {FIND_COORDINATOR}
 
@@ -121,6 +120,9 @@ METERED = SERVED.keys() - {FIND_COORDINATOR}
 PARKED: Mapping[int, type[JoinGroupResponse | SyncGroupResponse]] = MappingProxyType(
     {JOIN_GROUP: JoinGroupResponse, SYNC_GROUP: SyncGroupResponse}
 )
+
+# Wait for room at the coordinator, or for their turn if they are large and may be parked.
+ENTERING = BOUNDED | PARKED.keys()
 
 
 def decode(header: RequestHeader, message: bytes) -> Any:

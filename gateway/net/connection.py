@@ -179,7 +179,7 @@ class Connection:
         return (
             self._session.is_open
             and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
-            and place.request_bytes <= self._listener.limits.group_frame_bytes
+            and place.request_bytes <= self._listener.at_once_bytes(header.api_key)
             and apis.is_allowed(header.api_key, header.api_version)
         )
 
@@ -268,7 +268,7 @@ class Connection:
         await self._in_order(place, Kind.ALONE if header.api_key in apis.ALONE else Kind.COORDINATOR)
         if self._listener.quotas.has_request_rates:
             self._responses.count(place, header, self._session.principal)
-        if header.api_key in apis.BOUNDED:
+        if header.api_key in apis.ENTERING:
             await self._responses.enter(place)
         try:
             answer = await apis.SERVED[header.api_key](self._call(header), request)

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gateway.apis import PARKED
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.metrics.counts import Counts
+from gateway.net.flow import SMALL_BYTES, Flow
 from gateway.net.parked import Parked
 from gateway.net.room import Room
 from gateway.quotas.quotas import Quotas
@@ -36,7 +38,7 @@ class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
     any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
     `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it: `parked` bounds these.
+    their wait may need it: `parked` bounds these, and `flow` how much of them is sent in a second.
     """
 
     node_id: int | None
@@ -45,6 +47,7 @@ class Listener:
     forwarding: asyncio.Semaphore
     room: Room
     parked: Parked
+    flow: Flow
     connect: Callable[[], Awaitable[Upstream]]
     kept_versions: KeptVersions
     advertised_host: str | None
@@ -52,3 +55,7 @@ class Listener:
     log_lines: ConnectionLog
     quotas: Quotas
     counts: Counts
+
+    def at_once_bytes(self, api_key: int) -> int:
+        """The bytes of the largest request that need not wait."""
+        return SMALL_BYTES if api_key in PARKED else self.limits.group_frame_bytes

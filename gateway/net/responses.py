@@ -25,11 +25,13 @@ _encoding = ThreadPoolExecutor(1, "gateway-encoding")
 class Responses:
     """Encodes responses and puts them into their places."""
 
-    __slots__ = ("_all_parked", "_client", "_counts", "_is_draining", "_meter", "_parked", "_room", "fan_out")
+    __slots__ = (
+        "_all_parked", "_client", "_counts", "_flow", "_is_draining", "_meter", "_parked", "_room", "fan_out",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._client = client
-        self._room = listener.room
+        self._room, self._flow = listener.room, listener.flow
         self._counts = listener.counts
         self._meter = Meter(listener.quotas, listener.counts)
         self.fan_out = Items(listener.room, self._meter, listener.counts)
@@ -77,8 +79,12 @@ class Responses:
         return place.has_room
 
     async def enter(self, place: Place) -> None:
-        """Wait for room at the coordinator. Meanwhile nothing is read of the client."""
-        if not self.enter_at_once(place):
+        """Wait for room at the coordinator. Meanwhile nothing is read of the client. A request that may be
+        parked waits for its turn, and the end of its client is seen.
+        """
+        if place.api_key in apis.PARKED:
+            await self._flow.enter(place.request_bytes)
+        elif not self.enter_at_once(place):
             self._client.pause(paused=True)
             await self._room.enter(place.request_bytes)
             self._client.pause(paused=False)

@@ -18,6 +18,7 @@ from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.admission import Admission
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
+from gateway.net.flow import Flow
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.parked import Parked
 from gateway.net.received import Received
@@ -102,6 +103,7 @@ class Gateway:
         self.is_draining = False
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._parked = Parked(limits.parked_bytes)
+        self._flow = Flow(limits.parked_bytes_per_s, limits.parked_burst_bytes)
         self._kept_versions = KeptVersions(cluster)
         self._unread = Unread(limits.unread_bytes)
         self._received = Received(limits.unanswered_bytes, limits.write_timeout_s)
@@ -169,6 +171,7 @@ class Gateway:
         items = sum(connection.items for connection in connections)
         held: Values = {
             ("room",): [float(self._room.waiting)],
+            ("flow",): [float(self._flow.waiting)],
             ("memory",): [float(self._received.held)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
@@ -224,6 +227,7 @@ class Gateway:
             forwarding=self._forwarding,
             room=self._room,
             parked=self._parked,
+            flow=self._flow,
             connect=partial(self._connect, node_id),
             kept_versions=self._kept_versions,
             advertised_host=self._advertised_host,

@@ -1,0 +1,66 @@
+"""A bound on the bytes of large JoinGroups and SyncGroups that all clients together send in a second.
+
+The coordinator parks these requests, so they take no room that others wait for (`gateway.net.room`), and a
+client may be gone before it is answered. But each of them is written to the log and handled. Clients that
+send large ones and do not wait would keep the coordinator busy for longer than the sessions of others last.
+"""
+
+import asyncio
+from collections import deque
+
+# Smaller requests pass at once. Their number is bounded by what the gateway can decode.
+SMALL_BYTES = 16 * 1024
+
+
+class Flow:
+    """Lets `rate` bytes a second pass, after `burst` bytes at once, in the order in which requests come. A
+    client that is gone loses its turn.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = burst
+        self._at_s = -float("inf")
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return sum(not turn.done() for _, turn in self._waiting)
+
+    async def enter(self, request_bytes: int) -> None:
+        """Wait until the request may pass. The last one of a burst may exceed it."""
+        if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request_bytes, turn))
+        self._wake_later()
+        await turn
+
+    def _has_taken(self, request_bytes: int) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        self._left = min(self._burst, self._left + self._rate * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left <= 0:
+            return False
+        self._left -= request_bytes
+        return True
+
+    def _wake_later(self) -> None:
+        if self._timer is None and self._waiting:
+            wait_s = max(0.0, -self._left / self._rate)
+            # A little more, so that there is a byte then.
+            self._timer = asyncio.get_running_loop().call_later(wait_s + 0.001, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        while self._waiting:
+            request_bytes, turn = self._waiting[0]
+            if not turn.done():
+                if not self._has_taken(request_bytes):
+                    break
+                turn.set_result(None)
+            self._waiting.popleft()
+        self._wake_later()

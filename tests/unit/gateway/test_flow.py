@@ -1,0 +1,98 @@
+"""Large JoinGroups and SyncGroups pass at a bounded rate. Other requests do not wait for them."""
+
+import asyncio
+from typing import Any
+
+from gateway.net.flow import SMALL_BYTES, Flow
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
+from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
+from tests.unit.gateway.test_server import until
+
+LARGE = 4 * SMALL_BYTES
+SLOW: dict[str, Any] = {"parked_bytes_per_s": 1, "parked_burst_bytes": LARGE}
+"""One large request passes, and the next one not before the end of the test."""
+
+
+def test_requests_pass_in_their_order_at_the_rate() -> None:
+    async def play() -> None:
+        rate = 10 * LARGE
+        flow, passed = Flow(rate, LARGE), list[int]()
+
+        async def enter(number: int) -> None:
+            await flow.enter(LARGE)
+            passed.append(number)
+
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.gather(*map(enter, range(5)))
+        assert passed == [*range(5)]
+        took_s = asyncio.get_running_loop().time() - began_s
+        # The first one is the burst, and the last one may exceed what is left.
+        assert took_s >= 3 * LARGE / rate
+
+    asyncio.run(play())
+
+
+def test_who_is_gone_loses_its_turn() -> None:
+    async def play() -> None:
+        flow = Flow(10 * LARGE, LARGE)
+        await flow.enter(2 * LARGE)
+        gone = [asyncio.create_task(flow.enter(1_000 * LARGE)) for _ in range(10)]
+        stays = asyncio.create_task(flow.enter(LARGE))
+        await asyncio.sleep(0)
+        assert flow.waiting == 11
+        for task in gone:
+            task.cancel()
+        async with asyncio.timeout(10):
+            await stays
+        assert flow.waiting == 0
+
+    asyncio.run(play())
+
+
+def test_small_requests_do_not_wait() -> None:
+    async def play() -> None:
+        flow = Flow(1, 1)
+        large = [asyncio.create_task(flow.enter(LARGE)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert flow.waiting == 1
+        for _ in range(100):
+            await flow.enter(SMALL_BYTES)
+        for task in large:
+            task.cancel()
+
+    asyncio.run(play())
+
+
+async def join(client: RawClient, group_id: str, metadata_bytes: int) -> int:
+    protocols = [{"name": "p", "metadata": bytes(metadata_bytes)}]
+    fields = {**join_fields(), "group_id": group_id, "protocols": protocols, "protocol_type": "other"}
+    return await client.send(JOIN, 3, **fields)
+
+
+@played(**SLOW)
+async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: World) -> None:
+    for number in range(10):
+        client = await world.client()
+        await join(client, f"large-{number}", LARGE)
+        if number == 0:
+            await until_asked(world, 1)
+        client.writer.transport.abort()
+    other = await world.client()
+    assert (await other.ask(HEARTBEAT, 3, **beat())).error_code == 25
+    await join(other, "small", 100)
+    await until_asked(world, 3)
+    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [0])
+    await nothing_more(world, 3)
+
+
+@played(**SLOW)
+async def test_a_large_sync_waits_as_a_join_does(world: World) -> None:
+    client = await world.client()
+    await join(client, "large", LARGE)
+    await until_asked(world, 1)
+    assignments = [{"member_id": "m", "assignment": bytes(LARGE)}]
+    other = await world.client()
+    await other.send(SYNC, 3, group_id="g", generation_id=1, member_id="m", assignments=assignments)
+    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [1])
+    await nothing_more(world, 1)
