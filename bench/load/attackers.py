@@ -132,10 +132,10 @@ async def _asks(
                     (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
                     await reader.readexactly(size)
                 tries[ANSWERED] += 1
-        except (OSError, asyncio.IncompleteReadError):
-            tries[CLOSED] += 1
         except TimeoutError:
             tries[WAITS] += 1
+        except (OSError, asyncio.IncompleteReadError):
+            tries[CLOSED] += 1
         finally:
             writer.transport.abort()
 
@@ -190,10 +190,10 @@ async def _has_no_end(address: Address, goes_on: Callable[[], bool], tries: Coun
                 writer.write(_PIECE)
                 async with asyncio.timeout(PATIENCE_S):
                     await writer.drain()
-        except OSError:
-            tries[CLOSED] += 1
         except TimeoutError:  # the server reads no more
             tries[WAITS] += 1
+        except OSError:
+            tries[CLOSED] += 1
         while goes_on() and not (reader.at_eof() or writer.is_closing()):
             await asyncio.sleep(0.1)
         writer.transport.abort()

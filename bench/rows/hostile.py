@@ -157,10 +157,11 @@ def _watched(world: World) -> Iterator[list[float]]:
 
 def _line(name: str, where: str, side: Side) -> list[str]:
     p50, p99 = (f"{side.alone.latency_ms(q):.1f} -> {side.attacked.latency_ms(q):.1f}" for q in (0.5, 0.99))
-    errors = side.alone.errors.total() + side.attacked.errors.total()
+    codes = side.alone.errors + side.attacked.errors
+    errors = ", ".join(f"{number} of code {code}" for code, number in sorted(codes.items()))
     tries = ", ".join(f"{number:,} {what}" for what, number in sorted(side.tries.items()))
     memory = f"{side.memory_mib:.0f}" if where != "Kafka's own" else ""
-    return [name, where, p50, p99, str(errors), memory, tries]
+    return [name, where, p50, p99, errors or "0", memory, tries]
 
 
 def _fill(servers: str) -> None:

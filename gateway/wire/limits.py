@@ -47,7 +47,7 @@ class Limits:
     bytes_at_coordinator: int = 256 * MIB
     parked_bytes: int = 256 * MIB  # of requests that the coordinator parks
     parked_bytes_per_s: int = 8 * MIB  # of large ones, after a burst
-    parked_burst_bytes: int = 64 * MIB  # of the members of a group that all start at once
+    parked_burst_bytes: int = 16 * MIB  # of the members of a group that all start at once
     groups_per_request: int = 10_000  # Kafka has no bound
     groups_answer_bytes: int = 32 * MIB  # of the answer to such a request
     forwarded: int = 20_000
