@@ -16,6 +16,7 @@ from struct import pack
 from types import MappingProxyType
 
 from bench.load import frames
+from bench.load.flexible import array, compact
 from bench.load.frames import SIZE
 from bench.load.requests import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC
 from records.address import Address
@@ -36,22 +37,6 @@ _PIECE = bytes(256 * 1024)
 _numbers = count()
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(out) + bytes([number])
-
-
-def _text(text: bytes) -> bytes:
-    return _varint(len(text) + 1) + text
-
-
-def _array(*items: bytes) -> bytes:
-    return _varint(len(items) + 1) + b"".join(items)
-
-
 def _frame(api_key: int, version: int, body: bytes) -> bytes:
     """A request of a flexible version, from a client id of its own."""
     client_id = b"hostile-%d" % next(_numbers)
@@ -62,25 +47,25 @@ def _frame(api_key: int, version: int, body: bytes) -> bytes:
 def _overflowing_tag() -> bytes:
     """A Fetch with a tag of 2^32."""
     partition = pack(">iiqiqi", 0, -1, 0, -1, -1, MIB) + b"\1\x80\x80\x80\x80\x10\x10" + bytes(16)
-    topics = _array(bytes(16) + _array(partition) + b"\0")
+    topics = array(bytes(16) + array(partition) + b"\0")
     return _frame(_FETCH, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
 
 
 def _commit(*topics: bytes) -> bytes:
-    partitions = _array(pack(">iqi", 0, 1, -1) + _text(b"") + b"\0")
-    listed = _array(*(_text(topic) + partitions + b"\0" for topic in topics))
-    return _frame(_COMMIT, 8, _text(b"hostile") + pack(">i", -1) + _text(b"") + b"\0" + listed + b"\0")
+    partitions = array(pack(">iqi", 0, 1, -1) + compact(b"") + b"\0")
+    listed = array(*(compact(topic) + partitions + b"\0" for topic in topics))
+    return _frame(_COMMIT, 8, compact(b"hostile") + pack(">i", -1) + compact(b"") + b"\0" + listed + b"\0")
 
 
 def _many_tags() -> bytes:
     """A LeaveGroup of 2 MiB whose members have a tag each."""
-    member = _text(b"m") + b"\0" + b"\0" + b"\1\x64\0"
+    member = compact(b"m") + b"\0" + b"\0" + b"\1\x64\0"
     members = [member] * ((2 * MIB - 1_000) // len(member))
-    return _frame(_LEAVE, 5, _text(b"hostile") + _array(*members) + b"\0")
+    return _frame(_LEAVE, 5, compact(b"hostile") + array(*members) + b"\0")
 
 
 def _describe(groups: int) -> bytes:
-    return _frame(_DESCRIBE, 5, _array(*(_text(b"h-%d" % n) for n in range(groups))) + b"\0\0")
+    return _frame(_DESCRIBE, 5, array(*(compact(b"h-%d" % n) for n in range(groups))) + b"\0\0")
 
 
 def _join(metadata_bytes: int) -> bytes:
@@ -99,8 +84,8 @@ def _join(metadata_bytes: int) -> bytes:
 def _pattern() -> bytes:
     """A new member that subscribes to a pattern which is costly to match."""
     pattern = b"(" + b"|".join(b"(a?){20}(b?){20}%d" % n for n in range(50)) + b")+x"
-    body = _text(b"hostile-%d" % time.time_ns()) + _text(b"m-%d" % time.time_ns()) + pack(">i", 0)
-    body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + _text(pattern) + b"\0" + _array() + b"\0"
+    body = compact(b"hostile-%d" % time.time_ns()) + compact(b"m-%d" % time.time_ns()) + pack(">i", 0)
+    body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + compact(pattern) + b"\0" + array() + b"\0"
     return _frame(_CONSUMER_HEARTBEAT, 1, body)
 
 

@@ -3,17 +3,12 @@
 from struct import pack
 from uuid import UUID
 
+from bench.load.flexible import array as array
+from bench.load.flexible import compact as compact
+from bench.load.flexible import varint as varint
+
 FETCH = 1
 _RECORD_BYTES = 1_048_576
-
-
-def varint(number: int, size: int = 0) -> bytes:
-    """An unsigned varint, of at least `size` bytes: longer than needed, if that is more."""
-    out = bytearray()
-    while number >= 0x80 or len(out) + 1 < size:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(out) + bytes([number])
 
 
 def tag(number: int | bytes, content: bytes) -> bytes:
@@ -24,16 +19,6 @@ def tag(number: int | bytes, content: bytes) -> bytes:
 def tags(*fields: bytes) -> bytes:
     """A tag section."""
     return varint(len(fields)) + b"".join(fields)
-
-
-def compact(text: bytes) -> bytes:
-    """A string of a flexible version."""
-    return varint(len(text) + 1) + text
-
-
-def array(*items: bytes) -> bytes:
-    """An array of a flexible version."""
-    return varint(len(items) + 1) + b"".join(items)
 
 
 def request(api_key: int, version: int, body: bytes, header_tags: bytes = b"\0") -> bytes:

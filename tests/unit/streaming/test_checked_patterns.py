@@ -64,8 +64,8 @@ def test_a_topic_that_a_broker_cannot_show_for_a_moment_changes_nothing() -> Non
 
 
 def test_a_topic_that_the_coordinator_may_not_describe_is_kept() -> None:
-    """The brokers list it to the gateway only, and tell the coordinator nothing about it by its name. The
-    digests differ then, so that the group is told in growing pauses.
+    """The brokers list it to the gateway only, and tell the coordinator nothing about it by its name. So the
+    digests differ. The watcher sends its digest again, after pauses that grow.
     """
     watch = watching()
     records = [m for _ in range(1_000) for m in watch.see(hidden=HIDDEN)]

@@ -1,0 +1,20 @@
+"""The primitives of Kafka's flexible versions (KIP-482) as bytes, for requests that no real client sends."""
+
+
+def varint(number: int, size: int = 0) -> bytes:
+    """An unsigned varint, of at least `size` bytes: longer than needed, if that is more."""
+    out = bytearray()
+    while number >= 0x80 or len(out) + 1 < size:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def compact(text: bytes) -> bytes:
+    """A string."""
+    return varint(len(text) + 1) + text
+
+
+def array(*items: bytes) -> bytes:
+    """An array."""
+    return varint(len(items) + 1) + b"".join(items)
