@@ -64,7 +64,7 @@ class FreshGroups:
     async def _list(self) -> list[ListedGroup]:
         """Wait until the other groups are on the view. Returns those that have changed."""
         first, *others = self._rounds
-        answers = await asyncio.gather(*(self._ask(group_id, changed_request) for group_id in first))
+        answers = await self._ask(first, changed_request)
         changed = [group for answer in answers for group in answer.changed or ()]
         is_early = not any(answer.changed is UNSET for answer in answers)
         if is_early or (all(map(_is_answered, answers)) and await self._are_answered(others)):
@@ -78,9 +78,7 @@ class FreshGroups:
     async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
         """Ask about the groups of the barrier. False without a response, which the backend has logged."""
         for group_ids in rounds:
-            asked = (self._ask(group_id, barrier_request) for group_id in group_ids)
-            answers = await asyncio.gather(*asked)
-            if not all(map(_is_answered, answers)):
+            if not all(map(_is_answered, await self._ask(group_ids, barrier_request))):
                 return False
         return True
 
@@ -88,9 +86,13 @@ class FreshGroups:
         if not await self._groups.reach_end(self._timeout_s):
             log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")
 
-    async def _ask(self, group_id: str, made: Callable[[Header], DescribeGroup]) -> DescribeGroupResponse:
-        header = self._backend.header(group_id, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        return await self._backend.ask(made(header), DescribeGroupResponse)
+    async def _ask(
+        self, group_ids: Sequence[str], made: Callable[[Header], DescribeGroup]
+    ) -> list[DescribeGroupResponse]:
+        """Ask about all these groups at once."""
+        headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
+        asked = (self._backend.ask(made(header), DescribeGroupResponse) for header in headers)
+        return await asyncio.gather(*asked)
 
 
 def listed_of(group: GroupSnapshot) -> ListedGroup:
