@@ -80,10 +80,13 @@ class JavaTools:
 
 def java_options(jars: Iterable[Path] = ()) -> list[str]:
     """The options of a JVM with the broker's jars and these behind them, so that the archive of the broker's
-    classes fits it.
+    classes fits it. A jar that the broker has, too, is there once: SLF4J prints five lines if its binding is
+    there twice.
     """
-    classpath = os.pathsep.join(map(str, [*broker_classpath(), *jars]))
-    return [*_JVM_OPTIONS, *archive_options(), "-cp", classpath]
+    of_broker = list(broker_classpath())
+    names = {jar.name for jar in of_broker}
+    classpath = [*of_broker, *(jar for jar in jars if jar.name not in names)]
+    return [*_JVM_OPTIONS, *archive_options(), "-cp", os.pathsep.join(map(str, classpath))]
 
 
 def log_options(log_path: Path) -> list[str]:
