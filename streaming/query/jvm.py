@@ -15,6 +15,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
+LAUNCH_S = 60.0
+"""A JVM that has not answered so long after its launch is killed. It takes 1 s, on a busy machine 10 s."""
 LOSS_GRACE_S = 5.0
 _POLL_S = 0.1
 # spark-submit tells the Python process that it starts the port of its JVM.
@@ -48,14 +50,17 @@ class Jvm(Protocol):
 
 
 class OwnJvm:
-    """A JVM that ends with this process. `hold_fd` stays open until it ends. `log_path` gets its output."""
+    """A JVM that ends with this process. `hold_fd` stays open until it ends. `log_path` gets its output.
+
+    Raises one of LAUNCH_ERRORS, and SparkFailed if it hangs.
+    """
 
     def __init__(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
         with log_path.open("ab") as log:
             popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
             if hold_fd is not None:
                 popen["pass_fds"] = (hold_fd,)
-            with _deferred_signals():
+            with _deferred_signals(), _not_longer_than(LAUNCH_S, log_path):
                 self.gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
 
     @property
@@ -133,6 +138,44 @@ def failed(error: BaseException, log: Path | str) -> SparkFailed:
     lines = text.strip().splitlines()
     reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
     return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log}")
+
+
+@contextlib.contextmanager
+def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
+    """Kill the JVM that this thread launches if that takes longer. Then raises SparkFailed.
+
+    launch_gateway waits for its JVM without a limit, and does not say which process it is.
+    """
+    thread = threading.get_native_id()
+    older = _children_of(thread)
+    killed: list[int] = []
+
+    def kill() -> None:
+        for pid in _children_of(thread) - older:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    timer = threading.Timer(limit_s, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except LAUNCH_ERRORS as error:
+        if not killed:
+            raise
+        reason = f"its JVM did not answer within {limit_s:.0f} s, so it was killed"
+        raise SparkFailed(f"Spark did not start: {reason}. Its log is {log_path}") from error
+    finally:
+        timer.cancel()
+
+
+def _children_of(thread: int) -> set[int]:
+    """The processes that a thread of this process has started; none where the system does not say so."""
+    try:
+        return {int(pid) for pid in Path(f"/proc/self/task/{thread}/children").read_text().split()}
+    except OSError:
+        return set()
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ from streaming.query.spark_settings import (
 from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT_FILE_MANAGER
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
 from streaming.query.temporary_files import empty, keeping_temporary_files_in
+from streaming.query.watchdog import Watchdog
 
 JVM_EXIT_GRACE_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -137,7 +138,7 @@ class Session:
 
     def _start(self) -> None:
         try:
-            with _own_interrupts():
+            with self._watched(), _own_interrupts():
                 self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
             # Otherwise the end of the JVM makes it print a traceback.
             self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
@@ -154,6 +155,30 @@ class Session:
             if isinstance(error, Exception):
                 raise failure from None
             raise
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Kill this process's own JVM if it hangs while Spark starts: calls to it would wait for ever."""
+        if not self.can_restart:
+            yield
+            return
+        hung: list[str] = []
+
+        def kill(reason: str) -> None:
+            hung.append(reason)
+            self.kill()
+
+        watchdog = Watchdog(self.ping, kill)
+        watchdog.start()
+        try:
+            yield
+        except Exception as error:
+            if hung:
+                reason = f"{hung[0]}, so it was killed"
+                raise SparkFailed(f"Spark did not start: {reason}. Its log is {self.log_path}") from error
+            raise
+        finally:
+            watchdog.stop()
 
     @property
     def can_restart(self) -> bool:

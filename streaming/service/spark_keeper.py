@@ -17,8 +17,8 @@ import structlog
 
 from checkpoints.files import FolderNotWritable
 from streaming.query.jvm import SparkFailed
+from streaming.query.watchdog import Watchdog
 from streaming.service.pauses import pause_before
-from streaming.service.watchdog import Watchdog
 
 MOST_RESTARTS = 5
 

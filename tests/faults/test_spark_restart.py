@@ -24,7 +24,9 @@ from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from state.kafka.responses import HeartbeatResponse
+from streaming.query import jvm, watchdog
 from streaming.query.hadoop_files import HadoopFiles
+from streaming.query.jvm import OwnJvm, SparkFailed
 from streaming.query.session import Session
 from streaming.service import spark_keeper
 from streaming.service.coordinator import Coordinator
@@ -219,6 +221,47 @@ def test_files_that_hadoop_reaches_are_read_through_the_next_jvm(tmp_path: Path)
         assert files.read("file") == b"before"
         files.write("file", b"after")
     assert (tmp_path / "file").read_bytes() == b"after"
+
+
+@LEAVES_A_PIPE
+def test_jvm_that_hangs_while_it_is_launched_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else watches it yet. The next one is started as after any other end."""
+    with Session(log_path=tmp_path / "spark.log") as session, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(jvm, "LAUNCH_S", 4.0)
+        session.kill()
+        second = pool.submit(lambda: _stopped(next_jvm({session.jvm_pid})))
+        with pytest.raises(SparkFailed, match=r"Spark did not start: .*, so it was killed\. Its log is "):
+            session.restart()
+        assert not running([second.result()])
+        monkeypatch.undo()
+        session.restart()
+        session.ping()
+
+
+def test_jvm_that_hangs_while_spark_starts_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(log_path=tmp_path / "spark.log") as session:
+        launch = session._launch
+
+        def launch_stopped() -> OwnJvm:
+            launched = launch()
+            _stopped(launched.pid)
+            return launched
+
+        monkeypatch.setattr(session, "_launch", launch_stopped)
+        monkeypatch.setattr(watchdog, "UNANSWERED_S", 3)
+        session.kill()
+        with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
+            session.restart()
+        monkeypatch.undo()
+        session.restart()
+        session.ping()
+
+
+def _stopped(pid: int) -> int:
+    os.kill(pid, signal.SIGSTOP)
+    return pid
 
 
 def _used(session: Session) -> tuple[int, int, list[str]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from streaming.service.watchdog import UNANSWERED_S, Watchdog
+from streaming.query.watchdog import UNANSWERED_S, Watchdog
 
 INTERVAL_S = 0.02
 LONG_S = 3 * UNANSWERED_S * INTERVAL_S

@@ -1,7 +1,7 @@
 """The watchdog: it ends a JVM that hangs, so that another one can be started.
 
-A JVM that does not answer for `UNANSWERED_S` is killed. The service then goes on as after any end of its JVM
-(`streaming.service.spark_keeper`).
+A JVM that does not answer for `UNANSWERED_S` is killed, also while Spark starts in it. The service then goes
+on as after any end of its JVM (`streaming.service.spark_keeper`).
 """
 
 import threading
@@ -43,6 +43,7 @@ class Watchdog:
         """End the watch. A question that is not answered stays open."""
         self._stopping.set()
         self._watching.join()
+        self._asking.join(self._interval_s)
 
     def _ask(self) -> None:
         while not self._stopping.is_set():
