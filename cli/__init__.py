@@ -46,6 +46,12 @@ def _groups() -> click.Command:
     return groups
 
 
+def _page() -> click.Command:
+    from cli.page import page
+
+    return page
+
+
 def _record() -> click.Command:
     from cli.record import record
 
@@ -101,6 +107,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "gateway": _gateway,
     "gateway-user": _gateway_user,
     "groups": _groups,
+    "page": _page,
     "record": _record,
     "replay": _replay,
     "rocketmq-consumer": _rocketmq_consumer,

@@ -19,6 +19,7 @@ from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
 from cli.parameters import HOST, PLACE, SHARDS
 from cli.run_gateway import GatewayToStart, metrics_and_checks
+from cli.run_page import RunPage
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SparkOptions, spark_options, taken_from
@@ -29,6 +30,7 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.http import MetricsUnavailable
+from insight.page.server import PageUnavailable
 from insight.view import LiveView
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
@@ -48,6 +50,7 @@ STARTUP_ERRORS = (
     JarsUnavailable,
     JavaNotFound,
     MetricsUnavailable,
+    PageUnavailable,
     SparkFailed,
     TopicsError,
 )
@@ -181,12 +184,30 @@ class TopicsBelongToAnother(click.ClickException):
     default=0,
     help="Port of the metrics, /healthz and /readyz; default: a free one.",
 )
+@click.option(
+    "--page/--no-page",
+    "has_page",
+    default=True,
+    show_default=True,
+    help="Show in a browser on this machine which group is unwell, and why; `group-coordinator page` serves "
+    "other machines.",
+)
+@click.option(
+    "--page-port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
+)
 @spark_options
 @gateway_options("--gateway", "--listen", default="127.0.0.1:0")
 @click.option(_NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view.")
 def run(
-    as_json: bool, no_gateway: bool, listening: Listening, metrics_host: str, metrics_port: int, **given: Any
+    as_json: bool,
+    no_gateway: bool,
+    has_page: bool,
+    page_port: int,
+    listening: Listening,
+    metrics_host: str,
+    metrics_port: int,
+    **given: Any,
 ) -> None:
     """Run the coordinator, with a gateway for Kafka's clients, until Ctrl-C."""
     configure_logs()
@@ -200,6 +221,7 @@ def run(
         try:
             # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
+            page = stack.enter_context(RunPage(page_port)) if has_page else None
             coordinator = _prepare(stack, stop, gateway, taken_from(given), **given)
             metrics = metrics_and_checks(coordinator, gateway, metrics_host, metrics_port, log_rebalances)
             stack.enter_context(coordinator)
@@ -210,7 +232,9 @@ def run(
             raise click.ClickException(str(error)) from error
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
-            _say_ready(coordinator, metrics.url, as_json=as_json)
+            if page is not None:
+                _start(page, coordinator)
+            _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=as_json)
             if as_json:
                 stop.wait()
             else:
@@ -306,7 +330,14 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> None:
+def _start(page: RunPage, coordinator: Coordinator) -> None:
+    options = coordinator.options
+    page.start(
+        options.client_config, options.layout, coordinator.gateway_address or str(options.client_config)
+    )
+
+
+def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None, *, as_json: bool) -> None:
     options = coordinator.options
     gateway = coordinator.gateway_address
     ready = {
@@ -316,6 +347,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> 
         "responses_topic": options.layout.responses_topic,
         "events_topic": options.layout.events_topic,
         "groups_topic": options.layout.groups_topic,
+        "page": page_url,
         "ui": coordinator.ui_url,
         "metrics": metrics_url,
         "data_dir": str(options.folder.parent.absolute()),
@@ -325,6 +357,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> 
     else:
         click.echo(
             f"ready: {_for_clients(gateway)}; "
+            f"{'' if page_url is None else f'see your groups at {page_url}; '}"
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
             f"replica {coordinator.replica().phase}, "
             f"Spark UI {ready['ui']}, metrics {ready['metrics']}, data in {ready['data_dir']}"

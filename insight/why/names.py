@@ -8,8 +8,9 @@ from assignors.kafka.api import MemberId
 from state.kafka.history import HistoryEntry
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-# Consumers of the consumer protocol make their ids themselves: a UUID, which Kafka's client writes in Base64.
-_RANDOM = re.compile(r"[A-Za-z0-9_-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64 of
+# addresses, librdkafka in the common one.
+_RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_bare(member_id: MemberId) -> bool:
@@ -28,6 +29,11 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
     }
 
 
+def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
+    """Return what a member is called also after a restart of its client, which gives it another id."""
+    return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
+
+
 class Names:
     """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
 
@@ -38,7 +44,7 @@ class Names:
     def __init__(self, member_ids: Iterable[MemberId], clients: Mapping[MemberId, str] | None = None) -> None:
         ids = sorted(set(member_ids), key=len, reverse=True)
         long = {m: f"{clients[m]}-{m[:8]}" if clients and m in clients else _UUID.sub(r"-\1", m) for m in ids}
-        short = {m: clients[m] if clients and m in clients else _UUID.sub("", m) for m in ids}
+        short = {m: lasting_name(m, clients or {}) for m in ids}
         shared = Counter(short.values())
         self._names = {m: short[m] if shared[short[m]] == 1 else long[m] for m in ids}
         longest_first = "|".join(re.escape(member_id) for member_id in ids)

@@ -83,10 +83,11 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
 
 def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> str:
     head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
-    return "\n".join([head, *(INDENT + line for line in columns(_details(r, report.now_ms, names)))])
+    return "\n".join([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
 
 
-def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
+def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
+    """Yield what there is to say of a rebalance, each line with its label."""
     yield from _cause(r, names)
     if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
         yield "changed", names.put_in(r.converted)

@@ -1,0 +1,113 @@
+"""`group-coordinator page`: the page beside any coordinator, also that of another machine."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from kafka.errors import KafkaError
+
+from cli.cluster_options import cluster_options
+from cli.logs import configure_logs
+from cli.parameters import HOST
+from cli.signals import stop_on_signals
+from clients.coordinator_client import layout_on
+from clients.pending import ClientError
+from gateway.security.credentials import InvalidEntry, Users
+from insight.page.security import Access
+from insight.page.server import Page, PageUnavailable, Tls, is_loopback, listening_at, url_of
+from records.client_config import ClientConfig
+from records.layout import DEFAULT_PREFIX
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@cluster_options()
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
+@click.option(
+    "--host",
+    type=HOST,
+    default="127.0.0.1",
+    show_default=True,
+    help="Address the page listens on. Any other than loopback needs --users or --token-file, and TLS.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
+)
+@click.option(
+    "--users",
+    type=_FILE,
+    metavar="FILE",
+    help="Who may read: lines NAME:PASSWORD, as of gateway --sasl-users.",
+)
+@click.option(
+    "--token-file", type=_FILE, metavar="FILE", help="The first line is a bearer token by which one may read."
+)
+@click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
+def page(
+    client_config: ClientConfig,
+    prefix: str,
+    host: str,
+    port: int,
+    users: Path | None,
+    token_file: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Show in a browser which group is unwell, and why, until Ctrl-C.
+
+    The page reads the coordinator's topics, and writes nothing. The coordinator need not run.
+    """
+    configure_logs()
+    access = access_of(users, token_file)
+    tls = None if tls_certificate is None else Tls(tls_certificate, tls_key)
+    if not is_loopback(host) and (access is None or tls is None):
+        raise click.UsageError(
+            f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
+        )
+    stop = threading.Event()
+    try:
+        layout = layout_on(client_config, prefix)
+        with (
+            listening_at(host, port) as listening,
+            Page(client_config, layout, listening, connect_to=str(client_config), access=access, tls=tls),
+        ):
+            stop_on_signals(stop)
+            click.echo(f"ready: {url_of(listening, has_tls=tls is not None)}")
+            stop.wait()
+    except (ClientError, PageUnavailable) as error:
+        raise click.ClickException(str(error)) from error
+    except KafkaError as error:
+        raise click.ClickException(f"cannot read from {client_config}: {error}") from error
+
+
+def access_of(users: Path | None, token_file: Path | None) -> Access | None:
+    """Who may read, None if the options name nobody. Raises BadParameter."""
+    if users is None and token_file is None:
+        return None
+    return Access(has_password=_passwords(users), token=_token(token_file))
+
+
+def _passwords(users: Path | None) -> Callable[[str, bytes], bool] | None:
+    if users is None:
+        return None
+    try:
+        found = Users(users.read_text().splitlines())
+    except (OSError, UnicodeDecodeError, InvalidEntry) as error:
+        raise click.BadParameter(f"{users}: {error}", param_hint="--users") from error
+    if "PLAIN" not in found.mechanisms:
+        raise click.BadParameter(f"{users} has no NAME:PASSWORD", param_hint="--users")
+    return found.has_password
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    lines = file.read_text().splitlines()
+    if not lines or not lines[0].strip():
+        raise click.BadParameter(f"{file} has no token in its first line", param_hint="--token-file")
+    return lines[0].strip()

@@ -1,0 +1,36 @@
+"""The process of the page that `run` starts: it serves on a socket that it is given, until its input ends."""
+
+import socket
+import sys
+
+import msgspec
+from msgspec import Struct
+
+from cli.logs import configure_logs
+from insight.page.server import Page
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """What the process is told, as a line of JSON. `listening` is the file descriptor of the socket."""
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    listening: int
+    connect_to: str
+
+
+def main() -> None:
+    """Serve the page."""
+    configure_logs()
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    with (
+        socket.socket(fileno=start.listening) as listening,
+        Page(start.client_config, start.layout, listening, connect_to=start.connect_to),
+    ):
+        sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The page of `run`: a process of its own, because readers must not cost the service's threads anything."""
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from cli.page_child import Start
+from insight.page.server import listening_at, url_of
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+from streaming.query.session import LOOPBACK
+from streaming.service.pauses import pause_before
+
+_WORKS_S = 60.0
+_END_GRACE_S = 3.0
+
+log = structlog.get_logger()
+
+
+class RunPage:
+    """Serves the page on this machine from `start` to `stop`. Its process is started again when it has ended.
+
+    The socket is open from the beginning, so that the address is known and stays. Raises PageUnavailable.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._socket = listening_at(LOOPBACK, port)
+        self.url = url_of(self._socket)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, client_config: ClientConfig, layout: TopicLayout, connect_to: str) -> None:
+        """Begin to serve, as soon as the topics are there."""
+        start = Start(
+            client_config=client_config,
+            layout=layout,
+            listening=self._socket.fileno(),
+            connect_to=connect_to,
+        )
+        self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the process."""
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            _end(process)
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _keep(self, start: Start) -> None:
+        restarts = 0
+        while not self._stopping.wait(pause_before(restarts)):
+            began_s = time.monotonic()
+            code = self._run(start)
+            if self._stopping.is_set():
+                return
+            log.warning("the page has ended, it is started again", code=code)
+            restarts = 1 if time.monotonic() - began_s > _WORKS_S else restarts + 1
+
+    def _run(self, start: Start) -> int | None:
+        """Start a process, and wait for its end."""
+        with self._lock:
+            if self._stopping.is_set():
+                return None
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-m", "cli.page_child"],
+                stdin=subprocess.PIPE,
+                pass_fds=(start.listening,),
+                # A terminal sends Ctrl-C to its whole process group. This process itself ends the page.
+                process_group=0,
+            )
+        assert process.stdin is not None
+        with suppress(OSError):  # it has ended, which is found below
+            process.stdin.write(msgspec.json.encode(start) + b"\n")
+            process.stdin.flush()
+        return process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(_END_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

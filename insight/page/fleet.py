@@ -1,0 +1,211 @@
+"""What the page knows of all groups: their views, their committed offsets, and the entries of the last hour.
+
+One thread feeds it with the records of the topics, and others read it at the same time. The lock is held for
+one record or one copy.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from insight.page.end_offsets import EndOffsets, Partition
+from records.codec import CommittedOffset
+from records.history import CoordinatorStarted, decode_any_entry, decode_any_snapshot
+from records.layout import TopicLayout
+from records.truncation import AnyHistoryEntry, AnyView
+
+WINDOW_MS = 3_600_000
+"""The last hour: of this time all entries are kept."""
+MAX_ENTRIES = 20_000
+"""Entries of one group that are kept. Of a group with more in an hour the oldest go."""
+
+_offset = msgspec.json.Decoder(CommittedOffset)
+_offset_key = msgspec.json.Decoder(tuple[str, str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A committed offset, and when it was committed."""
+
+    offset: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a committed offset is behind the end of its partition.
+
+    `records` is None if the end is not known, `since_ms` the time after which the first record that was not
+    committed came (None: it is older than what the page has seen, or there is none).
+    """
+
+    commit: Commit
+    records: int | None
+    since_ms: int | None
+
+
+@dataclass(slots=True)
+class _Group:
+    view: AnyView | None = None
+    commits: dict[Partition, Commit] = field(default_factory=dict)
+    entries: deque[AnyHistoryEntry] = field(default_factory=deque)
+    version: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.view is None and not self.commits and not self.entries
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A copy of what is known of one group. `entries` may have duplicates. `version` grows with each change.
+
+    `view` is None for a group that has ended.
+    """
+
+    group_id: str
+    view: AnyView | None
+    lags: Mapping[Partition, Lag]
+    entries: tuple[AnyHistoryEntry, ...]
+    version: int
+
+
+class Fleet:
+    """Takes records; `facts` returns what they say."""
+
+    def __init__(self, layout: TopicLayout) -> None:
+        self._layout = layout
+        self._changed = threading.Condition()
+        self._groups: dict[str, _Group] = {}
+        self._ends = EndOffsets()
+        self._version = 0
+        self._last_entry_ms: int | None = None
+        self._is_complete = False
+
+    def take(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
+        """Take one record of a topic. Raises one of `records.codec.UNREADABLE`."""
+        with self._changed:
+            if topic == self._layout.groups_topic:
+                self._take_view((key or b"").decode(), value)
+            elif topic == self._layout.offsets_topic:
+                self._take_commit(key or b"", value)
+            elif topic == self._layout.events_topic:
+                self._take_entry(value or b"", now_ms)
+
+    def take_ends(self, ends: Mapping[Partition, int], at_ms: int) -> None:
+        """Take the end offsets of the topics of `topics`."""
+        with self._changed:
+            self._ends.take(ends, at_ms)
+
+    def complete(self) -> None:
+        """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
+        with self._changed:
+            if not self._is_complete:
+                self._is_complete = True
+                self._touch(None)
+
+    def trim(self, now_ms: int) -> None:
+        """Forget the entries that are older than the window."""
+        with self._changed:
+            for group_id, group in list(self._groups.items()):
+                entries = group.entries
+                while entries and (entries[0].at_ms < now_ms - WINDOW_MS or len(entries) > MAX_ENTRIES):
+                    entries.popleft()
+                    self._touch(group)
+                if group.is_empty:
+                    del self._groups[group_id]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the topics have been read to their ends once."""
+        return self._is_complete
+
+    @property
+    def last_entry_ms(self) -> int | None:
+        """The time of the youngest entry."""
+        return self._last_entry_ms
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of any group."""
+        return self._version
+
+    def topics(self) -> set[str]:
+        """The topics with a committed offset."""
+        with self._changed:
+            return {topic for group in self._groups.values() for topic, _ in group.commits}
+
+    def group_ids(self) -> list[str]:
+        """All groups, those that ended within the window too."""
+        with self._changed:
+            return list(self._groups)
+
+    def group_version(self, group_id: str) -> int | None:
+        """The version of a group, None if it is not known."""
+        with self._changed:
+            group = self._groups.get(group_id)
+            return None if group is None else group.version
+
+    def facts(self, group_id: str) -> GroupFacts | None:
+        """What is known of a group, None if it is not known."""
+        with self._changed:
+            group = self._groups.get(group_id)
+            if group is None:
+                return None
+            lags = {where: self._lag(where, commit) for where, commit in group.commits.items()}
+            return GroupFacts(group_id, group.view, lags, tuple(group.entries), group.version)
+
+    def all_facts(self) -> Iterable[GroupFacts]:
+        """Yield what is known of each group, one after the other."""
+        for group_id in self.group_ids():
+            facts = self.facts(group_id)
+            if facts is not None:
+                yield facts
+
+    def wait_for_change(self, version: int, timeout_s: float) -> int:
+        """Wait until `version` is not the newest one any more, or the time is up. Return the newest."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version, timeout_s)
+            return self._version
+
+    def _lag(self, partition: Partition, commit: Commit) -> Lag:
+        records = self._ends.lag(partition, commit.offset)
+        since_ms = self._ends.reached_ms(partition, commit.offset) if records else None
+        return Lag(commit, records, since_ms)
+
+    def _take_view(self, group_id: str, value: bytes | None) -> None:
+        group = self._groups.setdefault(group_id, _Group())
+        group.view = None if value is None else decode_any_snapshot(value)
+        self._touch(group)
+
+    def _take_commit(self, key: bytes, value: bytes | None) -> None:
+        group_id, topic, partition = _offset_key.decode(key)
+        group = self._groups.setdefault(group_id, _Group())
+        if value is None:
+            group.commits.pop((topic, partition), None)
+        else:
+            committed = _offset.decode(value)
+            group.commits[topic, partition] = Commit(committed.offset, committed.committed_at_ms)
+        self._touch(group)
+
+    def _take_entry(self, value: bytes, now_ms: int) -> None:
+        entry = decode_any_entry(value)
+        if entry is None:
+            return
+        self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
+        if isinstance(entry, CoordinatorStarted) or entry.at_ms < now_ms - WINDOW_MS:
+            return
+        group = self._groups.setdefault(entry.group_id, _Group())
+        group.entries.append(entry)
+        if len(group.entries) > MAX_ENTRIES:
+            group.entries.popleft()
+        self._touch(group)
+
+    def _touch(self, group: _Group | None) -> None:
+        if group is not None:
+            group.version += 1
+        self._version += 1
+        self._changed.notify_all()

@@ -1,0 +1,122 @@
+"""The thread that follows the topics for the page: views and offsets from their beginning, entries of the last
+hour, and the ends of the topics with offsets.
+"""
+
+import threading
+import time
+
+import structlog
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError
+
+from insight.metrics.end_offsets import end_offsets
+from insight.page.fleet import WINDOW_MS, Fleet
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.codec import UNREADABLE
+from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
+from records.reader import TopicReader
+
+END_OFFSETS_INTERVAL_S = 5.0
+TRIM_INTERVAL_S = 30.0
+_RETRY_PAUSE_S = 1.0
+_BROKER_TIMEOUT_MS = 5_000
+_POLL_MS = 200
+
+log = structlog.get_logger()
+
+
+class Follower:
+    """Feeds a fleet until stopped. It survives that no broker is there, and reads later what it missed."""
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, fleet: Fleet) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._fleet = fleet
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="page-follower", daemon=True)
+        self._warning = OutageWarning("reading for the page")
+        self._read_at_s = time.monotonic()
+        self._ends_at_s = self._trimmed_at_s = float("-inf")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, which takes as long as a request to the brokers at most."""
+        self._stopped.set()
+        self._thread.join()
+
+    def read_age_s(self) -> float:
+        """The seconds since the topics were last read, or since the follower was made."""
+        return time.monotonic() - self._read_at_s
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._connect_and_follow()
+            except KafkaError as error:
+                self._warning.failed(error)
+                self._stopped.wait(_RETRY_PAUSE_S)
+
+    def _connect_and_follow(self) -> None:
+        sizes = self._layout.response_record_max_bytes
+        with TopicReader(
+            self._client_config, max_record_bytes=sizes, timeout_ms=_BROKER_TIMEOUT_MS
+        ) as reader:
+            admin = kafka_clients.admin(
+                self._client_config,
+                bootstrap_timeout_ms=_BROKER_TIMEOUT_MS,
+                request_timeout_ms=_BROKER_TIMEOUT_MS,
+            )
+            try:
+                self._follow(reader, admin, self._start(reader))
+            finally:
+                admin.close()
+
+    def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
+        """Assign the topics to the reader. Return the offsets up to which the page is not complete."""
+        layout = self._layout
+        tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
+        events = reader.partitions_of(layout.events_topic)
+        ends = reader.ends([*tables, *events])
+        found = reader.offsets_at(events, _now_ms() - WINDOW_MS)
+        at = {partition: ends[partition] if first is None else first for partition, first in found.items()}
+        reader.start(beginning=tables, at=at)
+        return ends
+
+    def _follow(self, reader: TopicReader, admin: KafkaAdminClient, ends: dict[TopicPartition, int]) -> None:
+        behind = ends
+        while not self._stopped.is_set():
+            for record in reader.poll(_POLL_MS):
+                self._take(record.topic, record.key, record.value)
+            if behind and reader.has_read(behind):
+                behind = {}
+                self._fleet.complete()
+            if not behind:
+                self._take_ends(admin)
+                self._trim()
+            self._warning.worked()
+            self._read_at_s = time.monotonic()
+
+    def _take(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        try:
+            self._fleet.take(topic, key, value, _now_ms())
+        except UNREADABLE as error:
+            log.warning("a record cannot be read", topic=topic, error=str(error))
+
+    def _take_ends(self, admin: KafkaAdminClient) -> None:
+        if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
+            topics = self._fleet.topics()
+            self._fleet.take_ends(end_offsets(admin, topics) if topics else {}, _now_ms())
+            self._ends_at_s = time.monotonic()
+
+    def _trim(self) -> None:
+        if time.monotonic() - self._trimmed_at_s >= TRIM_INTERVAL_S:
+            self._fleet.trim(_now_ms())
+            self._trimmed_at_s = time.monotonic()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

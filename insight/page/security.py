@@ -1,0 +1,127 @@
+"""Who may read the page, and what a browser may do with it.
+
+The page shows strangers' strings to people who have rights. So nothing runs in it but its own module, and no
+other site can read it.
+"""
+
+import binascii
+import hmac
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from hashlib import sha256
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_CREDENTIAL_CHARS = 4_096
+"""Of an Authorization header; a longer one is refused unread."""
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_READS = ("GET", "HEAD")
+_Message = MutableMapping[str, Any]
+
+
+class Access:
+    """Who may read. `has_password` checks a user's name and password, `token` is a bearer token.
+
+    Both may be None: then everybody may who reaches the address by one of the names in `hosts`.
+    """
+
+    def __init__(
+        self,
+        hosts: Collection[str] = (),
+        has_password: Callable[[str, bytes], bool] | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._hosts = frozenset(name.lower() for name in hosts)
+        self._has_password = has_password
+        self._token = None if token is None else sha256(token.encode()).digest()
+
+    @property
+    def asks(self) -> bool:
+        """Whether a reader has to say who it is."""
+        return self._has_password is not None or self._token is not None
+
+    def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
+        """Return the answer to a request that is not allowed, None if it is."""
+        if method not in _READS:
+            return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READS)})
+        if _is_of_other_site(headers):
+            return PlainTextResponse("Another site may not read the page.\n", 403)
+        if self.asks:
+            return None if self._is_known(headers.get("authorization", "")) else _unauthorized()
+        if headers.get("host", "").lower() not in self._hosts:
+            return PlainTextResponse("The page has another name.\n", 421)
+        return None
+
+    def _is_known(self, authorization: str) -> bool:
+        if len(authorization) > MAX_CREDENTIAL_CHARS:
+            return False
+        scheme, _, credential = authorization.partition(" ")
+        match scheme.lower():
+            case "bearer" if self._token is not None:
+                return hmac.compare_digest(sha256(credential.strip().encode()).digest(), self._token)
+            case "basic" if self._has_password is not None:
+                return self._has_basic(credential.strip())
+        return False
+
+    def _has_basic(self, credential: str) -> bool:
+        try:
+            name, colon, password = b64decode(credential, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return False
+        return bool(colon) and self._has_password is not None and self._has_password(name, password.encode())
+
+
+class Guard:
+    """ASGI middleware: asks `Access`, and adds HEADERS to every response."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._access.refusal(scope["method"], Headers(scope=scope))
+        app: Callable[[Scope, Receive, Send], Awaitable[None]] = self._app if refusal is None else refusal
+        await app(scope, receive, _with_headers(send))
+
+
+def _with_headers(send: Send) -> Send:
+    ours = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def sending(message: _Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *ours]
+        await send(message)
+
+    return sending
+
+
+def _is_of_other_site(headers: Headers) -> bool:
+    """Whether a browser says that another site reads, and does not merely link to the page."""
+    site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
+    return site not in ("none", "same-origin") and mode != "navigate"
+
+
+def _unauthorized() -> PlainTextResponse:
+    return PlainTextResponse(
+        "The page asks for a user and a password, or for a token.\n",
+        401,
+        {"WWW-Authenticate": 'Basic realm="group-coordinator", charset="UTF-8"'},
+    )

@@ -1,0 +1,149 @@
+"""The page as a process serves it: the thread that reads the topics, and the web server."""
+
+import ipaddress
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from insight.page.app import Sources, app
+from insight.page.fleet import Fleet
+from insight.page.follower import Follower
+from insight.page.histories import Histories
+from insight.page.security import Access
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+
+MAX_CONNECTIONS = 500
+BACKLOG = 128
+_START_S = 30.0
+
+
+class PageUnavailable(RuntimeError):
+    """The page cannot be served; the message names the address and the reason."""
+
+
+class Tls(NamedTuple):
+    """The files of a certificate with its chain, and of its key (None: in the same file)."""
+
+    certificate: Path
+    key: Path | None = None
+
+
+class Web:
+    """Serves an application on a listening socket, in a thread, from `start` to `stop`."""
+
+    def __init__(self, served: ASGIApp, listening: socket.socket, tls: Tls | None = None) -> None:
+        self._socket = listening
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                served,
+                log_config=None,
+                access_log=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=1,
+                server_header=False,
+                lifespan="off",
+                ssl_certfile=None if tls is None else str(tls.certificate),
+                ssl_keyfile=None if tls is None or tls.key is None else str(tls.key),
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+
+    def start(self) -> None:
+        """Serve. Raises PageUnavailable."""
+        self._thread.start()
+        give_up_s = time.monotonic() + _START_S
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < give_up_s:
+            self._thread.join(0.01)
+        if not self._server.started:
+            raise PageUnavailable("the web server of the page did not start")
+
+    def stop(self) -> None:
+        """End the server, and the responses that are under way."""
+        self._server.should_exit = True
+        self._thread.join()
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+
+class Page:
+    """Serves the page on a listening socket until stopped.
+
+    `access` None: only the names of this machine's loopback address are answered. `connect_to` is the address
+    that consumers connect to.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        listening: socket.socket,
+        *,
+        connect_to: str,
+        access: Access | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        fleet = Fleet(layout)
+        self._follower = Follower(client_config, layout, fleet)
+        histories = Histories(client_config, layout, fleet)
+        sources = Sources(fleet, histories, self._follower.read_age_s, connect_to)
+        self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
+
+    def start(self) -> None:
+        """Read the topics, and serve. Raises PageUnavailable."""
+        self._follower.start()
+        self._web.start()
+
+    def stop(self) -> None:
+        """End both, which takes as long as a request to the brokers at most."""
+        self._web.stop()
+        self._follower.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def listening_at(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 means any free port. Raises PageUnavailable."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise PageUnavailable(f"cannot serve the page on {host}:{port}: {error.strerror}") from error
+
+
+def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
+    """The address for a browser."""
+    host, port = listening.getsockname()[:2]
+    return f"{'https' if has_tls else 'http'}://{_in_url(host)}:{port}/"
+
+
+def names_of(listening: socket.socket) -> list[str]:
+    """The names, with the port, by which a browser on this machine reaches a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return [f"{name}:{port}" for name in (_in_url(host), "localhost", "127.0.0.1", "[::1]")]
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
