@@ -38,13 +38,15 @@ class Commit:
 class Lag:
     """How far a committed offset is behind the end of its partition.
 
-    `records` is None if the end is not known, `since_ms` the time after which the first record that was not
-    committed came (None: it is older than what the page has seen, or there is none).
+    `records` is None if the end is not known. `since_ms` is the time after which the first record that was
+    not committed came (None: it is older than what the page has seen, or there is none), and `seen_ms` the
+    time at which the page knew first that it was there (None: there is none).
     """
 
     commit: Commit
     records: int | None
     since_ms: int | None
+    seen_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -52,16 +54,43 @@ class _Group:
     view: AnyView | None = None
     commits: dict[Partition, Commit] = field(default_factory=dict)
     entries: deque[AnyHistoryEntry] = field(default_factory=deque)
+    names: set[tuple[str, int]] = field(default_factory=set)
     version: int = 0
+    entries_version: int = 0
 
     @property
     def is_empty(self) -> bool:
         return self.view is None and not self.commits and not self.entries
 
+    def add(self, entry: AnyHistoryEntry) -> bool:
+        """Keep an entry. Return whether it is new: a reader that connects again reads the window again."""
+        name = entry.incarnation, entry.seq
+        if name in self.names:
+            return False
+        self.names.add(name)
+        self.entries.append(entry)
+        self.entries_version += 1
+        if len(self.entries) > MAX_ENTRIES:
+            self.forget_first()
+        return True
+
+    def forget_before(self, at_ms: int) -> bool:
+        """Forget the entries before a time. Return whether there were any."""
+        number = len(self.entries)
+        while self.entries and self.entries[0].at_ms < at_ms:
+            self.forget_first()
+        return len(self.entries) < number
+
+    def forget_first(self) -> None:
+        gone = self.entries.popleft()
+        self.names.discard((gone.incarnation, gone.seq))
+        self.entries_version += 1
+
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A copy of what is known of one group. `entries` may have duplicates. `version` grows with each change.
+    """A copy of what is known of one group. `version` grows with each change of its view, its committed
+    offsets or its entries, `entries_version` with each change of its entries.
 
     `view` is None for a group that has ended.
     """
@@ -71,6 +100,7 @@ class GroupFacts:
     lags: Mapping[Partition, Lag]
     entries: tuple[AnyHistoryEntry, ...]
     version: int
+    entries_version: int = 0
 
 
 class Fleet:
@@ -111,9 +141,7 @@ class Fleet:
         """Forget the entries that are older than the window."""
         with self._changed:
             for group_id, group in list(self._groups.items()):
-                entries = group.entries
-                while entries and (entries[0].at_ms < now_ms - WINDOW_MS or len(entries) > MAX_ENTRIES):
-                    entries.popleft()
+                if group.forget_before(now_ms - WINDOW_MS):
                     self._touch(group)
                 if group.is_empty:
                     del self._groups[group_id]
@@ -156,7 +184,8 @@ class Fleet:
             if group is None:
                 return None
             lags = {where: self._lag(where, commit) for where, commit in group.commits.items()}
-            return GroupFacts(group_id, group.view, lags, tuple(group.entries), group.version)
+            entries = tuple(group.entries)
+            return GroupFacts(group_id, group.view, lags, entries, group.version, group.entries_version)
 
     def all_facts(self) -> Iterable[GroupFacts]:
         """Yield what is known of each group, one after the other."""
@@ -173,8 +202,10 @@ class Fleet:
 
     def _lag(self, partition: Partition, commit: Commit) -> Lag:
         records = self._ends.lag(partition, commit.offset)
-        since_ms = self._ends.reached_ms(partition, commit.offset) if records else None
-        return Lag(commit, records, since_ms)
+        if not records:
+            return Lag(commit, records, None)
+        ends, offset = self._ends, commit.offset
+        return Lag(commit, records, ends.reached_ms(partition, offset), ends.seen_ms(partition, offset))
 
     def _take_view(self, group_id: str, value: bytes | None) -> None:
         group = self._groups.setdefault(group_id, _Group())
@@ -199,10 +230,8 @@ class Fleet:
         if isinstance(entry, CoordinatorStarted) or entry.at_ms < now_ms - WINDOW_MS:
             return
         group = self._groups.setdefault(entry.group_id, _Group())
-        group.entries.append(entry)
-        if len(group.entries) > MAX_ENTRIES:
-            group.entries.popleft()
-        self._touch(group)
+        if group.add(entry):
+            self._touch(group)
 
     def _touch(self, group: _Group | None) -> None:
         if group is not None:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from insight.page.end_offsets import Partition
-from insight.page.fleet import GroupFacts, Lag
-from insight.page.timeline import Timeline, timeline
+from insight.page.fleet import WINDOW_MS, GroupFacts, Lag
+from insight.page.timeline import Timeline, end_ms, timeline
 from insight.page.unwell import Finding, awaited_members, findings
 from insight.view import holdings, progress
 from insight.why.clock import duration_text
@@ -14,7 +15,7 @@ from insight.why.history import History
 from insight.why.lanes import Lane
 from insight.why.model import Outcome, Rebalance
 from insight.why.names import Names
-from insight.why.report import Report, lanes_of, report
+from insight.why.report import Summary, lanes_of, report, summary
 from insight.why.text import cause_text, names_of
 from insight.why.wording import shortened
 from state.kafka.history import HistoryEntry
@@ -22,7 +23,7 @@ from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 
 
 class MemberLine(Struct, frozen=True, kw_only=True):
-    """A member now. `holds` is what it has in words, `since_ms` when that began (None: before the history)."""
+    """A member now. `holds` is what it has in words, `since_ms` when that began, None before the history."""
 
     name: str
     member_id: str
@@ -81,55 +82,75 @@ class GroupPage(Struct, frozen=True, kw_only=True):
 def group_page(
     facts: GroupFacts, history: History, limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
 ) -> GroupPage:
-    """Return the page of a group of Kafka's. The rebalances are those that ended after the first limit."""
+    """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
+    by the last hour. `history` has at least one entry of a group of Kafka's.
+    """
     ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
+    hour_ms = now_ms - WINDOW_MS
     found = report(
-        facts.group_id, ours, now_ms, limits_ms[0], unread=history.unread, from_start=history.from_start
+        facts.group_id,
+        ours,
+        now_ms,
+        min(limits_ms[0], hour_ms),
+        unread=history.unread,
+        from_start=history.from_start,
     )
     _, lanes = lanes_of(ours)
-    shown_ms = max(limits_ms[0], found.from_ms - (limits_ms[1] - found.from_ms) // 50), limits_ms[1]
     names = names_of(found)
     view = facts.view if isinstance(facts.view, GroupSnapshot) else None
-    within = [r for r in found.rebalances if r.began_ms <= limits_ms[1]]
+    within = [r for r in found.rebalances if limits_ms[0] <= end_ms(r, now_ms) and r.began_ms <= limits_ms[1]]
+    of_hour = replace(found, rebalances=[r for r in found.rebalances if end_ms(r, now_ms) >= hour_ms])
     last = found.rebalances[-1] if found.rebalances else None
     awaited = awaited_members(last) if last is not None and last.outcome is Outcome.UNDER_WAY else []
+    shown_ms = _shown_ms(limits_ms, found.from_ms)
     return GroupPage(
         group_id=facts.group_id,
         protocol=found.group_type,
         state=found.state if view is None else view.state,
-        since_ms=found.state_since_ms,
-        generation=found.generation,
+        since_ms=found.state_since_ms if view is None else view.state_timestamp_ms,
+        generation=found.generation if view is None else view.generation,
         assignor=_assignor(view),
         now_ms=now_ms,
-        findings=findings(facts, found, now_ms),
+        findings=findings(facts, of_hour, now_ms),
         awaited=shortened([names.of(member_id) for member_id in awaited]),
         members=[] if view is None else _members(view, lanes, names),
         partitions=_partitions(facts.lags),
         picture=timeline(lanes, within, ours, names, found.clients, shown_ms, now_ms, unfolded=unfolded),
         rebalances=[rebalance_line(r, names) for r in reversed(within)],
         notes=[names.put_in(note) for note in found.notes],
-        summary=_summary(found),
+        summary=_summary(summary(within, now_ms)),
     )
+
+
+def _shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
+    """Return what the picture shows: the time before the history is left out, but for a margin."""
+    from_ms, to_ms = limits_ms
+    return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
 
 
 def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
     """Return a rebalance in one line."""
-    joined = max(r.joined, key=lambda one: one.after_ms, default=None)
-    slowest = (
-        ""
-        if joined is None or not joined.after_ms
-        else (f"{duration_text(joined.after_ms)} of it waiting for {names.of(joined.member_id)}")
-    )
     return RebalanceLine(
         number=r.number,
         at_ms=r.began_ms,
         sentence=cause_text(r, names),
         outcome=r.outcome,
         took_ms=None if r.ended_ms is None else r.ended_ms - r.began_ms,
-        waited=slowest,
+        waited=_waited(r, names),
         moved=None if r.moves is None else r.moves.moved,
         needless=None if r.moves is None else r.moves.needless,
     )
+
+
+def _waited(r: Rebalance, names: Names) -> str:
+    """`2.9 s of it waiting for worker-2`, "" if it waited for no member."""
+    came = {
+        **{gone.member_id: gone.after_ms for gone in r.removed},
+        **{joined.member_id: joined.after_ms for joined in r.joined},
+        **{way.member_id: way.settled_after_ms for way in r.progress},
+    }
+    after_ms = came.get(r.last or "")
+    return f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}" if after_ms else ""
 
 
 def _assignor(view: GroupSnapshot | None) -> str:
@@ -173,14 +194,14 @@ def _partitions(lags: Mapping[Partition, Lag]) -> list[PartitionLine]:
     return found
 
 
-def _summary(found: Report) -> str:
-    """`It rebalanced 14 times. 13 times: session timeout of worker-3.`"""
-    number = found.summary.rebalances
+def _summary(figures: Summary) -> str:
+    """`It rebalanced 14 times in this time: 13 x session timeout (worker-3); 1 x member left (worker-1).`"""
+    number = figures.rebalances
     if not number:
         return "It did not rebalance in this time."
     times = "once" if number == 1 else f"{number} times"
     causes = "; ".join(
         f"{cause.rebalances} x {cause.kind} ({', '.join(list(cause.by_client)[:3])})"
-        for cause in found.summary.causes[:3]
+        for cause in figures.causes[:3]
     )
     return f"It rebalanced {times} in this time: {causes}."

@@ -1,4 +1,4 @@
-"""The histories of the groups that somebody looks at: read from the topic once, then continued by the fleet."""
+"""The histories of groups that somebody looks at: read from the topic once, then continued by the fleet."""
 
 import threading
 from collections import OrderedDict

@@ -1,15 +1,19 @@
 """All groups in lines, the unwell ones first, for the first page and `/api/groups`."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
+from insight.page.timeline import end_ms
 from insight.page.unwell import Finding, findings
 from insight.rocketmq_group import group_state
 from insight.why.lanes import Span, state_spans
 from insight.why.lives import lives
+from insight.why.model import Outcome
 from insight.why.report import Report, report
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
@@ -34,8 +38,9 @@ class Protocol(StrEnum):
 
 class GroupLine(Struct, frozen=True, kw_only=True):
     """One group. `lag_records` is None if no end is known, `lag_since_ms` the time since which the oldest
-    record waits that is not committed. `not_stable` is the share of each stretch of the last hour in which the
-    group was not Stable, from 0 to 1. `rebalances` are those of the last hour.
+    record waits that is not committed. `not_stable` is the share of each stretch of the last hour in which
+    the group was not Stable or Empty, from 0 to 1, [] if it was so all the time. `rebalances` are those of
+    the last hour.
     """
 
     group_id: str
@@ -56,51 +61,60 @@ class GroupLine(Struct, frozen=True, kw_only=True):
         return bool(self.findings)
 
 
+class _OfHour(NamedTuple):
+    """What the entries of a group say of the last hour. It is true until an entry comes, or until `until_ms`,
+    when the oldest of the rebalances is older than an hour.
+    """
+
+    version: int
+    until_ms: float
+    report: Report | None
+    not_settled: list[Span]
+
+
 class Overview:
-    """The lines of all groups. A line is made again when its group changes, and as time passes."""
+    """The lines of all groups. What depends on a group's entries is made again when these change. For one
+    thread at a time.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._reports: dict[str, tuple[int, int, Report | None]] = {}
+        self._known: dict[str, _OfHour] = {}
 
     def lines(self, now_ms: int) -> list[GroupLine]:
         """All groups that there are, the unwell ones first, then those that rebalanced most."""
-        found = [line for facts in self._fleet.all_facts() if (line := self._line(facts, now_ms)) is not None]
+        before, self._known = self._known, {}
+        found = [
+            line
+            for facts in self._fleet.all_facts()
+            if (line := self._line(facts, before.get(facts.group_id), now_ms)) is not None
+        ]
         return sorted(found, key=_urgency)
 
-    def report(self, facts: GroupFacts, now_ms: int) -> Report | None:
-        """The report of the group's last hour, None if it is RocketMQ's or has no entries."""
-        minute = now_ms // 60_000
-        known = self._reports.get(facts.group_id)
-        if known is not None and known[:2] == (facts.version, minute):
-            return known[2]
-        ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
-        made = report(facts.group_id, ours, now_ms, now_ms - WINDOW_MS, from_start=False) if ours else None
-        self._reports[facts.group_id] = (facts.version, minute, made)
-        return made
-
-    def _line(self, facts: GroupFacts, now_ms: int) -> GroupLine | None:
+    def _line(self, facts: GroupFacts, known: _OfHour | None, now_ms: int) -> GroupLine | None:
         view = facts.view
         if view is None:
-            self._reports.pop(facts.group_id, None)
             return None
         if isinstance(view, RocketMqSnapshot):
             return _rocketmq_line(facts, view, now_ms)
-        of_hour = self.report(facts, now_ms)
-        known = [lag.records for lag in facts.lags.values() if lag.records is not None]
+        if known is None or known.version != facts.entries_version or known.until_ms < now_ms:
+            known = _of_hour(facts, now_ms)
+        self._known[facts.group_id] = known
+        of_hour = known.report
+        records = [lag.records for lag in facts.lags.values() if lag.records is not None]
         return GroupLine(
             group_id=facts.group_id,
             protocol=Protocol.CONSUMER if view.consumer else Protocol.CLASSIC,
             state=view.state,
             since_ms=view.state_timestamp_ms,
             members=len(view.members),
-            lag_records=sum(known) if known else None,
+            lag_records=sum(records) if records else None,
             lag_since_ms=min(
                 (lag.since_ms for lag in facts.lags.values() if lag.records and lag.since_ms is not None),
                 default=None,
             ),
             rebalances=0 if of_hour is None else of_hour.summary.rebalances,
-            not_stable=not_stable(facts, view, now_ms),
+            not_stable=shares(known.not_settled if facts.entries else _now(view), now_ms),
             changed_ms=view.last_rebalance_at_ms,
             change=view.last_rebalance_reason,
             findings=findings(facts, of_hour, now_ms),
@@ -130,11 +144,31 @@ def _urgency(line: GroupLine) -> tuple[object, ...]:
     return gravest, -line.rebalances, line.group_id
 
 
-def not_stable(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> list[float]:
-    """Return the share of each stretch of the last hour in which the group was not Stable or Empty."""
+def _of_hour(facts: GroupFacts, now_ms: int) -> _OfHour:
     ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
-    spans = state_spans(lives(ours)) if ours else [Span(view.state, view.state_timestamp_ms)]
-    return shares([span for span in spans if span.what not in _SETTLED], now_ms)
+    if not ours:
+        return _OfHour(facts.entries_version, math.inf, None, [])
+    made = report(facts.group_id, ours, now_ms, now_ms - WINDOW_MS, from_start=False)
+    ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not Outcome.UNDER_WAY)
+    until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
+    return _OfHour(facts.entries_version, until_ms, made, [*_not_settled(_states(ours))])
+
+
+def _states(entries: Sequence[HistoryEntry]) -> Iterator[Span]:
+    """Yield the states of the group. It had the first one before the first entry, unless it began with it."""
+    group_lives = lives(entries)
+    first = group_lives[0].entries[0]
+    if first.seq > 1:
+        yield Span(first.from_state, 0, first.at_ms)
+    yield from state_spans(group_lives)
+
+
+def _now(view: GroupSnapshot) -> Iterator[Span]:
+    return _not_settled([Span(view.state, view.state_timestamp_ms)])
+
+
+def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:
+    return (span for span in spans if span.what not in _SETTLED)
 
 
 def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
@@ -144,12 +178,12 @@ def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
     for span in spans:
         from_ms = max(span.from_ms, begin_ms) - begin_ms
         to_ms = min(now_ms if span.to_ms is None else span.to_ms, now_ms) - begin_ms
-        for stretch in range(int(from_ms // step_ms), STRETCHES):
-            overlap = min(to_ms, (stretch + 1) * step_ms) - max(from_ms, stretch * step_ms)
-            if overlap <= 0:
-                break
-            filled[stretch] += overlap / step_ms
-    return [round(min(share, 1.0), 3) for share in filled] if any(filled) else []
+        if from_ms >= to_ms:
+            continue
+        for stretch in range(int(from_ms // step_ms), min(int(to_ms // step_ms) + 1, STRETCHES)):
+            overlap_ms = min(to_ms, (stretch + 1) * step_ms) - max(from_ms, stretch * step_ms)
+            filled[stretch] += overlap_ms / step_ms
+    return [round(min(share, 1.0), 3) if share else 0.0 for share in filled] if any(filled) else []
 
 
 class Selection(Struct, frozen=True, kw_only=True):

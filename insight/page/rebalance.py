@@ -1,9 +1,10 @@
-"""One rebalance, for its page and `/api/rebalance`: the words of `why`, its phases, who was slow, what moved."""
+"""One rebalance, for its page and `/api/rebalance`: `why`'s words, its phases, who was slow, what moved."""
 
 from msgspec import Struct
 
 from clients.partition_text import number_list
 from insight.page.group import RebalanceLine, rebalance_line
+from insight.page.timeline import end_ms
 from insight.why.clock import duration_text
 from insight.why.history import History
 from insight.why.model import Outcome, Rebalance
@@ -11,6 +12,10 @@ from insight.why.names import Names
 from insight.why.report import report
 from insight.why.text import details, names_of
 from state.kafka.history import HistoryEntry
+
+MAX_MEMBERS = 12
+"""Members whose part of a phase is shown, the slowest."""
+LEAST_PERCENT = 0.3
 
 
 class Phase(Struct, frozen=True):
@@ -48,20 +53,18 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
 
 
 def rebalance_page(group_id: str, history: History, at_ms: int, now_ms: int) -> RebalancePage | None:
-    """Return the page of the rebalance that began at a time, None if there is none."""
+    """Return the page of the rebalance that began at a time, None if there is none. Of several that began in
+    the same millisecond it is the last one, which overtook the others.
+    """
     ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
     if not ours:
         return None
     found = report(group_id, ours, now_ms, unread=history.unread, from_start=history.from_start)
-    place = next((i for i, r in enumerate(found.rebalances) if r.began_ms == at_ms), None)
-    if place is None:
+    by_time = {r.began_ms: r for r in found.rebalances}
+    r = by_time.get(at_ms)
+    if r is None:
         return None
-    r, names = found.rebalances[place], names_of(found)
-    neighbours = (
-        found.rebalances[place - 1] if place else None,
-        *found.rebalances[place + 1 : place + 2],
-        None,
-    )
+    names = names_of(found)
     return RebalancePage(
         group_id=group_id,
         line=rebalance_line(r, names),
@@ -69,8 +72,8 @@ def rebalance_page(group_id: str, history: History, at_ms: int, now_ms: int) -> 
         lines=_lines(r, now_ms, names),
         phases=_phases(r, names, now_ms),
         moves=_moves(r, names),
-        earlier_ms=None if neighbours[0] is None else neighbours[0].began_ms,
-        later_ms=None if neighbours[1] is None else neighbours[1].began_ms,
+        earlier_ms=max((other for other in by_time if other < at_ms), default=None),
+        later_ms=min((other for other in by_time if other > at_ms), default=None),
         now_ms=now_ms,
     )
 
@@ -87,29 +90,28 @@ def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
 
 
 def _phases(r: Rebalance, names: Names, now_ms: int) -> list[Phase]:
-    whole_ms = max((now_ms if r.ended_ms is None else r.ended_ms) - r.began_ms, 1)
+    joins_ms, ends_ms = r.preparing_ms, end_ms(r, now_ms) - r.began_ms
+    if joins_ms is None and r.outcome is Outcome.UNDER_WAY and not r.goes_by_epochs:
+        joins_ms = ends_ms
+    joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
+    # Of a rebalance whose end is lost, the last that is known is its end.
+    whole_ms = max(ends_ms, joins_ms or 0, *(one.after_ms for one in joined), 1)
 
     def phase(name: str, kind: str, from_ms: int, to_ms: int) -> Phase:
-        x = round(from_ms * 100 / whole_ms, 3)
-        return Phase(
-            name,
-            kind,
-            x,
-            round(max((to_ms - from_ms) * 100 / whole_ms, 0.3), 3),
-            duration_text(to_ms - from_ms),
-        )
+        width = max((to_ms - from_ms) * 100 / whole_ms, LEAST_PERCENT)
+        x = min(from_ms * 100 / whole_ms, 100 - width)
+        return Phase(name, kind, round(x, 3), round(width, 3), duration_text(to_ms - from_ms))
 
     found = []
-    if r.preparing_ms is not None:
-        found.append(phase("members join", "waits", 0, r.preparing_ms))
-        for joined in sorted(r.joined, key=lambda one: -one.after_ms)[:12]:
-            found.append(phase(names.of(joined.member_id), "member", 0, joined.after_ms))
-    if r.completing_ms is not None and r.preparing_ms is not None:
-        found.append(phase("assignment", "gives", r.preparing_ms, r.preparing_ms + r.completing_ms))
-    for way in sorted(r.progress, key=lambda one: -(one.settled_after_ms or whole_ms))[:12]:
-        ends_ms = whole_ms if way.settled_after_ms is None else way.settled_after_ms
+    if joins_ms is not None:
+        found.append(phase("members join", "waits", 0, joins_ms))
+        found += [phase(names.of(one.member_id), "member", 0, one.after_ms) for one in joined]
+        if ends_ms > joins_ms:
+            found.append(phase("assignment", "gives", joins_ms, ends_ms))
+    ways = [(whole_ms if w.settled_after_ms is None else w.settled_after_ms, w) for w in r.progress]
+    for to_ms, way in sorted(ways, key=lambda one: -one[0])[:MAX_MEMBERS]:
         kind = "waits" if r.outcome is Outcome.UNDER_WAY and way.settled_after_ms is None else "member"
-        found.append(phase(names.of(way.member_id), kind, 0, ends_ms))
+        found.append(phase(names.of(way.member_id), kind, 0, to_ms))
     return found
 
 

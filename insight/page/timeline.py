@@ -1,4 +1,4 @@
-"""The timeline of a group: a lane for each client, bands for rebalances, as positions in per cent of the width.
+"""The timeline of a group: a lane for each client, bands for rebalances, positions in per cent of the width.
 
 The server draws it as SVG. Positions in per cent fit any width, and need no script.
 """
@@ -6,6 +6,7 @@ The server draws it as SVG. Positions in per cent fit any width, and need no scr
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from msgspec import Struct
 
@@ -13,16 +14,21 @@ from assignors.kafka.api import MemberId
 from insight.page.words import iso, utc_time
 from insight.why.clock import duration_text
 from insight.why.lanes import Lane, MemberState, Span
-from insight.why.model import Rebalance
+from insight.why.model import Outcome, Rebalance
 from insight.why.names import Names, lasting_name
 from insight.why.text import cause_text
+from insight.why.wording import count
 from state.kafka.history import EntryType, HistoryEntry
 
 MAX_LANES = 40
 LANE_PX, BAR_PX, BANDS_PX, AXIS_PX = 36, 14, 34, 22
-_LEAST_PERCENT = 0.05
-_MAX_TICKS = 6
-_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400, 604_800)
+LEAST_PERCENT = 0.05
+"""A mark is at least so wide, as far as the next one leaves room: half a point of a picture 1,000 wide."""
+MAX_TICKS = 6
+_HOUR_S, _DAY_S = 3_600, 86_400
+_OF_HOURS_S = (_HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S)
+_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1_800, *_OF_HOURS_S, _DAY_S, 2 * _DAY_S, 7 * _DAY_S)
+_LABEL_PERCENT = 3
 _SILENCE = re.compile(r"session timeout of (\d+) ms")
 
 HOLDS, WAITS, GIVES, SILENT, AWAY = "holds", "waits", "gives", "silent", "away"
@@ -102,7 +108,9 @@ def timeline(
 ) -> Timeline:
     """Return the picture between two times. `clients` are those of `insight.why.names.clients_of`."""
     scale = _Scale(*limits_ms)
-    removals = {entry.member_id: entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED}
+    removals: _Removals = {
+        (entry.member_id, entry.at_ms): entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED
+    }
     seen = [lane for lane in lanes if any(scale.place(span, now_ms) for span in lane.spans)]
     rows_of = _by_client(seen, clients)
     shown = rows_of if unfolded or len(rows_of) <= MAX_LANES else _chosen(rows_of, rebalances)
@@ -136,8 +144,8 @@ class _Scale:
         to_ms = min(now_ms if span.to_ms is None else span.to_ms, self.to_ms)
         if from_ms >= to_ms:
             return None
-        x = self.x(from_ms)
-        return x, max(round(self.x(to_ms) - x, 3), _LEAST_PERCENT)
+        x = min(self.x(from_ms), 100 - LEAST_PERCENT)
+        return x, max(round(self.x(to_ms) - x, 3), LEAST_PERCENT)
 
     def has(self, at_ms: int) -> bool:
         return self.from_ms <= at_ms <= self.to_ms
@@ -145,25 +153,32 @@ class _Scale:
 
 _Client = tuple[str, list[Lane]]
 """A name, and the lanes of the members that had it one after the other."""
+_Removals = dict[tuple[MemberId | None, int | None], HistoryEntry]
 
 
 def _by_client(lanes: Iterable[Lane], clients: Mapping[MemberId, str]) -> list[_Client]:
     """Put the lanes of members of one name together, if none began before the one before it had ended."""
     found: list[_Client] = []
+    of_name: dict[str, list[list[Lane]]] = {}
     for lane in lanes:
         name = lasting_name(lane.member_id, clients)
-        for of_name, members in found:
-            end_ms = members[-1].spans[-1].to_ms
-            if of_name == name and end_ms is not None and end_ms <= lane.spans[0].from_ms:
-                members.append(lane)
-                break
-        else:
-            found.append((name, [lane]))
+        rows = of_name.setdefault(name, [])
+        free = next((members for members in rows if _is_over(members[-1], lane.spans[0].from_ms)), None)
+        if free is not None:
+            free.append(lane)
+            continue
+        rows.append([lane])
+        found.append((name, rows[-1]))
     return found
 
 
+def _is_over(lane: Lane, at_ms: int) -> bool:
+    end_ms = lane.spans[-1].to_ms
+    return end_ms is not None and end_ms <= at_ms
+
+
 def _chosen(rows: Sequence[_Client], rebalances: Sequence[Rebalance]) -> list[_Client]:
-    """Return MAX_LANES rows: first those of members that caused or delayed a rebalance, in their old order."""
+    """Return MAX_LANES rows in their order: above all those of members that caused or delayed a rebalance."""
     notable: Counter[str] = Counter()
     for r in rebalances:
         notable.update([*r.cause.member_ids, *([r.last] if r.last else [])])
@@ -175,67 +190,73 @@ def _row(
     name: str,
     members: Sequence[Lane],
     y: int,
-    removals: Mapping[MemberId | None, HistoryEntry],
+    removals: _Removals,
     names: Names,
     scale: _Scale,
     now_ms: int,
 ) -> LaneRow:
-    marks: list[Mark] = []
+    spans: list[Span] = []
     gone: list[tuple[float, str]] = []
     for lane in members:
-        spans, entry = lane.spans, removals.get(lane.member_id)
-        if entry is not None:
-            spans = list(_with_silence(spans, entry))
-            if scale.has(entry.at_ms):
-                gone.append((scale.x(entry.at_ms), f"{name} was removed: {names.put_in(entry.reason)}"))
-        marks += _marks(name, spans, scale, now_ms)
+        entry = removals.get((lane.member_id, lane.spans[-1].to_ms))
+        spans += lane.spans if entry is None else _with_silence(lane.spans, entry)
+        if entry is not None and scale.has(entry.at_ms):
+            gone.append((scale.x(entry.at_ms), f"{name} was removed: {names.put_in(entry.reason)}"))
+    marks = list(_marks(name, spans, scale, now_ms))
     if len(members) == 1:
         name = names.of(members[0].member_id)
     return LaneRow(name, [lane.member_id for lane in members], y, marks, gone)
 
 
-def _with_silence(spans: Iterable[Span], removal: HistoryEntry) -> Iterator[Span]:
-    """Yield the spans, the end of the last one as SILENT if the member's session timed out at the removal."""
+def _with_silence(spans: Sequence[Span], removal: HistoryEntry) -> Iterator[Span]:
+    """Yield the spans of a member until its removal. If its session timed out, it is SILENT for so long."""
     silence = _SILENCE.search(removal.reason)
+    if silence is None:
+        yield from spans
+        return
+    from_ms = max(removal.at_ms - int(silence[1]), spans[0].from_ms)
     for span in spans:
-        if silence is None or span.to_ms != removal.at_ms:
-            yield span
-            continue
-        from_ms = max(removal.at_ms - int(silence[1]), span.from_ms)
         if span.from_ms < from_ms:
-            yield Span(span.what, span.from_ms, from_ms, span.partitions)
-        yield Span(SILENT, from_ms, removal.at_ms)
+            to_ms = from_ms if span.to_ms is None else min(span.to_ms, from_ms)
+            yield Span(span.what, span.from_ms, to_ms, span.partitions)
+    yield Span(SILENT, from_ms, removal.at_ms)
 
 
 def _marks(name: str, spans: Iterable[Span], scale: _Scale, now_ms: int) -> Iterator[Mark]:
-    for span in spans:
-        place = scale.place(span, now_ms)
-        if place is None:
-            continue
+    places = [(span, place) for span in spans if (place := scale.place(span, now_ms)) is not None]
+    for (span, (x, width)), later in zip_longest(places, places[1:]):
+        width = width if later is None else min(width, round(later[1][0] - x, 3))
+        if width <= 0:
+            continue  # the one after it begins at the same thousandth of a per cent
         kind = SILENT if span.what == SILENT else _MARKS.get(MemberState(span.what), WAITS)
         lasted = duration_text((now_ms if span.to_ms is None else span.to_ms) - span.from_ms)
         what = "sent no heartbeat" if span.what == SILENT else span.what
+        label = ""
         if kind == HOLDS and span.partitions is not None:
-            what = f"holds {span.partitions} partition{'' if span.partitions == 1 else 's'}"
-        label = str(span.partitions) if kind == HOLDS and span.partitions is not None and place[1] > 3 else ""
-        yield Mark(*place, kind, f"{name} {what}, {lasted}", label)
+            what = f"holds {count(span.partitions, 'partition')}"
+            label = str(span.partitions) if width > _LABEL_PERCENT else ""
+        yield Mark(x, width, kind, f"{name} {what}, {lasted}", label)
 
 
 def _bands(rebalances: Iterable[Rebalance], names: Names, scale: _Scale, now_ms: int) -> Iterator[Band]:
     for r in rebalances:
-        place = scale.place(Span("", r.began_ms, _end_ms(r, now_ms)), now_ms)
+        place = scale.place(Span("", r.began_ms, max(end_ms(r, now_ms), r.began_ms + 1)), now_ms)
         if place is not None:
             took = "" if r.ended_ms is None else f", {duration_text(r.ended_ms - r.began_ms)}"
             yield Band(*place, r.number, r.began_ms, f"#{r.number} {cause_text(r, names)}{took}")
 
 
-def _end_ms(r: Rebalance, now_ms: int) -> int:
-    return max(now_ms if r.ended_ms is None else r.ended_ms, r.began_ms + 1)
+def end_ms(r: Rebalance, now_ms: int) -> int:
+    """Return when a rebalance ended: now if it is under way, its beginning if its end is lost."""
+    if r.ended_ms is not None:
+        return r.ended_ms
+    return max(now_ms, r.began_ms) if r.outcome is Outcome.UNDER_WAY else r.began_ms
 
 
 def _ticks(limits_ms: tuple[int, int], scale: _Scale) -> Iterator[Tick]:
     from_ms, to_ms = limits_ms
-    step_ms = next((s * 1000 for s in _STEPS_S if (to_ms - from_ms) / (s * 1000) <= _MAX_TICKS), 10**9)
+    weeks = -(-(to_ms - from_ms) // (MAX_TICKS * _STEPS_S[-1] * 1000)) * _STEPS_S[-1]
+    step_ms = next((s for s in _STEPS_S if to_ms - from_ms <= s * 1000 * MAX_TICKS), weeks) * 1000
     first = -(-from_ms // step_ms) * step_ms
     for at_ms in range(first, to_ms, step_ms):
         yield Tick(scale.x(at_ms), iso(at_ms), utc_time(at_ms))

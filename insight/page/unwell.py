@@ -1,6 +1,6 @@
 """What is wrong with a group, each in one sentence. The gravest is first.
 
-The thresholds are the page's own. What happened to the group is asked of `insight.why`, which knows the rules.
+The thresholds are the page's own. `insight.why`, which knows the rules, is asked what happened to the group.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
     listed = shortened([names.of(m) if names is not None else m for m in awaited])
     took = duration_text(now_ms - since_ms)
     whom = f" and waits for {listed}" if awaited else ""
-    yield Finding(Kind.REBALANCING, f"It is rebalancing for {took}{whom}", since_ms)
+    yield Finding(Kind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
 
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
@@ -99,8 +99,9 @@ def _behind(view: GroupSnapshot, facts: GroupFacts, now_ms: int) -> Iterator[Fin
     records = sum(lag.records or 0 for lag in behind.values())
     if not view.members and not view.truncated:
         since_ms = _oldest(list(behind.values()))
-        if now_ms - view.state_timestamp_ms < STUCK_MS:
-            return  # a consumer that is started again, or a job that comes back
+        young_ms = max(view.state_timestamp_ms, *(lag.commit.at_ms for lag in facts.lags.values()))
+        if now_ms - young_ms < STUCK_MS:
+            return  # a consumer that is started again, or one that commits and never joins
         yield Finding(
             Kind.WITHOUT_MEMBERS, f"It has no members, and {thousands(records)} records wait for it", since_ms
         )
@@ -119,8 +120,8 @@ def _behind(view: GroupSnapshot, facts: GroupFacts, now_ms: int) -> Iterator[Fin
 
 
 def _is_stuck(lag: Lag, now_ms: int) -> bool:
-    waits_ms = 0 if lag.since_ms is None else now_ms - lag.since_ms
-    return waits_ms > STUCK_MS and now_ms - lag.commit.at_ms > STUCK_MS
+    since_ms = lag.seen_ms if lag.since_ms is None else lag.since_ms
+    return since_ms is not None and min(now_ms - since_ms, now_ms - lag.commit.at_ms) > STUCK_MS
 
 
 def _oldest(lags: Sequence[Lag]) -> int | None:

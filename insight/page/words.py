@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 
 from insight.why.clock import duration_text
 
-THIN_SPACE = "\N{THIN SPACE}"
-
 
 def thousands(number: int) -> str:
     """`48 210`, with a thin space that does not end a line."""
