@@ -1,0 +1,89 @@
+"""Facts about groups for the tests of the page: views, commits, entries of a played history."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from insight.page.end_offsets import Partition
+from insight.page.fleet import Commit, Fleet, GroupFacts, Lag
+from insight.why.history import History
+from insight.why.report import Report, report
+from records.codec import CommittedOffset, encode, offset_key
+from records.layout import TopicLayout
+from state.kafka.history import HistoryEntry
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from tests.harness.histories import Recorder
+
+LAYOUT = TopicLayout.named()
+
+
+def view(group_id: str = "g", **fields: Any) -> GroupSnapshot:
+    """A Stable group without members, in this state since time 0."""
+    given: dict[str, Any] = {
+        "incarnation": "i",
+        "seq": 1,
+        "at_ms": 0,
+        "state": "Stable",
+        "state_timestamp_ms": 0,
+        "generation": 1,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader_id": None,
+        "members": [],
+        "pending_members": [],
+        "last_rebalance_at_ms": None,
+        "last_rebalance_reason": "",
+        "quarantined": None,
+    }
+    return GroupSnapshot(group_id=group_id, **given | fields)
+
+
+def member(member_id: str) -> MemberSnapshot:
+    return MemberSnapshot(member_id, None, "worker", "/10.0.0.7", 10_000, 60_000, b"", b"", rejoined=True)
+
+
+def facts(
+    group: GroupSnapshot | None, lags: dict[Partition, Lag] | None = None, *entries: HistoryEntry
+) -> GroupFacts:
+    return GroupFacts("g" if group is None else group.group_id, group, lags or {}, entries, 1)
+
+
+def lag(records: int | None, committed_ms: int, since_ms: int | None = None, **fields: int) -> Lag:
+    return Lag(Commit(0, committed_ms), records, since_ms, **fields)
+
+
+def played(*commands: str) -> list[HistoryEntry]:
+    return [entry for entry in Recorder().play(*commands) if entry.group_id == "g"]
+
+
+def of_hour(entries: list[HistoryEntry], now_ms: int) -> Report:
+    return report("g", entries, now_ms, now_ms - 3_600_000, from_start=False)
+
+
+def whole(entries: list[HistoryEntry]) -> History:
+    return History([*entries], frozenset(), from_start=True, records_read=len(entries))
+
+
+def take_view(fleet: Fleet, group: GroupSnapshot, now_ms: int = 0) -> None:
+    fleet.take(LAYOUT.groups_topic, group.group_id.encode(), encode(group), now_ms)
+
+
+def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, at_ms: int = 0) -> None:
+    committed = CommittedOffset(
+        group_id=group_id,
+        incarnation="i",
+        topic=partition[0],
+        partition=partition[1],
+        offset=offset,
+        leader_epoch=0,
+        metadata="",
+        committed_at_ms=at_ms,
+        expire_at_ms=None,
+        request="r",
+    )
+    fleet.take(LAYOUT.offsets_topic, offset_key(group_id, *partition), encode(committed), at_ms)
+
+
+def take_entries(fleet: Fleet, entries: list[HistoryEntry], now_ms: int, group_id: str = "g") -> None:
+    for entry in entries:
+        fleet.take(LAYOUT.events_topic, None, encode(replace(entry, group_id=group_id)), now_ms)

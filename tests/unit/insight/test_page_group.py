@@ -1,0 +1,197 @@
+"""The page of a group and of one of its rebalances."""
+
+from insight.page.fleet import WINDOW_MS
+from insight.page.group import GroupPage, group_page
+from insight.page.rebalance import RebalancePage, rebalance_page
+from insight.page.unwell import Kind
+from insight.why.history import History
+from state.kafka.history import HistoryEntry
+from tests.harness.histories import Recorder
+from tests.unit.insight.page_facts import facts, lag, played, view, whole
+from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
+
+LIMITS_MS = (BEGIN_MS - 1, END_MS)
+
+
+def page(
+    entries: list[HistoryEntry], limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS
+) -> GroupPage:
+    return group_page(facts(view()), whole(entries), limits_ms, now_ms)
+
+
+def rebalance(
+    entries: list[HistoryEntry], number: int, now_ms: int = END_MS, history: History | None = None
+) -> RebalancePage:
+    begun = page(entries, (0, now_ms), now_ms).rebalances[-number]
+    found = rebalance_page("g", history or whole(entries), begun.at_ms, now_ms)
+    assert found is not None
+    return found
+
+
+def test_a_group_has_its_rebalances_the_newest_first() -> None:
+    found = page(played(*STORY))
+    assert [(r.number, r.sentence, r.waited) for r in found.rebalances] == [
+        (4, "member left: worker-4", ""),
+        (3, "member joined: worker-4", "6.0 s of it waiting for worker-1"),
+        (2, "session timeout: worker-3", "6.5 s of it waiting for worker-2"),
+        (1, "member joined: worker-1", ""),
+    ]
+    assert found.summary == (
+        "It rebalanced 4 times in this time: 2 x member joined (worker-1, worker-4); "
+        "1 x session timeout (worker-3); 1 x member left (worker-4)."
+    )
+    assert found.awaited == "worker-2"
+
+
+def test_rebalances_are_those_between_the_limits() -> None:
+    second = page(played(*STORY)).rebalances[2]
+    assert second.took_ms is not None
+    end_ms = second.at_ms + second.took_ms
+    found = page(played(*STORY), (end_ms, second.at_ms + 30_000))
+    assert [r.sentence for r in found.rebalances] == ["member joined: worker-4", "session timeout: worker-3"]
+    found = page(played(*STORY), (end_ms + 1, second.at_ms + 10_000))
+    assert found.rebalances == []
+    assert found.summary == "It did not rebalance in this time."
+
+
+def test_what_is_often_goes_by_the_last_hour_whatever_is_shown() -> None:
+    recorder = Recorder()
+    recorder.play("config group.initial.rebalance.delay.ms=0", "at 0s")
+    for number in range(5):
+        recorder.play(f"at {number}m", f"join m{number} api=3 session=60s", f"leave m{number}")
+    entries, minute_ms = recorder.history, 60_000
+    shown = page(entries, (4 * minute_ms - 1, 5 * minute_ms), 5 * minute_ms)
+    assert [one.kind for one in shown.findings] == [Kind.OFTEN]
+    assert len(shown.rebalances) < 5 <= int(shown.findings[0].sentence.split()[0])
+    later_ms = WINDOW_MS + 10 * minute_ms
+    assert page(entries, (0, later_ms), later_ms).findings == []
+
+
+def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_ended() -> None:
+    entries = played(*STORY)
+    now = group_page(
+        facts(view(state="Stable", state_timestamp_ms=7, generation=9)), whole(entries), LIMITS_MS, END_MS
+    )
+    assert (now.state, now.since_ms, now.generation, now.assignor) == ("Stable", 7, 9, "range")
+    ended = group_page(facts(None), whole(entries), LIMITS_MS, END_MS)
+    last = entries[-1]
+    assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
+
+
+def test_the_committed_offsets_are_in_order() -> None:
+    lags = {("t", 10): lag(5, 1, 2), ("t", 9): lag(None, 3), ("s", 1): lag(0, 4)}
+    found = group_page(facts(view(), lags), whole(played(*STORY)), LIMITS_MS, END_MS).partitions
+    assert [(p.topic, p.partition, p.lag_records, p.lag_since_ms) for p in found] == [
+        ("s", 1, 0, None),
+        ("t", 9, None, None),
+        ("t", 10, 5, 2),
+    ]
+
+
+def test_the_picture_leaves_out_what_was_before_the_history() -> None:
+    entries = played(*STORY)
+    shown = page(entries, (BEGIN_MS - WINDOW_MS, END_MS)).picture
+    assert BEGIN_MS - 2_000 < shown.from_ms < BEGIN_MS
+    before = page(entries, (BEGIN_MS - WINDOW_MS, BEGIN_MS - 1)).picture
+    assert (before.from_ms, before.to_ms, before.lanes) == (BEGIN_MS - WINDOW_MS, BEGIN_MS - 1, [])
+
+
+def test_duplicates_change_nothing() -> None:
+    entries = played(*STORY)
+    assert page([*entries, *entries]) == page(entries)
+
+
+def test_a_rebalance_has_its_phases_in_per_cent() -> None:
+    it = rebalance(played(*STORY), 3)
+    told = [(phase.name, phase.kind, phase.x, phase.took) for phase in it.phases]
+    assert told[:2] == [("members join", "waits", 0, "6.0 s"), ("worker-1", "member", 0, "6.0 s")]
+    assert [name for name, *_ in told[2:]] == ["worker-2", "worker-4"]
+    assert it.phases[0].width == 100
+    assert all(p.x >= 0 and p.width > 0 and p.x + p.width <= 100.001 for p in it.phases)
+
+
+def test_a_rebalance_under_way_has_lasted_until_now() -> None:
+    it = rebalance(played(*STORY), 4)
+    assert (it.ended_ms, it.line.took_ms) == (None, None)
+    assert next((phase.name, phase.kind) for phase in it.phases) == ("members join", "waits")
+    assert it.phases[0].width == 100
+
+
+def test_a_rebalance_says_what_moved_for_each_member() -> None:
+    it = rebalance(played(*STORY), 3)
+    assert [(m.name, m.before, m.after, m.gained, m.lost) for m in it.moves] == [
+        ("worker-1", 3, 2, "jobs 2-3", "jobs 0-1 4"),
+        ("worker-2", 3, 2, "jobs 0-1", "jobs 2-3 5"),
+        ("worker-4", 0, 2, "jobs 4-5", ""),
+    ]
+    assert (it.line.moved, it.line.needless) == (6, 4)
+
+
+def test_the_lines_are_those_of_why_without_the_members_moves() -> None:
+    labels = [label for label, _ in rebalance(played(*STORY), 3).lines]
+    assert labels[:2] == ["by", "member"]
+    assert "moved" in labels
+    assert not any(text.startswith("worker-4  ") for _, text in rebalance(played(*STORY), 3).lines)
+
+
+def test_a_rebalance_has_its_neighbours() -> None:
+    entries = played(*STORY)
+    pages = [rebalance(entries, number) for number in (1, 2, 3, 4)]
+    times = [it.line.at_ms for it in pages]
+    assert [it.earlier_ms for it in pages] == [None, *times[:3]]
+    assert [it.later_ms for it in pages] == [*times[1:], None]
+
+
+def test_of_rebalances_that_began_at_the_same_time_the_last_has_the_page() -> None:
+    entries = played(
+        "config group.initial.rebalance.delay.ms=0",
+        "at 0s",
+        "join a api=3 session=60s",
+        "join b api=3 session=60s",
+        "join a id=@a",
+        "join c api=3 session=60s",
+        "at 5s",
+    )
+    found = page(entries, (0, 6_000), 6_000).rebalances
+    assert {r.at_ms for r in found} == {0} and len(found) == 3
+    it = rebalance_page("g", whole(entries), 0, 6_000)
+    assert it is not None
+    assert (it.line.number, it.earlier_ms, it.later_ms) == (3, None, None)
+
+
+def test_a_time_without_a_rebalance_has_no_page() -> None:
+    assert rebalance_page("g", whole(played(*STORY)), BEGIN_MS - 1, END_MS) is None
+    assert rebalance_page("g", whole([]), BEGIN_MS, END_MS) is None
+
+
+def test_a_rebalance_whose_entries_are_missing_has_a_page() -> None:
+    entries = played(*STORY)
+    damaged = [entry for entry in entries if entry.type != "Stable"]
+    for r in page(damaged).rebalances:
+        it = rebalance_page("g", whole(damaged), r.at_ms, END_MS)
+        assert it is not None
+        assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in it.phases)
+
+
+def test_a_group_of_the_consumer_protocol_says_for_whom_a_rebalance_waited() -> None:
+    entries = played(
+        "config group.consumer.assignment.interval.ms=1000",
+        "topics orders=6 prices=2",
+        "at 0s",
+        "A e0",
+        "at 4s",
+        "B e0",
+        "at 5s",
+        "A e2",
+        "at 6500ms",
+        "A e2 owned[orders 0-3]",
+        "at 8s",
+        "B e3",
+    )
+    found = group_page(facts(view()), whole(entries), (0, 9_000), 9_000)
+    assert found.protocol == "consumer"
+    newest = rebalance(entries, len(found.rebalances), 9_000)
+    assert newest.line.waited or newest.line.took_ms is None
+    assert {phase.kind for phase in newest.phases} <= {"member", "waits"}
+    assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in newest.phases)
+    assert newest.line == found.rebalances[0]

@@ -1,0 +1,189 @@
+"""The lines of all groups: their order, what a reader selects, the shares of the last hour."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from insight.page.fleet import WINDOW_MS, Fleet
+from insight.page.overview import SORTS, STRETCHES, GroupLine, Overview, Protocol, Selection, shares
+from insight.page.unwell import Finding, Kind
+from insight.why.lanes import Span
+from records.codec import encode
+from state.kafka.snapshot import ConsumerGroupSnapshot
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from tests.harness.examples import examples
+from tests.unit.insight.page_facts import LAYOUT, played, take_commit, take_entries, take_view, view
+from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
+
+STEP_MS = WINDOW_MS // STRETCHES
+NOW_MS = END_MS
+
+
+def lines(fleet: Fleet, now_ms: int = NOW_MS) -> list[GroupLine]:
+    return Overview(fleet).lines(now_ms)
+
+
+def line(group_id: str, **fields: object) -> GroupLine:
+    given = {
+        "protocol": Protocol.CLASSIC,
+        "state": "Stable",
+        "since_ms": 0,
+        "members": 1,
+        "lag_records": None,
+        "lag_since_ms": None,
+        "rebalances": 0,
+        "not_stable": [],
+        "changed_ms": None,
+        "change": "",
+        "findings": [],
+    }
+    return GroupLine(group_id=group_id, **given | fields)  # type: ignore[arg-type]
+
+
+def test_unwell_groups_are_first_the_gravest_before_and_then_those_that_rebalanced_most() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view("a-calm"))
+    take_view(fleet, view("b-restless"))
+    take_entries(fleet, played(*STORY), NOW_MS, "b-restless")
+    take_view(fleet, view("c-long", state="PreparingRebalance"))
+    take_view(fleet, view("d-quarantined", quarantined="q"))
+    found = lines(fleet)
+    assert [one.group_id for one in found] == ["d-quarantined", "c-long", "b-restless", "a-calm"]
+    assert [one.is_unwell for one in found] == [True, True, False, False]
+
+
+def test_a_line_says_what_is_known_of_the_group() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
+    for number in (0, 1, 2):
+        take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
+    fleet.take_ends({("t", 0): 10, ("t", 1): 10}, 1_000)
+    fleet.take_ends({("t", 0): 15, ("t", 1): 16}, 2_000)
+    take_entries(fleet, played(*STORY), NOW_MS)
+    (found,) = lines(fleet)
+    assert (found.lag_records, found.lag_since_ms) == (11, 1_000)
+    assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
+
+
+def test_a_group_that_has_ended_has_no_line() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view())
+    take_entries(fleet, played(*STORY), NOW_MS)
+    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    assert lines(fleet) == []
+
+
+def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view("classic"))
+    take_view(fleet, view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], [])))
+    fleet.take(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
+    found = {one.group_id: one for one in lines(fleet)}
+    assert {name: one.protocol for name, one in found.items()} == {
+        "classic": Protocol.CLASSIC,
+        "epochs": Protocol.CONSUMER,
+        "rocket": Protocol.ROCKETMQ,
+    }
+    rocket = found["rocket"]
+    assert (rocket.lag_records, rocket.rebalances, rocket.members, rocket.since_ms) == (None, 0, 0, 9)
+    assert [one.kind for one in rocket.findings] == [Kind.QUARANTINED]
+
+
+def rocketmq() -> RocketMqSnapshot:
+    return RocketMqSnapshot(
+        group_id="rocket",
+        incarnation="i",
+        seq=1,
+        at_ms=9,
+        message_model=None,
+        consume_type=None,
+        consume_from_where=None,
+        consumers=[],
+        producers=[],
+        subscriptions={},
+        request_modes={},
+        duplicate_client_ids={},
+        quarantined="q",
+    )
+
+
+def test_lines_follow_the_entries_and_the_time() -> None:
+    fleet = Fleet(LAYOUT)
+    overview, story = Overview(fleet), played(*STORY)
+    take_view(fleet, view())
+    seen = []
+    for number in (0, len(story) // 2, len(story)):
+        take_entries(fleet, story[:number], NOW_MS)
+        (found,) = overview.lines(NOW_MS)
+        seen.append(found.rebalances)
+    assert seen == sorted(set(seen))
+    (found,) = overview.lines(NOW_MS + WINDOW_MS)
+    # Of the story only its last rebalance is left, which has not ended.
+    assert (found.rebalances, found.not_stable) == (1, [1.0] * STRETCHES)
+
+
+def test_a_state_from_before_the_first_known_entry_counts() -> None:
+    fleet, story = Fleet(LAYOUT), played(*STORY)
+    first = next(entry for entry in story if entry.from_state == "PreparingRebalance")
+    take_view(fleet, view())
+    take_entries(fleet, [replace(first, to_state="Stable", seq=7)], NOW_MS)
+    (found,) = lines(fleet, first.at_ms + WINDOW_MS // 2)
+    assert found.not_stable == [1.0] * (STRETCHES // 2) + [0.0] * (STRETCHES // 2)
+
+
+def test_a_group_without_entries_counts_by_its_view() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(state="Assigning", state_timestamp_ms=NOW_MS - STEP_MS // 2))
+    (found,) = lines(fleet)
+    assert found.not_stable == [0.0] * (STRETCHES - 1) + [0.5]
+
+
+@examples(200)
+@given(st.lists(st.integers(-WINDOW_MS, 2 * WINDOW_MS), min_size=2, max_size=24, unique=True), st.booleans())
+def test_shares_are_the_time_within_the_window(times: list[int], is_open: bool) -> None:
+    now_ms = BEGIN_MS + WINDOW_MS
+    ends = sorted(times)[: len(times) // 2 * 2]
+    spans = [Span("x", BEGIN_MS + a, BEGIN_MS + b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    if is_open:
+        spans[-1] = Span("x", spans[-1].from_ms)
+    found = shares(spans, now_ms)
+    within_ms = sum(
+        max(min(now_ms if s.to_ms is None else s.to_ms, now_ms) - max(s.from_ms, BEGIN_MS), 0) for s in spans
+    )
+    assert len(found) == (STRETCHES if within_ms else 0)
+    assert all(0 <= share <= 1 for share in found)
+    assert sum(found) * STEP_MS == pytest.approx(within_ms, abs=0.0005 * STRETCHES * STEP_MS + 1)
+
+
+ALL = (
+    line("Orders", members=3, lag_records=5, rebalances=1, changed_ms=9),
+    line("billing", state="Empty", members=0, lag_records=70, changed_ms=3),
+    line("audit", protocol=Protocol.CONSUMER, members=9, findings=[Finding(Kind.STUCK, "s")], rebalances=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(), ["Orders", "billing", "audit"]),
+        (Selection(text="oRD"), ["Orders"]),
+        (Selection(state="Empty"), ["billing"]),
+        (Selection(state="unwell"), ["audit"]),
+        (Selection(protocol="consumer"), ["audit"]),
+        (Selection(protocol="consumer", state="Empty"), []),
+        (Selection(sort="name"), ["Orders", "audit", "billing"]),
+        (Selection(sort="state"), ["billing", "Orders", "audit"]),
+        (Selection(sort="members"), ["audit", "Orders", "billing"]),
+        (Selection(sort="lag"), ["billing", "Orders", "audit"]),
+        (Selection(sort="rebalances"), ["audit", "Orders", "billing"]),
+        (Selection(sort="changed"), ["Orders", "billing", "audit"]),
+        (Selection(sort="there is no such"), ["Orders", "billing", "audit"]),
+    ],
+)
+def test_a_reader_selects_lines_and_their_order(selection: Selection, expected: list[str]) -> None:
+    assert [one.group_id for one in selection.of(ALL)] == expected
+
+
+def test_each_order_is_offered() -> None:
+    assert SORTS == ("unwell", "name", "state", "members", "lag", "rebalances", "changed")
