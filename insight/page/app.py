@@ -24,7 +24,7 @@ from insight.page import words
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
-from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Overview, Protocol, Selection
+from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol, Selection
 from insight.page.rebalance import rebalance_page
 from insight.page.security import Access, Guard
 from insight.why.clock import Clock, duration_text
@@ -32,15 +32,17 @@ from insight.why.history import HistoryUnavailable
 from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
+from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
+MAX_MAKING = 2
+"""Pages of groups and rebalances that are made at the same time. Those of a large group take seconds."""
 MAX_TEXT_CHARS = 32_767
 """Of a parameter in an address: a group id is not longer."""
 _LIVE_INTERVAL_S = 0.5
 _ALIVE_INTERVAL_S = 10.0
-_LINES_AGE_S = 0.5
 _HERE = Path(__file__).parent
 
 log = structlog.get_logger()
@@ -55,9 +57,10 @@ class Refused(Exception):
 
 
 class Sources(NamedTuple):
-    """What the page reads. `read_age_s` returns the seconds since the topics were read."""
+    """What the page reads. `lines` are all groups, `read_age_s` is how long ago the topics were read."""
 
     fleet: Fleet
+    lines: Callable[[], list[GroupLine]]
     histories: Histories
     read_age_s: Callable[[], float]
     connect_to: str
@@ -96,10 +99,7 @@ class _Pages:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._overview = Overview(sources.fleet)
-        self._lock = threading.Lock()
-        self._lines: list[GroupLine] = []
-        self._lines_at_s = float("-inf")
+        self._making = threading.BoundedSemaphore(MAX_MAKING)
         self._live = 0
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -186,7 +186,7 @@ class _Pages:
         return HTMLResponse(text, status)
 
     def _selected(self, request: Request) -> dict[str, Any]:
-        lines = self._all_lines()
+        lines = self._sources.lines()
         selection = _selection(request)
         found = selection.of(lines)
         first = (selection.page - 1) * PAGE_LINES
@@ -198,13 +198,6 @@ class _Pages:
             "total": len(lines),
             "unwell": [line for line in lines if line.is_unwell],
         }
-
-    def _all_lines(self) -> list[GroupLine]:
-        with self._lock:
-            if time.monotonic() - self._lines_at_s > _LINES_AGE_S:
-                self._lines = self._overview.lines(self._sources.now_ms())
-                self._lines_at_s = time.monotonic()
-            return self._lines
 
     def _limits(self, request: Request) -> tuple[int, int]:
         """The times between which the reader wants to see the group."""
@@ -228,9 +221,12 @@ class _Pages:
         if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
             ours = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
             return rocketmq_text(rocketmq_report(group_id, ours, now_ms, limits_ms[0]), Clock())
-        facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0)
+        facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
+        if not history.entries and not isinstance(facts.view, GroupSnapshot):
+            raise Refused(404, "the history of this group is older than the events topic's retention")
         unfolded = "all" in request.query_params
-        return group_page(facts, history, limits_ms, now_ms, unfolded=unfolded)
+        with self._making:
+            return group_page(facts, history, limits_ms, now_ms, unfolded=unfolded)
 
     def _rebalance(self, request: Request) -> Any:
         group_id, now_ms = _parameter(request, "group"), self._sources.now_ms()
@@ -239,7 +235,8 @@ class _Pages:
         except ValueError as error:
             raise Refused(400, "`at` is the time of the rebalance in milliseconds") from error
         history = self._sources.histories.history(group_id, max(at_ms - WINDOW_MS, 0), now_ms)
-        found = rebalance_page(group_id, history, at_ms, now_ms)
+        with self._making:
+            found = rebalance_page(group_id, history, at_ms, now_ms)
         if found is None:
             raise Refused(404, "the history has no rebalance that began then")
         return found

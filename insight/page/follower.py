@@ -1,5 +1,7 @@
-"""The thread that follows the topics for the page: views and offsets from their beginning, entries of the last
-hour, and the ends of the topics with offsets.
+"""The thread that follows the topics for the page.
+
+It reads views and offsets from their beginning, entries of the last hour, and the ends of the topics that
+have offsets.
 """
 
 import threading

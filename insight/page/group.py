@@ -83,9 +83,11 @@ def group_page(
     facts: GroupFacts, history: History, limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
 ) -> GroupPage:
     """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
-    by the last hour. `history` has at least one entry of a group of Kafka's.
+    by the last hour. `history` has at least one entry of a group of Kafka's, or `facts` a view of it.
     """
     ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
+    if not ours:
+        return _page_of_view(facts, limits_ms, now_ms)
     hour_ms = now_ms - WINDOW_MS
     found = report(
         facts.group_id,
@@ -119,6 +121,30 @@ def group_page(
         rebalances=[rebalance_line(r, names) for r in reversed(within)],
         notes=[names.put_in(note) for note in found.notes],
         summary=_summary(summary(within, now_ms)),
+    )
+
+
+def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) -> GroupPage:
+    """The page of a group whose whole history is older than the topic's retention."""
+    view = facts.view
+    assert isinstance(view, GroupSnapshot), "a group without a history has a view"
+    names = Names([member.member_id for member in view.members])
+    return GroupPage(
+        group_id=facts.group_id,
+        protocol="consumer" if view.consumer else "classic",
+        state=view.state,
+        since_ms=view.state_timestamp_ms,
+        generation=view.generation,
+        assignor=_assignor(view),
+        now_ms=now_ms,
+        findings=findings(facts, None, now_ms),
+        awaited="",
+        members=_members(view, (), names),
+        partitions=_partitions(facts.lags),
+        picture=timeline((), (), (), names, {}, limits_ms, now_ms),
+        rebalances=[],
+        notes=["its whole history is older than the events topic's retention"],
+        summary="",
     )
 
 

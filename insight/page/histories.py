@@ -36,9 +36,10 @@ class Histories:
         self._known: OrderedDict[str, _Read] = OrderedDict()
 
     def history(self, group_id: str, since_ms: int, now_ms: int) -> History:
-        """Return the entries that a report since a time needs. Some may be duplicates.
+        """Return the entries that a report since a time needs. Some may be duplicates. There are none of a
+        group whose whole history is older than the topic's retention.
 
-        Raises HistoryUnavailable and KafkaError.
+        Raises HistoryUnavailable if the group is unknown, and KafkaError.
         """
         read = self._fresh(group_id, since_ms, now_ms)
         if read is None:
@@ -64,7 +65,7 @@ class Histories:
             found = read_history(self._client_config, self._layout, group_id, since_ms)
         except HistoryUnavailable:
             facts = self._fleet.facts(group_id)
-            if facts is None or not facts.entries:
+            if facts is None or (facts.view is None and not facts.entries):
                 raise
             found = History([], frozenset(), from_start=False, records_read=0)
         with self._lock:

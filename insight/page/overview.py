@@ -1,6 +1,8 @@
 """All groups in lines, the unwell ones first, for the first page and `/api/groups`."""
 
 import math
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,6 +26,7 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 STRETCHES = 30
 """The last hour as so many stretches of equal length."""
 PAGE_LINES = 100
+LINES_INTERVAL_S = 0.5
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
@@ -70,6 +73,34 @@ class _OfHour(NamedTuple):
     until_ms: float
     report: Report | None
     not_settled: list[Span]
+
+
+class OverviewThread:
+    """Makes the lines again and again in a thread, so that no reader waits for them."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._overview = Overview(fleet)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="page-overview", daemon=True)
+        self.lines: list[GroupLine] = []
+        """Those of some seconds ago at most, or of as long ago as making them takes."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, when it has made the lines that it is making."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._stopping.wait(pause_s):
+            began_s = time.monotonic()
+            self.lines = self._overview.lines(time.time_ns() // 1_000_000)
+            # A third of the interpreter at most, because readers need it too.
+            pause_s = max(LINES_INTERVAL_S, 2 * (time.monotonic() - began_s))
 
 
 class Overview:

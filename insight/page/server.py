@@ -15,6 +15,7 @@ from insight.page.app import Sources, app
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.histories import Histories
+from insight.page.overview import OverviewThread
 from insight.page.security import Access
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
@@ -92,18 +93,21 @@ class Page:
     ) -> None:
         fleet = Fleet(layout)
         self._follower = Follower(client_config, layout, fleet)
+        self._overview = overview = OverviewThread(fleet)
         histories = Histories(client_config, layout, fleet)
-        sources = Sources(fleet, histories, self._follower.read_age_s, connect_to)
+        sources = Sources(fleet, lambda: overview.lines, histories, self._follower.read_age_s, connect_to)
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
         """Read the topics, and serve. Raises PageUnavailable."""
         self._follower.start()
+        self._overview.start()
         self._web.start()
 
     def stop(self) -> None:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
+        self._overview.stop()
         self._follower.stop()
 
     def __enter__(self) -> Self:

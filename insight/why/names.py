@@ -8,8 +8,8 @@ from assignors.kafka.api import MemberId
 from state.kafka.history import HistoryEntry
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-# Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64 of
-# addresses, librdkafka in the common one.
+# Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64
+# of addresses, librdkafka in the common one.
 _RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -41,6 +41,7 @@ async function show(address, { push = false } = {}) {
 // Live: the server says that something has changed, and the page asks for itself again, once a second at most.
 let source = null;
 let timer = null;
+let pause = 500;
 let wasRead = null;
 
 function follow() {
@@ -52,13 +53,20 @@ function follow() {
     const told = JSON.parse(event.data);
     const isNew = String(told.version) !== document.body.dataset.version || (wasRead !== null && wasRead !== told.read);
     wasRead = told.read;
-    if (isNew && timer === null && drag === null) timer = setTimeout(refresh, 500);
+    if (isNew && timer === null && drag === null) timer = setTimeout(refresh, pause);
   };
 }
 
-function refresh() {
+// The page asks for itself again after half a second, or, if it is slow to make, after ten times as long as that took.
+async function refresh() {
+  const began = performance.now();
+  try {
+    if (drag === null) await show(location.href);
+  } catch {
+    // No answer: the next event comes when the server is there again.
+  }
+  pause = Math.max(500, 10 * (performance.now() - began));
   timer = null;
-  if (drag === null) show(location.href).catch(() => {});
 }
 
 // The timeline: drag to zoom in, + and - and the arrows by key.

@@ -1,0 +1,189 @@
+"""Who may read the page, and what a browser may do with it, by real requests to a real server."""
+
+import http.client
+import json
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from gateway.security.credentials import Users
+from insight.page.app import Sources, app
+from insight.page.fleet import Fleet
+from insight.page.histories import Histories
+from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
+from insight.page.server import Web, is_loopback, listening_at, names_of
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+
+LAYOUT = TopicLayout.named("page")
+NOBODY = ClientConfig("127.0.0.1:1")  # no test here reads from a broker
+PASSWORD = "geheim: ä"
+
+
+@contextmanager
+def serving(access: Access | None = None) -> Iterator[socket.socket]:
+    fleet = Fleet(LAYOUT)
+    sources = Sources(fleet, list, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092")
+    with listening_at("127.0.0.1", 0) as listening:
+        web = Web(app(sources, access or Access(names_of(listening))), listening)
+        web.start()
+        try:
+            yield listening
+        finally:
+            web.stop()
+
+
+@pytest.fixture(scope="module")
+def on_loopback() -> Iterator[socket.socket]:
+    with serving() as listening:
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[socket.socket]:
+    with serving(Access(has_password=Users([f"olga:{PASSWORD}"]).has_password, token="t0ken")) as listening:
+        yield listening
+
+
+def answer(
+    listening: socket.socket, path: str = "/", method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    host, port = listening.getsockname()
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    with closing(connection):
+        connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        response = connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+
+
+def status(listening: socket.socket, path: str = "/", method: str = "GET", **headers: str) -> int:
+    return answer(listening, path, method, **headers)[0]
+
+
+@pytest.mark.parametrize("path", ["/", "/api/groups", "/static/page.css", "/nowhere", "/group?id=g&since=x"])
+def test_every_response_has_the_headers(on_loopback: socket.socket, path: str) -> None:
+    """Also those that say no. Nothing but the page's own files runs or is loaded."""
+    _, headers, _ = answer(on_loopback, path)
+    assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
+    assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_names_of_this_machine_are_answered_and_no_others(on_loopback: socket.socket) -> None:
+    """A name that a stranger's DNS has turned to this address is not one of them."""
+    port = on_loopback.getsockname()[1]
+    assert [status(on_loopback, Host=f"{name}:{port}") for name in ("127.0.0.1", "LOCALHOST", "[::1]")] == [
+        200
+    ] * 3
+    for host in (
+        f"evil.example:{port}",
+        "localhost",
+        f"localhost:{port + 1}",
+        f"localhost:{port}.evil.example",
+        "",
+    ):
+        assert status(on_loopback, Host=host) == 421
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("path", ["/api/groups", "/live", "/", "/static/page.js"])
+def test_another_site_reads_nothing(on_loopback: socket.socket, path: str, site: str) -> None:
+    """It may link to the page, which the reader then follows."""
+    assert status(on_loopback, path, Sec_Fetch_Site=site, Sec_Fetch_Mode="cors") == 403
+    assert status(on_loopback, path, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors") == 403
+    assert status(on_loopback, "/", Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate") == 200
+    assert status(on_loopback, "/api/groups", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors") == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_the_page_is_read_only(on_loopback: socket.socket, method: str) -> None:
+    assert status(on_loopback, "/", method) == 405
+
+
+def basic(text: str) -> str:
+    return f"Basic {b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize("path", ["/", "/api/groups", "/live", "/static/page.js", "/group?id=g"])
+def test_nothing_is_shown_to_strangers(asking: socket.socket, path: str) -> None:
+    """Neither data nor files; the answer says how to authenticate."""
+    code, headers, body = answer(asking, path)
+    assert (code, headers["www-authenticate"][:5]) == (401, "Basic")
+    assert b"html" not in body
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        basic("olga:wrong"),
+        basic("nobody:" + PASSWORD),
+        basic("olga"),
+        basic(""),
+        "Basic ****",
+        "Basic " + b64encode(b"\xff\xfe:x").decode(),
+        "Bearer t0ken2",
+        "Bearer",
+        "Digest t0ken",
+        "Bearer " + "t" * MAX_CREDENTIAL_CHARS,
+        "",
+    ],
+)
+def test_wrong_credentials_are_refused(asking: socket.socket, authorization: str) -> None:
+    assert status(asking, Authorization=authorization) == 401
+
+
+def test_a_user_or_a_token_is_let_in_under_any_name(asking: socket.socket) -> None:
+    """Another site's name gives it nothing: a browser sends the credentials to this name only."""
+    for authorization in (basic(f"olga:{PASSWORD}"), "Bearer t0ken", "bearer  t0ken"):
+        assert status(asking, Authorization=authorization, Host="coordinator.example") == 200
+
+
+def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) -> None:
+    _, _, body = answer(on_loopback)
+    assert b"No group yet." in body and b"127.0.0.1:9092" in body
+    code, _, found = answer(on_loopback, "/api/groups")
+    assert (code, json.loads(found)) == (200, {"groups": [], "unwell": [], "total": 0})
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/group", 400),
+        ("/group?id=", 400),
+        (f"/group?id={'g' * 40_000}", 400),
+        ("/group?id=g&since=yesterday", 400),
+        ("/group?id=g&from=5&to=4", 400),
+        ("/group?id=g&from=-1", 400),
+        ("/group?id=g&from=9" + "9" * 30, 400),
+        ("/group?id=g&to=1e9", 400),
+        ("/rebalance?group=g", 400),
+        ("/rebalance?group=g&at=now", 400),
+        ("/?page=-1", 200),
+        ("/?page=%EF%BC%91&sort=%00&state=%22", 200),
+    ],
+)
+def test_addresses_that_make_no_sense_get_a_sentence(
+    on_loopback: socket.socket, path: str, code: int
+) -> None:
+    found, headers, body = answer(on_loopback, path)
+    assert found == code
+    assert headers["content-type"].startswith("text/html")
+    assert b"Traceback" not in body
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+    ],
+)
+def test_only_loopback_needs_no_credentials(host: str, expected: Any) -> None:
+    assert is_loopback(host) is expected
