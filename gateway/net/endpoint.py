@@ -5,8 +5,8 @@ from asyncio import Transport
 
 
 class Endpoint:
-    """One side of a client's connection. The transports are set when the client is connected. `_socket` is the
-    one below TLS. Without TLS both are the same.
+    """One side of a client's connection. The transports are set when the client is connected. `_socket` is
+    the one below TLS. Without TLS both are the same.
     """
 
     __slots__ = ("_socket", "_transport")

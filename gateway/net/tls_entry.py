@@ -1,9 +1,9 @@
 """TLS at the clients' sockets.
 
-A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That one keeps what the
-kernel does not take, and the protocol is told nothing of it: a response of any size counts as read at once. So
-the handshake is begun here, on a socket's transport that is known. Where that one pauses, the client's stream
-pauses.
+A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That one keeps what
+the kernel does not take, and the protocol is told nothing of it: a response of any size counts as read at
+once. So the handshake is begun here, on a socket's transport that is known. Where that one pauses, the
+client's stream pauses.
 """
 
 import asyncio
