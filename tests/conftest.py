@@ -17,7 +17,7 @@ from tests.harness.secured_broker import ClusterSecurity
 from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
-HYPOTHESIS_EXAMPLES = 100
+HYPOTHESIS_EXAMPLES = 50
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 # A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
 # coordinators of their own, because the shared one takes a part of the processor as long as it runs.
