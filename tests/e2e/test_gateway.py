@@ -74,6 +74,7 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
 
 
+@pytest.mark.one_form
 def test_garbage_collections_leave_out_what_a_gateway_has_imported(options: GatewayOptions) -> None:
     with serving(options):
         assert gc.get_freeze_count() > len(sys.modules)
@@ -164,6 +165,7 @@ def test_what_was_parked_at_the_gateway_before_harms_nobody(
         assert {member.client_id for member in described.members} == {"other", "gone"}
 
 
+@pytest.mark.one_form
 def test_clients_name_themselves_over_tls(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
             assert other.groups().get(group_id) == "CompletingRebalance"
 
 
+@pytest.mark.one_form
 def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
     options: GatewayOptions, gateway: str, topic: str
 ) -> None:
@@ -260,6 +263,7 @@ def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
     assert admin.delete_topics([topic])[topic].result(30) is None
 
 
+@pytest.mark.one_form
 def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:
     dead_letters = options.layout.dead_letters_topic
     with (
