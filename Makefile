@@ -46,7 +46,7 @@ test: lint $(STAMP) ## lint, then all tests but those of tests/slow
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
 
-test-pure: $(STAMP) ## the end-to-end tests and the comparison with Kafka, of coordinators without a replica
+test-pure: $(STAMP) ## what may differ of the end-to-end tests, and the comparison with Kafka, without a replica
 	$(PYTEST) --pure tests/e2e
 	$(BIN)/python -m tests.conformance.report --pure --random 0
 

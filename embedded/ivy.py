@@ -17,6 +17,8 @@ from embedded.java import find_java
 
 CONNECT_TIMEOUT_MS = "20000"
 READ_TIMEOUT_MS = "60000"
+# Ivy runs for a second or two: the optimizing compiler would cost more than it saves.
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Artifact(NamedTuple):
@@ -69,7 +71,7 @@ def retrieve(
         "-confs": ["jars"],
         "-retrieve": [f"{into}/[artifact]-[revision].[ext]"],
     }
-    command = [str(find_java()), "-jar", str(_ivy_jar())]
+    command = [str(find_java()), *_JVM_OPTIONS, "-jar", str(_ivy_jar())]
     for option, values in options.items():
         command += [option, *values]
     lines: list[str] = []

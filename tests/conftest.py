@@ -17,7 +17,7 @@ from tests.harness.secured_broker import ClusterSecurity
 from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
-HYPOTHESIS_EXAMPLES = 100
+HYPOTHESIS_EXAMPLES = 50
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 # A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
 # coordinators of their own, because the shared one takes a part of the processor as long as it runs.
@@ -25,8 +25,8 @@ LONGEST_FIRST = (
     "tests/slow/test_demo.py",
     "tests/slow/spark/",
     "tests/slow/test_replay.py",
-    "tests/slow/test_state_tools.py",
     "tests/slow/test_secured.py",
+    "tests/slow/test_state_tools.py",
     "tests/slow/test_run.py",
     "tests/slow/test_state.py",
     "tests/slow/test_endurance.py",
@@ -37,14 +37,26 @@ LONGEST_FIRST = (
     "tests/slow/test_gateway_identity.py",
     "tests/slow/test_exactly_once.py",
     "tests/slow/test_gateway_java.py",
+    "tests/slow/test_gateway_connect.py",
+    "tests/slow/test_gateway_service.py",
+    "tests/slow/test_consumer_protocol.py",
+    "tests/slow/test_assignors_live.py",
     "tests/faults/test_campaign.py",
     "tests/faults/test_exactly_once.py",
     "tests/faults/test_spark_cluster.py",
-    "tests/faults/test_owner.py",
-    "tests/faults/test_standby.py",
     "tests/faults/test_broken_ground.py",
+    "tests/faults/test_spark_restart.py",
+    "tests/faults/test_standby.py",
+    "tests/faults/test_failing_batches.py",
+    "tests/faults/test_owner.py",
+    "tests/faults/test_gateway_cluster.py",
     "tests/faults/test_supervision.py",
+    "tests/faults/test_outage.py",
     "tests/faults/test_hdfs.py",
+    "tests/faults/test_transaction_timelines.py",
+    "tests/faults/test_broker_cluster.py",
+    "tests/faults/test_lease.py",
+    "tests/faults/test_ticker.py",
 )
 
 _services = pytest.StashKey[Services]()

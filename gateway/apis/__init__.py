@@ -32,7 +32,7 @@ from gateway.apis import (
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.apis.context import Deferred, RequestContext
 from gateway.upstream.cluster import METADATA
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.framing import PRODUCE, RequestHeader
 from gateway.wire.heartbeat import decode_heartbeat
 from gateway.wire.keep_alive import decode_keep_alive
@@ -125,15 +125,24 @@ PARKED: Mapping[int, type[JoinGroupResponse | SyncGroupResponse]] = MappingProxy
 ENTERING = BOUNDED | PARKED.keys()
 
 
-def decode(header: RequestHeader, message: bytes) -> Any:
-    """Decode a request of an API in `SERVED`. Raises ProtocolError."""
+def decode(header: RequestHeader, message: bytes, pause: Callable[[], None] | None = None) -> Any:
+    """Decode a request of an API in `SERVED`. `pause` is called again and again if it is long. Raises
+    ProtocolError.
+    """
     if header.api_key == HEARTBEAT:
         return decode_heartbeat(header, message)
     if header.api_key == CONSUMER_GROUP_HEARTBEAT:
-        return decode_keep_alive(header, message) or codec.decode_request(header, message)
+        return decode_keep_alive(header, message) or codec.decode_request(header, message, pause)
     if header.api_key == FIND_COORDINATOR:
-        return codec.decode_passed(header, message)  # a broker answers for transactions
-    return codec.decode_request(header, message)
+        return codec.decode_passed(header, message, pause)  # a broker answers for transactions
+    return codec.decode_request(header, message, pause)
+
+
+async def decoded(header: RequestHeader, message: bytes) -> Any:
+    """As `decode`, beside the event loop if the message is large."""
+    if len(message) <= beside.AT_ONCE_BYTES:
+        return decode(header, message)
+    return await beside.run(decode, header, message, beside.pause)
 
 
 # Passed to the broker, except for the entries that name the coordinator's own topics. With ACLs, the entries

@@ -5,7 +5,6 @@ part of the client's quota. So one frame gets no more than as many requests woul
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -19,27 +18,12 @@ from state.errors import ErrorCode
 # The groups of one request that may be at the coordinator at one time. A small part of what
 # `Limits.at_coordinator` has for all clients.
 AT_ONCE = 64
-# The time after which other connections have their turn of the event loop.
-_SLICE_S = 0.002
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Start = Callable[[str], Fields | Deferred]
 """Starts the coordinator's request about a group."""
-
-
-class Slices:
-    """Long work on the event loop, in slices between which other connections have their turn."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-
-    async def rest(self) -> None:
-        """Give others their turn, if this slice has had its time."""
-        if time.monotonic() - self._began_s > _SLICE_S:
-            await asyncio.sleep(0)
-            self._began_s = time.monotonic()
 
 
 async def each(
@@ -51,7 +35,7 @@ async def each(
     """Return the result of `work` for each item, in the order of the items, and what `beyond` returns for
     those beyond `Limits.groups_per_request`, or beyond `Limits.groups_answer_bytes` of results.
     """
-    limits, slices = context.services.cluster.limits, Slices()
+    limits, slices = context.services.cluster.limits, context.slices()
     within = items[: limits.groups_per_request]
     context.fan_out.count(context, len(within))
     async with asyncio.TaskGroup() as group:

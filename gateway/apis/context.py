@@ -11,6 +11,7 @@ from msgspec import Struct
 from clients.coordinator_client import Header
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.pattern_looks import PatternLooks
+from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
@@ -42,7 +43,8 @@ class Services:
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
-    gateway offers nothing of KIP-848. `deciding` is held while the rights to a pattern's topics are decided.
+    gateway offers nothing of KIP-848. `deciding` is held while the rights to a pattern's topics are decided,
+    and `turns` between two slices of long work.
     """
 
     backend: SendingBackend
@@ -56,6 +58,7 @@ class Services:
     checks_passed_on: bool = False
     consumer_protocol: bool = True
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Deferred(Struct, frozen=True):
@@ -127,6 +130,10 @@ class RequestContext(Struct, frozen=True):
     def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request to the coordinator: see `SendingBackend.send`."""
         return self.services.backend.send(request, answer, timeout_ms)
+
+    def slices(self) -> Slices:
+        """For work that may be long."""
+        return Slices(self.services.turns)
 
     async def listener(self, node_id: int) -> Address:
         """The gateway's listener for this broker, perhaps another gateway's."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 from gateway.apis.authorized import may_describe_group
-from gateway.apis.batch import Slices
 from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
 from gateway.wire.codec import Fields
@@ -26,7 +25,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]
-    bound, slices = context.services.cluster.limits.groups_per_request, Slices()
+    bound, slices = context.services.cluster.limits.groups_per_request, context.slices()
     found = []
     for number, key in enumerate(keys):
         is_beyond = number >= bound

@@ -19,7 +19,7 @@ from gateway.apis.screened import Screened
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.config import CoordinatorConfig
@@ -63,7 +63,7 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     """Have the coordinator answer for the groups of a request of one of APIS. Returns None if the request
     names none. Raises ProtocolError.
     """
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     if context.header.api_key == LIST_CONFIG_RESOURCES:
         return await _screen_list(context, request, message)
     groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
@@ -75,7 +75,7 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     async with context.fan_out.place(context):
         answers = await each(context, partial(_answered, answer, context, asked), groups, _beyond)
     request.resources = [resource for resource in request.resources if resource.resource_type != _GROUP]
-    remaining = codec.with_body(context.header, message, request) if request.resources else None
+    remaining = await beside.with_body(context.header, message, request) if request.resources else None
     return Screened(remaining, {response_field: answers})
 
 

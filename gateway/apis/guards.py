@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
-from gateway.wire import codec
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 
@@ -38,14 +39,14 @@ class Entries:
 
     async def guard(self, context: RequestContext, message: bytes) -> Screened | None:
         """See `gateway.apis.passed_on.guard`."""
-        request = codec.decode_passed(context.header, message)
+        request = await beside.decode_passed(context.header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
-        errors = [self.error(context, entry) for entry in entries]
+        errors = await context.slices().each(partial(self.error, context), entries)
         if not any(errors):
             return None
         kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
         setattr(request, self.request_field, kept)
-        remaining = codec.with_body(context.header, message, request) if kept else None
+        remaining = await beside.with_body(context.header, message, request) if kept else None
         refused = [
             self.refused(entry, error)
             for entry, error in zip(entries, errors, strict=True)

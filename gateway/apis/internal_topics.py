@@ -14,7 +14,7 @@ from uuid import UUID
 
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import PRODUCE, ProtocolError
@@ -53,7 +53,7 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     header, internal = context.header, context.services.internal_topics.names
     if not internal:
         return None
-    request = codec.decode_passed(header, message)
+    request = await beside.decode_passed(header, message)
     if header.api_key in _WHOLE:
         refused = _WHOLE[header.api_key](request, internal)
         return None if refused is None else Screened(None, refused)
@@ -68,7 +68,7 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
         raise ProtocolError(f"a Produce v{context.version} to an internal topic")
     kept = [entry for entry in entries if screened.topic(entry) not in mine]
     setattr(request, screened.request_field, kept)
-    remaining = codec.with_body(header, message, request) if kept else None
+    remaining = await beside.with_body(header, message, request) if kept else None
     return Screened(remaining, {screened.response_field: refused_entries})
 
 

@@ -2,12 +2,15 @@
 even if no partition is left, because an unknown group takes precedence over unknown partitions.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from gateway.apis.authorized import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.slices import Slices
 from gateway.apis.topics import NamedTopic, Outcomes, look_up
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
@@ -17,6 +20,8 @@ from state.errors import ErrorCode
 from state.kafka.requests import OffsetDelete, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse
 
+_PARTITION_INDEX = attrgetter("partition_index")
+
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Delete the offsets of the existing partitions."""
@@ -25,17 +30,17 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     topics = await look_up(context, request.topics, Operation.READ, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    outcomes = Outcomes()
+    slices, outcomes = context.slices(), Outcomes()
     valid: list[tuple[NamedTopic, list[int]]] = []
     for named, topic in zip(topics, request.topics, strict=True):
-        indexes = [partition.partition_index for partition in topic.partitions]
+        indexes = await slices.each(_PARTITION_INDEX, topic.partitions)
         if not may_read_topic(context, named.name):
             outcomes.add_all(named, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
             continue
-        for index in indexes:
-            if not named.has(index):
-                outcomes.add(named, index, named.missing)
-        if there := [index for index in indexes if named.has(index)]:
+        there = [index for index in indexes if named.has(index)]
+        if len(there) < len(indexes):
+            outcomes.add_all(named, (index for index in indexes if not named.has(index)), named.missing)
+        if there:
             valid.append((named, there))
     response = context.ask(
         OffsetDelete(
@@ -45,16 +50,25 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         OffsetDeleteResponse,
         ANSWER_TIMEOUT_MS,
     )
-    return Deferred(response, partial(_fields, valid, outcomes))
+    return Deferred(
+        asyncio.create_task(_merged(slices, valid, outcomes, response)), partial(_fields, outcomes)
+    )
 
 
-def _fields(
-    valid: Sequence[tuple[NamedTopic, list[int]]], outcomes: Outcomes, answer: OffsetDeleteResponse
-) -> Fields:
+async def _merged(
+    slices: Slices,
+    valid: Sequence[tuple[NamedTopic, list[int]]],
+    outcomes: Outcomes,
+    response: Awaitable[OffsetDeleteResponse],
+) -> OffsetDeleteResponse:
+    answer = await response
+    if answer.error_code is ErrorCode.NONE:
+        decided = ((named, topic.partitions) for (named, _), topic in zip(valid, answer.topics, strict=True))
+        await slices.run(outcomes.merge(decided))
+    return answer
+
+
+def _fields(outcomes: Outcomes, answer: OffsetDeleteResponse) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
-    outcomes.merge(
-        (named, [(p.partition_index, p.error_code) for p in topic.partitions])
-        for (named, _), topic in zip(valid, answer.topics, strict=True)
-    )
     return {"error_code": ErrorCode.NONE, "topics": outcomes.fields()}

@@ -15,6 +15,7 @@ from uuid import UUID
 from gateway.apis.authorized import may_describe_group, may_describe_topic
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.slices import Slices
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
 from gateway.authorization.acls import Operation
 from gateway.upstream.connections import UpstreamLost
@@ -89,23 +90,23 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
     """
     if not may_describe_group(context, wanted.group_id):
         return _ended(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
-    part = _Part(wanted.group_id, None)
+    part, slices = _Part(wanted.group_id, None), context.slices()
     if wanted.topics is not None:
         by_id = context.version >= FIRST_VERSION_WITH_IDS
         found = await look_up(context, wanted.topics, Operation.DESCRIBE, by_id=by_id)
         if found is None and by_id:
             return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        part = _visible(context, wanted, found)
+        part = await _visible(context, slices, wanted, found)
     has_member = context.version >= _FIRST_VERSION_WITH_MEMBERS
     fetch = OffsetFetch(
         **context.to_group(part.group_id),
-        topics=_wanted(part),
+        topics=await _wanted(slices, part),
         require_stable=require_stable,
         member_id=wanted.member_id if has_member else None,
         member_epoch=wanted.member_epoch if has_member else NO_MEMBER_EPOCH,
     )
     response = context.ask(fetch, OffsetFetchResponse)
-    return asyncio.create_task(_fetched(context, part, response))
+    return asyncio.create_task(_fetched(context, slices, part, response))
 
 
 def _ended(fetched: Fields) -> asyncio.Future[Fields]:
@@ -114,13 +115,14 @@ def _ended(fetched: Fields) -> asyncio.Future[Fields]:
     return ended
 
 
-def _visible(context: RequestContext, wanted: Any, found: Sequence[NamedTopic] | None) -> _Part:
+async def _visible(
+    context: RequestContext, slices: Slices, wanted: Any, found: Sequence[NamedTopic] | None
+) -> _Part:
     """Separate the topics that the client may describe from the others. An id without a topic has no name
     to check.
     """
-    known = found or [NamedTopic(topic.name, None, None) for topic in wanted.topics]
-    names = [named.name if named.topic is None else named.topic.name for named in known]
-    shown = [not name or may_describe_topic(context, name) for name in names]
+    known = found or await slices.each(lambda topic: NamedTopic(topic.name, None, None), wanted.topics)
+    shown = await slices.each(partial(_is_shown, context), known)
     return _Part(
         wanted.group_id,
         list(compress(wanted.topics, shown)),
@@ -129,8 +131,14 @@ def _visible(context: RequestContext, wanted: Any, found: Sequence[NamedTopic] |
     )
 
 
+def _is_shown(context: RequestContext, named: NamedTopic) -> bool:
+    name = named.name if named.topic is None else named.topic.name
+    return not name or may_describe_topic(context, name)
+
+
 async def _fetched(
     context: RequestContext,
+    slices: Slices,
     part: _Part,
     response: asyncio.Future[OffsetFetchResponse],
 ) -> Fields:
@@ -140,16 +148,18 @@ async def _fetched(
         return _failed(answer.error_code)
     if part.topics is None:
         shown = [topic for topic in answer.topics if may_describe_topic(context, topic.name)]
-        return await _all(context, shown, by_id=by_id)
+        return await _all(context, slices, shown, by_id=by_id)
     if by_id and part.found is not None:
-        fetched = _by_request(part.topics, part.found, answer.topics)
+        fetched = await _by_request(slices, part.topics, part.found, answer.topics)
     else:
-        fetched = [_topic(topic) for topic in answer.topics]
+        fetched = [await _topic(slices, topic) for topic in answer.topics]
     fetched += _refused(part.hidden, GatewayError.TOPIC_AUTHORIZATION_FAILED, by_id=by_id)
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
-async def _all(context: RequestContext, topics: Sequence[FetchedTopic], *, by_id: bool) -> dict[str, Any]:
+async def _all(
+    context: RequestContext, slices: Slices, topics: Sequence[FetchedTopic], *, by_id: bool
+) -> dict[str, Any]:
     """All offsets of the group, except those of topics deleted and created again since the commit."""
     try:
         ids = await ids_of(context, (topic.name for topic in topics))
@@ -158,7 +168,10 @@ async def _all(context: RequestContext, topics: Sequence[FetchedTopic], *, by_id
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         ids = {}
     present = [_of_id(topic, ids.get(topic.name)) for topic in topics]
-    fetched = _with_ids(present, ids) if by_id else [_topic(topic) for topic in present]
+    if by_id:
+        fetched = await _with_ids(slices, present, ids)
+    else:
+        fetched = [await _topic(slices, topic) for topic in present]
     return {"error_code": ErrorCode.NONE, "topics": [topic for topic in fetched if topic["partitions"]]}
 
 
@@ -168,43 +181,50 @@ def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
     return FetchedTopic(topic.name, partitions)
 
 
-def _wanted(part: _Part) -> list[TopicPartitions] | None:
+async def _wanted(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
     """The partitions to request from the coordinator, None for all. Ids without a topic are skipped."""
     if part.topics is None:
         return None
     if part.found is None:
-        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in part.topics]
-    return [
-        TopicPartitions(known.topic.name, topic.partition_indexes, known.topic.topic_id)
-        if known.topic is not None
-        else TopicPartitions(known.name, topic.partition_indexes)
-        for known, topic in zip(part.found, part.topics, strict=True)
-        if known.topic is not None or known.name
-    ]
+        return await slices.each(
+            lambda topic: TopicPartitions(topic.name, topic.partition_indexes), part.topics
+        )
+    wanted = []
+    for known, topic in zip(part.found, part.topics, strict=True):
+        if known.topic is not None:
+            topic_id = known.topic.topic_id
+            wanted.append(TopicPartitions(known.topic.name, topic.partition_indexes, topic_id))
+        elif known.name:
+            wanted.append(TopicPartitions(known.name, topic.partition_indexes))
+        await slices.rest()
+    return wanted
 
 
-def _by_request(
-    wanted: Sequence[Any], found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
+async def _by_request(
+    slices: Slices, wanted: Sequence[Any], found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
     """The topics in the request's order, under its names or ids. Unknown partitions have an error."""
     answers = iter(fetched)
     topics = []
     for known, topic in zip(found, wanted, strict=True):
         if known.topic is None:
-            partitions = [_nothing(index, known.missing) for index in topic.partition_indexes]
+            partitions = await slices.each(partial(_nothing, known.missing), topic.partition_indexes)
         else:
-            partitions = [_partition(partition) for partition in next(answers).partitions]
+            partitions = await slices.each(_partition, next(answers).partitions)
         topics.append({"topic_id": known.topic_id, "partitions": partitions})
     return topics
 
 
-def _with_ids(fetched: Sequence[FetchedTopic], ids: Mapping[str, UUID]) -> list[dict[str, Any]]:
+async def _with_ids(
+    slices: Slices, fetched: Sequence[FetchedTopic], ids: Mapping[str, UUID]
+) -> list[dict[str, Any]]:
     """All topics by id. A deleted topic has no id, so it is not in the response."""
-    return [{**_topic(topic), "topic_id": ids[topic.name]} for topic in fetched if topic.name in ids]
+    there = [topic for topic in fetched if topic.name in ids]
+    return [{**await _topic(slices, topic), "topic_id": ids[topic.name]} for topic in there]
 
 
-def _topic(topic: FetchedTopic) -> dict[str, Any]:
-    return {"name": topic.name, "partitions": [_partition(partition) for partition in topic.partitions]}
+async def _topic(slices: Slices, topic: FetchedTopic) -> dict[str, Any]:
+    return {"name": topic.name, "partitions": await slices.each(_partition, topic.partitions)}
 
 
 def _partition(partition: FetchedPartition) -> dict[str, Any]:
@@ -217,7 +237,7 @@ def _partition(partition: FetchedPartition) -> dict[str, Any]:
     }
 
 
-def _nothing(partition: int, error: Codes) -> dict[str, Any]:
+def _nothing(error: Codes, partition: int) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "committed_offset": -1,
@@ -245,7 +265,7 @@ def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> lis
     return [
         {
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
-            "partitions": [_nothing(index, error) for index in topic.partition_indexes],
+            "partitions": [_nothing(error, index) for index in topic.partition_indexes],
         }
         for topic in topics
     ]

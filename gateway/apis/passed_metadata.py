@@ -1,12 +1,13 @@
 """ACLs of Metadata and DescribeCluster, which pass to the brokers."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
-from gateway.wire import codec
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 
@@ -22,7 +23,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
     taken out of the response.
     """
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
     if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
         topics = None
@@ -30,7 +31,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     stops_creation = False
     if topics is not None:
         errors |= dict.fromkeys(await _uncreatable(context, request), _NO_TOPIC)
-        errors |= dict.fromkeys(_undescribed(context, topics), _DENIED)
+        errors |= dict.fromkeys(await _undescribed(context, topics), _DENIED)
         has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
         stops_creation = has_flag and not _may_create(context, request)
     # A broker ignores all names as soon as one entry has an id.
@@ -45,7 +46,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     if topics is not None and (errors or stops_creation):
         request.topics = [topic for topic in topics if topic.name not in errors]
         request.allow_auto_topic_creation = request.allow_auto_topic_creation and not stops_creation
-        remaining = codec.with_body(context.header, message, request)
+        remaining = await beside.with_body(context.header, message, request)
     if is_plain:
         return Screened(remaining, {})
 
@@ -61,7 +62,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
 async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
     """DescribeCluster shows the client's own operations."""
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
 
@@ -71,10 +72,12 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
     return Screened(message, {}, change)
 
 
-def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
+async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
     """The names that the client may not describe."""
-    names = {topic.name for topic in topics if topic.name}
-    return {name for name in names if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)}
+    names = list({topic.name for topic in topics if topic.name})
+    may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
+    shown = await context.slices().each(may, names)
+    return {name for name, is_shown in zip(names, shown, strict=True) if not is_shown}
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:

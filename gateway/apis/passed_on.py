@@ -23,7 +23,7 @@ from gateway.apis.passed_transactions import (
 )
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
-from gateway.wire import codec
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
@@ -152,7 +152,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
     """
     if context.version < _FIRST_DELETE_BY_ID:
         return await _DELETED_NAMES.guard(context, message)
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     ids = [topic.topic_id for topic in request.topics if not topic.name]
     found = await context.services.cluster.topics_by_id(ids)
     names = {topic_id: topic.name for topic_id, topic in found.items()}
@@ -176,7 +176,7 @@ def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Guard
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
         if may_on_cluster(context, operation):
             return None
-        return Screened(None, refused(codec.decode_passed(context.header, message)))
+        return Screened(None, refused(await beside.decode_passed(context.header, message)))
 
     return guard_request
 

@@ -9,7 +9,7 @@ from gateway.apis.context import RequestContext
 from gateway.apis.fetch_sessions import NO_SESSION
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import PRODUCE, ProtocolError
@@ -38,7 +38,7 @@ Key = str | UUID
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
     """WRITE on each topic, and on the transactional id if there is one."""
     header = context.header
-    request = codec.decode_passed(header, message)
+    request = await beside.decode_passed(header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
     keys: list[Key] = [_produced(topic, by_id=by_id) for topic in request.topic_data]
     if request.transactional_id is not None and not context.may(
@@ -63,7 +63,7 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         if key in errors
     ]
     request.topic_data = [t for t, key in zip(request.topic_data, keys, strict=True) if key not in errors]
-    remaining = codec.with_body(header, message, request) if request.topic_data else None
+    remaining = await beside.with_body(header, message, request) if request.topic_data else None
     return Screened(remaining, {"responses": refused})
 
 
@@ -84,7 +84,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     header, authorizer = context.header, context.services.authorizer
     assert authorizer is not None
     version = authorizer.version
-    request = codec.decode_passed(header, message)
+    request = await beside.decode_passed(header, message)
     if _is_of_replica(request):
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
@@ -116,7 +116,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
     if has_session:
         request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
-    remaining = codec.with_body(header, message, request) if kept else None
+    remaining = await beside.with_body(header, message, request) if kept else None
     return Screened(remaining, {"responses": refused})
 
 
@@ -155,8 +155,9 @@ async def _errors(
     wanted = set(topics)
     ids = [key for key in wanted if isinstance(key, UUID)]
     found = await context.services.cluster.topics_by_id(ids) if ids else {}
-    errors: dict[Key, GatewayError] = {}
+    errors, slices = dict[Key, GatewayError](), context.slices()
     for key in wanted:
+        await slices.rest()
         topic = found.get(key) if isinstance(key, UUID) else None
         name = key if isinstance(key, str) else None if topic is None else topic.name
         if name is None:

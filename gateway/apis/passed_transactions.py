@@ -7,7 +7,7 @@ from gateway.apis.context import RequestContext
 from gateway.apis.guards import ERRORS, Entries, may_on_cluster
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.wire import codec
+from gateway.wire import beside
 from gateway.wire.errors import GatewayError
 
 _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
@@ -33,7 +33,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
     """FindCoordinator of transactions."""
     if context.version >= _FIRST_FIND_OF_SEVERAL:
         return await _FOUND.guard(context, message)
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     error = on_transaction(context, request.key)
     if error is None:
         return None
@@ -42,7 +42,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
 
 async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
     """InitProducerId: a transaction's id, or for idempotence WRITE on any topic."""
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
     if request.transactional_id is not None:
@@ -59,7 +59,7 @@ async def guard_producer_id(context: RequestContext, message: bytes) -> Screened
 
 async def guard_end(context: RequestContext, message: bytes) -> Screened | None:
     """EndTxn."""
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     if context.may(Operation.WRITE, _TRANSACTION, request.transactional_id):
         return None
     return Screened(None, {"error_code": ERRORS[_TRANSACTION]})
@@ -74,13 +74,14 @@ async def guard_addition(context: RequestContext, message: bytes) -> Screened | 
         if may_on_cluster(context, Operation.CLUSTER_ACTION):
             return None
         return Screened(None, {"error_code": ERRORS[ResourceType.CLUSTER]})
-    request = codec.decode_passed(context.header, message)
+    request = await beside.decode_passed(context.header, message)
     topics: list[Any] = request.v3_and_below_topics
     errors: Mapping[str, GatewayError]
     if not context.may(Operation.WRITE, _TRANSACTION, request.v3_and_below_transactional_id):
         errors = {topic.name: ERRORS[_TRANSACTION] for topic in topics}
     else:
-        denied = {topic.name for topic in topics if not context.may(Operation.WRITE, _TOPIC, topic.name)}
+        may = await context.slices().each(lambda t: context.may(Operation.WRITE, _TOPIC, t.name), topics)
+        denied = {topic.name for topic, is_allowed in zip(topics, may, strict=True) if not is_allowed}
         if not denied:
             return None
         errors = {

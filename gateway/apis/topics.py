@@ -2,19 +2,22 @@
 they exist. Kafka also checks this before the request reaches the coordinator.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
 
 from gateway.apis.context import RequestContext
+from gateway.apis.slices import Steps, batches
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.cluster import Topic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
+from state.kafka.responses import PartitionError
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
 # A topic may just have been deleted and created again, and committed offsets belong to the topic's id.
@@ -25,8 +28,7 @@ Codes = ErrorCode | GatewayError
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTopic:
+class NamedTopic(Struct, frozen=True):
     """A topic that a request names, or gives the id of (`by_id`), and its metadata. `topic` is None if the
     topic does not exist.
     """
@@ -63,14 +65,14 @@ async def look_up(
     try:
         if not by_id:
             names = await cluster.topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
-            return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
+            return await context.slices().each(partial(_by_name, names), requested)
         ids = await cluster.topics_by_id(
             (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
         )
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id), by_id=True) for topic in requested]
+    return await context.slices().each(partial(_by_id, ids), requested)
 
 
 def look_up_at_once(
@@ -83,13 +85,21 @@ def look_up_at_once(
         names = cluster.cached_topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
         if names is None:
             return None
-        return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
+        return [_by_name(names, topic) for topic in requested]
     ids = cluster.cached_topics_by_id(
         (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
     )
     if ids is None:
         return None
-    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id), by_id=True) for topic in requested]
+    return [_by_id(ids, topic) for topic in requested]
+
+
+def _by_name(found: Mapping[str, Topic], topic: Any) -> NamedTopic:
+    return NamedTopic(topic.name, None, found.get(topic.name))
+
+
+def _by_id(found: Mapping[UUID, Topic], topic: Any) -> NamedTopic:
+    return NamedTopic("", topic.topic_id, found.get(topic.topic_id), by_id=True)
 
 
 def _allowed(context: RequestContext, topics: Iterable[Any], needs: Operation) -> Iterator[str]:
@@ -111,32 +121,36 @@ class Outcomes:
         self._topics: list[dict[str, Any]] = []
         self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
-    def add(self, requested: NamedTopic, partition: int, error: Codes) -> None:
-        """Add the outcome of one partition. The partitions of a topic are in one entry."""
-        if requested.key not in self._by_name:
-            self._begin(requested)
-        self._by_name[requested.key].append({"partition_index": partition, "error_code": error})
+    def add(self, requested: NamedTopic, errors: Iterable[tuple[int, Codes]]) -> None:
+        """Add the outcomes of partitions of a topic. They are in one entry with those that it has."""
+        partitions = [{"partition_index": index, "error_code": error} for index, error in errors]
+        if not partitions:
+            return
+        entry = self._by_name.get(requested.key)
+        if entry is None:
+            self._begin(requested, partitions)
+        else:
+            entry += partitions
 
     def add_all(self, requested: NamedTopic, partitions: Iterable[int], error: Codes) -> None:
         """Add the same outcome of several partitions."""
-        for partition in partitions:
-            self.add(requested, partition, error)
+        self.add(requested, ((index, error) for index in partitions))
 
-    def merge(self, decided: Iterable[tuple[NamedTopic, Iterable[tuple[int, Codes]]]]) -> None:
+    def merge(self, decided: Iterable[tuple[NamedTopic, Sequence[PartitionError]]]) -> Steps:
         """Add the coordinator's outcomes. A topic named twice has two entries, if it has no earlier one."""
         together = bool(self._topics)
         for requested, partitions in decided:
             if not together:
-                self._begin(requested)
-            for partition, error in partitions:
-                self.add(requested, partition, error)
+                self._begin(requested, [])
+            for some in batches(partitions):
+                self.add(requested, [(p.partition_index, p.error_code) for p in some])
+                yield
 
     def fields(self) -> list[dict[str, Any]]:
         """The topics of a response."""
         return self._topics
 
-    def _begin(self, requested: NamedTopic) -> None:
-        partitions: list[dict[str, Any]] = []
+    def _begin(self, requested: NamedTopic, partitions: list[dict[str, Any]]) -> None:
         self._by_name[requested.key] = partitions
         name = {"name": requested.name} if requested.topic_id is None else {"topic_id": requested.topic_id}
         self._topics.append({**name, "partitions": partitions})

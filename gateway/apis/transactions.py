@@ -6,15 +6,14 @@ it knows the outcome. Rows TG1 to TG11.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from gateway.apis.authorized import transaction_error
+from gateway.apis.committed import Valid, refused
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.offset_commit import committed_topic, outcome_fields, valid_partitions
-from gateway.apis.topics import Codes, NamedTopic, Outcomes, look_up
+from gateway.apis.topics import Codes, look_up
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
@@ -69,21 +68,22 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     """Commit the offsets of the existing partitions when the transaction commits."""
     denied = transaction_error(context, request.transactional_id, request.group_id)
     if denied is not None:
-        return _refused(request, denied)
+        return await refused(context, request, denied, by_id=False)
     topics = await look_up(context, request.topics, Operation.READ, by_id=False)
     if topics is None:
-        return _refused(request, _loading(context))
-    outcomes = Outcomes()
-    valid = valid_partitions(context, request, topics, outcomes)
-    if not valid:
-        return {"topics": outcomes.fields()}
+        return await refused(context, request, _loading(context), by_id=False)
+    slices, valid = context.slices(), Valid()
+    await slices.run(valid.sort(context, request, topics))
+    if not valid.topics:
+        return {"topics": valid.outcomes.fields()}
     if not request.group_id:
-        return _refused_valid(valid, outcomes, ErrorCode.INVALID_GROUP_ID)
+        return await valid.refused(slices, ErrorCode.INVALID_GROUP_ID)
+    await slices.run(valid.encode())  # before the look at the transaction, which must not be long ago
     partition = context.services.transactions.partition(request.group_id)
     producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     found = await _open_position(context, producer, partition)
     if not isinstance(found, Position):
-        return _refused_valid(valid, outcomes, found)
+        return await valid.refused(slices, found)
     response = context.ask(
         TxnOffsetCommit(
             **context.to_group(request.group_id),
@@ -97,12 +97,12 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
-            topics=[committed_topic(named, partitions) for named, partitions in valid],
+            topics=valid.committed,
         ),
         TxnOffsetCommitResponse,
         ANSWER_TIMEOUT_MS,
     )
-    return Deferred(response, partial(outcome_fields, valid, outcomes))
+    return Deferred(asyncio.create_task(valid.merged(slices, response)), valid.all_fields)
 
 
 async def _open_position(context: RequestContext, producer: TxnProducer, partition: int) -> Position | Codes:
@@ -205,19 +205,3 @@ def _loading(context: RequestContext) -> Codes:
 def _code(code: int) -> Codes:
     """A broker's error code as one of those that the gateway returns."""
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-def _refused(request: Any, error: Codes) -> Fields:
-    """The same error for all partitions."""
-    outcomes = Outcomes()
-    for topic in request.topics:
-        named = NamedTopic(topic.name, None, None)
-        outcomes.add_all(named, (p.partition_index for p in topic.partitions), error)
-    return {"topics": outcomes.fields()}
-
-
-def _refused_valid(valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes, error: Codes) -> Fields:
-    """The same error for all partitions that have none in `outcomes`."""
-    for named, partitions in valid:
-        outcomes.add_all(named, (p.partition_index for p in partitions), error)
-    return {"topics": outcomes.fields()}

@@ -28,7 +28,7 @@ from gateway.net.responses import Responses
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.framing import (
     PRODUCE,
     ProtocolError,
@@ -179,7 +179,7 @@ class Connection:
         return (
             self._session.is_open
             and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
-            and place.request_bytes <= self._listener.at_once_bytes(header.api_key)
+            and place.request_bytes <= beside.AT_ONCE_BYTES
             and apis.is_allowed(header.api_key, header.api_version)
         )
 
@@ -261,7 +261,7 @@ class Connection:
         """Start a request that the gateway answers."""
         if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
-        request = apis.decode(header, message)
+        request = await apis.decoded(header, message)
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
             await self._pass_on(tasks, header, message, place)
             return

@@ -5,11 +5,20 @@ from asyncio import Transport
 
 
 class Endpoint:
-    """One side of a client's connection. `_transport` is set when the client is connected."""
+    """One side of a client's connection. The transports are set when the client is connected. `_socket` is
+    the one below TLS. Without TLS both are the same.
+    """
 
-    __slots__ = ("_transport",)
+    __slots__ = ("_socket", "_transport")
 
+    _socket: Transport
     _transport: Transport
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of responses that the kernel does not have yet."""
+        held = self._transport.get_write_buffer_size()
+        return held if self._socket is self._transport else held + self._socket.get_write_buffer_size()
 
     @property
     def peer(self) -> str:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.apis import PARKED
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.metrics.counts import Counts
-from gateway.net.flow import SMALL_BYTES, Flow
+from gateway.net.flow import Flow
 from gateway.net.parked import Parked
 from gateway.net.room import Room
 from gateway.quotas.quotas import Quotas
@@ -55,7 +54,3 @@ class Listener:
     log_lines: ConnectionLog
     quotas: Quotas
     counts: Counts
-
-    def at_once_bytes(self, api_key: int) -> int:
-        """The bytes of the largest request that need not wait."""
-        return SMALL_BYTES if api_key in PARKED else self.limits.group_frame_bytes

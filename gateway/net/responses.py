@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -12,14 +11,10 @@ from gateway.net.items import Items
 from gateway.net.listener import Listener
 from gateway.net.meter import Meter
 from gateway.net.stream import ClientStream, Place
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed
 from state.errors import ErrorCode
-
-# An entry of a list takes some 10 us to encode. Longer responses are encoded beside the event loop.
-_LONG = 1_000
-_encoding = ThreadPoolExecutor(1, "gateway-encoding")
 
 
 class Responses:
@@ -122,11 +117,10 @@ class Responses:
         if place.quota is not None:
             throttle_s, fields = self._meter.throttled(place.quota, fields)
             self._client.unmute_after(throttle_s)
-        if _is_long(fields):
-            encoding = _encoding.submit(codec.encode_response, header, fields)
-            wrapped = asyncio.wrap_future(encoding)
-            wrapped.add_done_callback(partial(self._encoded, place))
-            place.waits_for = wrapped
+        if beside.is_long(fields):
+            encoding = beside.encode_response(header, fields)
+            encoding.add_done_callback(partial(self._encoded, place))
+            place.waits_for = encoding
         else:
             self._client.answer(place, framed(codec.encode_response(header, fields)))
 
@@ -153,13 +147,6 @@ class Responses:
             group_id="", correlation_id="", request="", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
         self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)
-
-
-def _is_long(fields: codec.Fields) -> bool:
-    for value in fields.values():  # noqa: SIM110 - quicker than `any`, for the many short responses
-        if isinstance(value, list) and len(value) > _LONG:
-            return True
-    return False
 
 
 def _error_code(header: RequestHeader, response: Any) -> int:

@@ -24,6 +24,7 @@ from gateway.net.parked import Parked
 from gateway.net.received import Received
 from gateway.net.room import Room
 from gateway.net.stream import ClientGone, ClientStream
+from gateway.net.tls_entry import TlsEntry
 from gateway.net.unread import Unread
 from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
@@ -113,6 +114,7 @@ class Gateway:
         self._listeners: dict[int | None, Listener] = {}
         self._ports: dict[int, int] = {}
         self._first_port = listen.port
+        self._tls = None if security.tls is None else TlsEntry(security.tls, limits.authentication_timeout_s)
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._watching: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -193,6 +195,8 @@ class Gateway:
             self._watching.cancel()
         for server in self._servers.values():
             server.close()
+        if self._tls is not None:
+            self._tls.close()
         serving = list(self._connections.values())
         if self._following is not None:
             serving.append(self._following)
@@ -238,7 +242,6 @@ class Gateway:
         )
         may_begin = partial(self._accept, listener)
         authenticated = not self._security.is_asked
-        tls = self._security.tls
         where = Address(self._listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
@@ -246,22 +249,21 @@ class Gateway:
         try:
             # One address of a name that has several, because a free port is free at one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
+            stream = partial(
+                ClientStream,
+                self._limits,
+                may_begin,
+                self._counts,
+                self._unread,
+                self._received,
+                authenticated=authenticated,
+            )
             server = await loop.create_server(
-                partial(
-                    ClientStream,
-                    self._limits,
-                    may_begin,
-                    self._counts,
-                    self._unread,
-                    self._received,
-                    authenticated=authenticated,
-                ),
+                stream if self._tls is None else partial(self._tls.protocol, stream),
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,
                 reuse_port=self._shares_ports,
-                ssl=tls,
-                ssl_handshake_timeout=self._limits.authentication_timeout_s if tls else None,
             )
         except OSError as error:
             raise CannotListen(f"cannot listen at {where}: {error}") from error

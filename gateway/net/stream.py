@@ -99,11 +99,13 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast(Transport, transport)
-        # A response counts as given when the kernel has all of it, so that closing loses none. A TLS
-        # transport pauses at its limit already, so with 0 it would never be ready.
-        is_plain = transport.get_extra_info("ssl_object") is None
-        self._transport.set_write_buffer_limits(high=0 if is_plain else 1)
+        self.connected(cast(Transport, transport), cast(Transport, transport))
+
+    def connected(self, transport: Transport, socket: Transport) -> None:
+        """The client is there. `socket` is the transport below TLS."""
+        self._transport, self._socket = transport, socket
+        # A response counts as given when the kernel has all of it, so that closing loses none.
+        socket.set_write_buffer_limits(high=0)
         self._idle_timer = self._loop.call_later(self._limits.idle_timeout_s, self._end_if_idle)
         if not self._is_authenticated:
             self._authentication_timer = self._loop.call_later(
@@ -161,7 +163,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._unsent = self._loop.create_future()
-        self._watch_writing(self._transport.get_write_buffer_size())
+        self._watch_writing(self.held_bytes)
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -326,7 +328,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         )
 
     def _end_if_nothing_is_read(self, before: int) -> None:
-        left = self._transport.get_write_buffer_size()
+        left = self.held_bytes
         if left >= before:
             self.end(SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s"))
         else:

@@ -13,7 +13,7 @@ from uuid import UUID
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.upstream.topic_names import is_topic_name
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.limits import Limits
 from records.client_config import ClientConfig
@@ -27,8 +27,10 @@ TOPIC_AGE_MAX_S = 30.0
 _MISSING_AGE_MAX_S = 1.0
 # Stale entries are removed when there are so many, because clients may ask for any names.
 _KNOWN_MAX = 10_000
-# The names or ids of one Metadata request, beside those of the caller that sends it.
-_LOOKED_UP_AT_ONCE = 10_000
+# The names or ids of a caller in one Metadata request, and those of others beside them. All of them take some
+# 15 ms of the event loop.
+_LOOKED_UP_AT_ONCE = 500
+_SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
 
 K = TypeVar("K")  # a name or an id
@@ -204,7 +206,24 @@ class Cluster:
         asked: Callable[[K], codec.Fields],
         age_max_s: float,
     ) -> dict[K, Topic]:
-        """`awaited` are the keys that callers wait for: one request is about those of all of them."""
+        """`awaited` are the keys that callers wait for: one request is about those of all of them. Many keys
+        are looked for in parts, between which others have their turn of the event loop.
+        """
+        left, found = iter(keys), dict[K, Topic]()
+        while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
+            found |= await self._find_part(known, awaited, part, asked, age_max_s)
+            if len(part) == _LOOKED_UP_AT_ONCE:
+                await asyncio.sleep(0)
+        return found
+
+    async def _find_part(
+        self,
+        known: dict[K, _Known],
+        awaited: dict[K, None],
+        keys: Iterable[K],
+        asked: Callable[[K], codec.Fields],
+        age_max_s: float,
+    ) -> dict[K, Topic]:
         wanted = list(dict.fromkeys(keys))
         stale = dict.fromkeys(key for key in wanted if _is_stale(known.get(key), age_max_s))
         if stale:
@@ -219,7 +238,7 @@ class Cluster:
                 ]
                 own += [key for key in wanted if key not in known and key not in stale]
                 if own:
-                    looked_up = dict.fromkeys([*own, *islice(awaited, _LOOKED_UP_AT_ONCE)])
+                    looked_up = dict.fromkeys([*own, *islice(awaited, _SHARED_AT_ONCE)])
                     for key in looked_up:
                         awaited.pop(key, None)
                     with self._under_way(arrived):
@@ -228,7 +247,8 @@ class Cluster:
                         if not _is_since(known.get(key), self._begun - 1):
                             known[key] = _Known(None, _now_s(), self._begun)
         found = {key: known[key].topic for key in wanted}
-        _forget_stale(known)
+        if stale:
+            _forget_stale(known)
         return {key: topic for key, topic in found.items() if topic is not None}
 
     @contextmanager
@@ -289,10 +309,13 @@ class Cluster:
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             raise UpstreamLost("no broker is connected")
-        request = codec.encode_request(api_key, api_version, next(self._numbers), CLIENT_ID, body)
+        encode = codec.encode_frequent if api_key == METADATA else codec.encode_request
+        request = encode(api_key, api_version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
         self._upstream = upstream
-        return codec.decode_response(api_key, api_version, answer)
+        if api_key != METADATA:
+            return codec.decode_response(api_key, api_version, answer)
+        return await beside.decode_frequent(api_key, api_version, answer)
 
 
 def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, Topic] | None:

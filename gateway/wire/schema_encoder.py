@@ -44,7 +44,7 @@ def _structure(schema: Schema, version: int, flexible: bool) -> Write:
         if "taggedVersions" in field:
             raise ValueError(f"field {field['name']} is tagged")
         if field["type"] in _FORMATS:
-            numbers.append((attribute_of(field), _FORMATS[field["type"]], int(field.get("default", 0))))
+            numbers.append((attribute_of(field), _FORMATS[field["type"]], _default(field)))
             continue
         if numbers:
             writes.append(_numbers(numbers))
@@ -60,6 +60,11 @@ def _structure(schema: Schema, version: int, flexible: bool) -> Write:
             out.append(0)  # no tagged fields
 
     return write
+
+
+def _default(field: Schema) -> int:
+    default = field.get("default", 0)
+    return default == "true" if field["type"] == "bool" else int(default)
 
 
 def _numbers(numbers: list[tuple[str, str, Any]]) -> Write:
@@ -80,7 +85,8 @@ def _other(field: Schema, version: int, flexible: bool) -> Write:
     if kind == "uuid":
         return _id(attribute_of(field))
     if kind.startswith("[]") and "fields" in field:
-        return _list(attribute_of(field), flexible, _structure(field, version, flexible))
+        nullable = is_nullable(field, version)
+        return _list(attribute_of(field), flexible, nullable, _structure(field, version, flexible))
     if kind.startswith("[]") and kind[2:] in _FORMATS:
         return _number_list(attribute_of(field), flexible, _FORMATS[kind[2:]])
     if "fields" in field and is_nullable(field, version):
@@ -115,9 +121,14 @@ def _id(name: str) -> Write:
     return write
 
 
-def _list(name: str, flexible: bool, item: Write) -> Write:
+def _list(name: str, flexible: bool, nullable: bool, item: Write) -> Write:
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         items = fields.get(name, ())
+        if items is None:
+            if not nullable:
+                raise ValueError(f"{name} is null")
+            out += b"\0" if flexible else _INT32.pack(-1)
+            return
         out += _varint(len(items) + 1) if flexible else _INT32.pack(len(items))
         for one in items:
             item(out, one)

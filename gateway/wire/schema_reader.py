@@ -24,17 +24,32 @@ _FORMATS = {
     "uint32": "I",
     "int64": "q",
     "float64": "d",
+    "bitfield": "i",  # kafka-python's, for sets of operations
 }
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _NULL, _THERE = 0xFF, 1
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
 
-# A frame has room for millions of entries. Reading this many takes 10 to 60 ms.
+# A frame has room for millions of entries. Reading this many takes 20 to 200 ms.
 ELEMENTS_MAX = 50_000
+UNLIMITED = 2**31
+# So many entries take some tenths of a millisecond.
+_BETWEEN_PAUSES = 128
 
-Room = list[int]
-"""One number: how many entries of arrays, and tags, may still come."""
+Pause = Callable[[], None]
+
+
+class Room:
+    """How many entries of arrays, and tags, may still come, and what is called after some of them."""
+
+    __slots__ = ("left", "pause")
+
+    def __init__(self, left: int, pause: Pause | None) -> None:
+        self.left = left
+        self.pause = pause
+
+
 Value = Callable[[bytes, int, Room], tuple[Any, int]]
 """Reads a value. Returns it and the position after it."""
 Step = Callable[[Any, bytes, int, Room], int]
@@ -54,10 +69,14 @@ class SchemaReader:
         flexible = in_versions(schema["flexibleVersions"], version)
         self._read = _Version(version, flexible, unknown_tags).structure(schema, kind)
 
-    def read(self, message: bytes, at: int) -> Any:
-        """Return the message whose body begins at `at`. Raises ProtocolError."""
+    def read(
+        self, message: bytes, at: int, pause: Pause | None = None, elements_max: int = ELEMENTS_MAX
+    ) -> Any:
+        """Return the message whose body begins at `at`. In a long one `pause` is called again and again.
+        Raises ProtocolError.
+        """
         try:
-            request, at = self._read(message, at, [ELEMENTS_MAX])
+            request, at = self._read(message, at, Room(elements_max, pause))
             if at != len(message):
                 raise ProtocolError(f"{len(message) - at} bytes behind its end")
         except UnicodeDecodeError as why:
@@ -292,10 +311,15 @@ def _array(count: Value, item: Value) -> Value:
             return None, at
         _within(data, at, left)
         _take(room, left)
-        items = []
-        for _ in range(left):
-            one, at = item(data, at, room)
-            items.append(one)
+        items: list[Any] = []
+        while left:
+            some = min(left, _BETWEEN_PAUSES)
+            for _ in range(some):
+                one, at = item(data, at, room)
+                items.append(one)
+            left -= some
+            if left and room.pause is not None:
+                room.pause()
         return items, at
 
     return read
@@ -335,6 +359,6 @@ def _within(data: bytes, at: int, count: int) -> None:
 
 
 def _take(room: Room, count: int) -> None:
-    room[0] -= count
-    if room[0] < 0:
+    room.left -= count
+    if room.left < 0:
         raise ProtocolError(f"more than {ELEMENTS_MAX} entries")

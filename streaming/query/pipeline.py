@@ -5,6 +5,7 @@
 null event time, so they are never late and never advance time. Only clock records advance the watermark.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -27,8 +28,9 @@ from streaming.query.owner_guard import GuardedFunction, OwnerGuard
 from streaming.query.spark_settings import STATE_PARTITIONS
 
 QUERY_NAME = "group-coordinator"
-# The error text of a query that has read a clock record of a later owner.
+# The error text of a query that has read a clock record of a later owner, before the epoch.
 LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
+_LATER_OWNER_FOUND = re.compile(rf"{re.escape(LATER_OWNER)}\d")
 
 # The broker delays the response to a fetch without new records by up to this long. The default, 500 ms, would
 # delay every batch.
@@ -41,6 +43,14 @@ ENDS_TIMEOUT_MS = 5_000
 ENDS_TRIES = 30
 
 StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]
+
+
+def has_later_owner(error: str) -> bool:
+    """Whether a query failed by this error because it has read a clock record of a later owner.
+
+    The text of any other error may have the query's plan, and so the words, but no epoch behind them.
+    """
+    return _LATER_OWNER_FOUND.search(error) is not None
 
 
 def coordinate(

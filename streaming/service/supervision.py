@@ -285,7 +285,7 @@ class Supervisor:
         A clock record without a claim must not end the service: from then on only claims are checked.
         """
         text = str(error)
-        if pipeline.LATER_OWNER not in text and LATER_CLAIM not in text:
+        if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
             return error
         try:
             successor = self._ownership.confirm_lost()

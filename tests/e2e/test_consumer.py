@@ -250,6 +250,7 @@ def other_side(broker: EmbeddedBroker, topic: str) -> Iterator[OtherSide]:
         yield other_side
 
 
+@pytest.mark.one_form
 def test_heartbeats_keep_time_whether_answered_or_not(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:
@@ -269,6 +270,7 @@ def test_heartbeats_keep_time_whether_answered_or_not(
         assert consumer.told[-1] == "left the group, without waiting for the answer any longer"
 
 
+@pytest.mark.one_form
 def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.wire import codec, framing, heartbeat, keep_alive, schema_reader
 from gateway.wire.framing import ProtocolError, RequestHeader
-from gateway.wire.schema_reader import SchemaReader
+from gateway.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
 from tests.fuzz.__main__ import campaign
 from tests.fuzz.frames import APIS
 from tests.fuzz.judge import Judge
@@ -75,9 +75,11 @@ def plant_rest(patch: pytest.MonkeyPatch) -> None:
     """Bytes behind the end are left."""
 
     class Reader(SchemaReader):
-        def read(self, message: bytes, at: int) -> object:
+        def read(
+            self, message: bytes, at: int, pause: Pause | None = None, elements_max: int = ELEMENTS_MAX
+        ) -> object:
             try:
-                return self._read(message, at, [2**31])[0]
+                return self._read(message, at, Room(elements_max, pause))[0]
             except (ValueError, IndexError, struct.error) as why:
                 raise ProtocolError(str(why)) from why
 

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from embedded.broker import EmbeddedBroker
@@ -46,6 +46,7 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.harness import (
     Member,
+    create_topic,
     history_of,
     stable_member,
     wait_until,
@@ -73,6 +74,7 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
 
 
+@pytest.mark.one_form
 def test_garbage_collections_leave_out_what_a_gateway_has_imported(options: GatewayOptions) -> None:
     with serving(options):
         assert gc.get_freeze_count() > len(sys.modules)
@@ -163,6 +165,7 @@ def test_what_was_parked_at_the_gateway_before_harms_nobody(
         assert {member.client_id for member in described.members} == {"other", "gone"}
 
 
+@pytest.mark.one_form
 def test_clients_name_themselves_over_tls(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
@@ -180,6 +183,28 @@ def test_clients_name_themselves_over_tls(
         other = stack.enter_context(closing(ConfluentMember(address, group_id, topic, settings=settings)))
         share(one, other)
         consume_and_commit(broker.bootstrap_servers, topic, one, other)
+
+
+def test_large_records_come_whole_over_tls(broker: EmbeddedBroker, options: GatewayOptions) -> None:
+    """Each is more than the gateway holds of a response, so it passes in many parts."""
+    pem, topic, size = Path(__file__).parents[1] / "data" / "gateway.pem", f"large-{new_group()}", 6 * 1024**2
+    create_topic(broker.client_config, topic, 1, {"max.message.bytes": str(2 * size)})
+    sent = [random.Random(number).randbytes(size) for number in range(4)]
+    secured = replace(options, security=Security.read(pem, None, None))
+    with serving(secured) as address:
+        in_python = {"security_protocol": "SSL", "ssl_cafile": str(pem), "bootstrap_servers": str(address)}
+        with closing(KafkaProducer(max_request_size=2 * size, **in_python)) as producer:
+            for value in sent:
+                producer.send(topic, value).get(timeout=60)
+        with closing(KafkaConsumer(**in_python)) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            consumer.seek_to_beginning()
+            got: list[bytes] = []
+            while len(got) < len(sent):
+                records = consumer.poll(timeout_ms=60_000)
+                assert records
+                got += [record.value for batch in records.values() for record in batch]
+    assert got == sent
 
 
 def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
@@ -203,6 +228,7 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
             assert other.groups().get(group_id) == "CompletingRebalance"
 
 
+@pytest.mark.one_form
 def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
     options: GatewayOptions, gateway: str, topic: str
 ) -> None:
@@ -237,6 +263,7 @@ def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
     assert admin.delete_topics([topic])[topic].result(30) is None
 
 
+@pytest.mark.one_form
 def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:
     dead_letters = options.layout.dead_letters_topic
     with (

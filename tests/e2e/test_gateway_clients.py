@@ -38,6 +38,7 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.gateway_victim import COMMITTED
 from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic, history_of, wait_until
+from tests.harness import form
 
 pytestmark = pytest.mark.e2e
 
@@ -264,6 +265,8 @@ STORIES: dict[str, Callable[[Group], None]] = {
     "roundrobin": partial(eager, assignor="roundrobin", parts=[{0, 2}, {1, 3}]),
     "pause-and-seek": pause_and_seek,
 }
+# What clients do by themselves, however the coordinator answers.
+OF_CLIENTS = ("pattern", "range", "roundrobin", "pause-and-seek")
 Told = dict[tuple[str, str], Future[None]]
 
 
@@ -277,18 +280,22 @@ def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: P
 
 @pytest.fixture(scope="module")
 def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """All stories, by their name and the library's; some are being told yet."""
+    """All stories of this form, by their name and the library's; some are being told yet."""
     logs = tmp_path_factory.mktemp("logs")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
             (name, library): pool.submit(tell, name, library, options, gateway, logs)
             for name in STORIES
             for library in LIBRARIES
+            if form.has_replica or name not in OF_CLIENTS
         }
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize(
+    "story",
+    [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_CLIENTS)) for name in STORIES],
+)
 def test_story(told: Told, story: str, library: str) -> None:
     told[story, library].result()

@@ -21,7 +21,7 @@ from gateway.wire.limits import Limits
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
 DELETE, OFFSET_DELETE = 42, 47

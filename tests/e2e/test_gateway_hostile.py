@@ -24,7 +24,7 @@ from tests.e2e.harness import create_topic
 from tests.harness.hostile_frames import FETCH, fetch_of_hidden_replica, fetch_with_hidden_topic
 from tests.harness.raw_client import RawClient
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMIT, TXN_COMMIT = 8, 28
 VERSION = 17

@@ -33,7 +33,7 @@ from tests.e2e.harness import (
 from tests.harness.shared import PREFIX
 from tests.harness.transactions import Wire
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 DESCRIBE = 69
 PATTERN = "^.*"

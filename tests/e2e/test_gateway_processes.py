@@ -28,7 +28,7 @@ from tests.harness.gateway import RawClient
 from tests.harness.ports import gateway_port
 from tests.harness.shared import PREFIX, Coordinated
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
 HOST = "127.0.0.1"

@@ -241,6 +241,7 @@ def test_members_are_removed_with_a_reason(
     ask("delete", "--group", "shipping")
 
 
+@pytest.mark.one_form
 @pytest.mark.parametrize(
     ("scenario", "offset"),
     [
@@ -255,6 +256,7 @@ def test_a_dry_run_shows_what_would_be(ask: Ask, scenario: list[str], offset: in
     assert planned.rows == [["report", ORDERS, str(number), str(offset)] for number in range(3)]
 
 
+@pytest.mark.one_form
 def test_a_reset_is_executed_exported_and_taken_from_a_file(
     ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
 ) -> None:
@@ -288,6 +290,7 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
     )
 
 
+@pytest.mark.one_form
 def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) -> None:
     quiet = new_layout()
     prepare_topics(broker.client_config, quiet)
@@ -307,6 +310,7 @@ def timed(ask: Ask, record: Callable[[str, object], None], *arguments: str) -> S
     return said
 
 
+@pytest.mark.one_form
 def test_a_group_of_500_members_and_5_000_partitions(
     ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
 ) -> None:
@@ -329,6 +333,7 @@ def test_a_group_of_500_members_and_5_000_partitions(
     ask("delete", "--group", "wide")
 
 
+@pytest.mark.one_form
 def test_2_000_groups(
     ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
 ) -> None:

@@ -28,7 +28,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)

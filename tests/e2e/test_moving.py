@@ -11,7 +11,7 @@ from streaming.service.moving import count_unread
 from tests.e2e.harness import create_topic, new_layout
 from tests.spark.log import heartbeat
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 def test_requests_behind_the_offsets_are_counted_and_the_coordinators_own_records_are_not(

@@ -18,6 +18,7 @@ SHARE = 0.3
 COSTLY = {
     "a record that kills the worker",
     "a bit of the newest checkpoint file changed",
+    "newest checkpoint file cut",
     "driver's JVM killed",
     "driver's JVM hangs",
     "second coordinator on the checkpoint",

@@ -14,6 +14,7 @@ from streaming.service.options import Options
 from streaming.service.status import Phase
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, snapshots_of
+from tests.harness.form import formed
 
 INITIAL_DELAY_MS = 500
 SETTINGS = {
@@ -52,15 +53,17 @@ class Service:
 def restartable(broker: EmbeddedBroker, folder: Path) -> Iterator[Service]:
     """The coordinator runs, and is stopped at the end."""
     client_config, layout = broker.client_config, new_layout()
-    options = Options(
-        client_config,
-        folder,
-        layout,
-        SETTINGS,
-        ui_port=None,
-        tick_interval_ms=50,
-        first_request_wait_s=1.0,
-        spark=QUICK_SPARK,
+    options = formed(
+        Options(
+            client_config,
+            folder,
+            layout,
+            SETTINGS,
+            ui_port=None,
+            tick_interval_ms=50,
+            first_request_wait_s=1.0,
+            spark=QUICK_SPARK,
+        )
     )
     prepare_topics(client_config, layout)
     with (

@@ -47,7 +47,7 @@ def whole(service: Service) -> None:
 
 
 def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service: Service) -> None:
-    member = stable_member(service.one, "kept", session_timeout_ms=60_000)
+    member = stable_member(service.one, "kept", session_timeout_ms=300_000)
     before = snapshots_of(service.client_config, service.layout, "kept")[-1]
     epochs = epochs_of(service)
     threads = {thread.name for thread in threading.enumerate()}

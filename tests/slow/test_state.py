@@ -29,7 +29,6 @@ pytestmark = pytest.mark.e2e
 GROUPS = [f"group-{n}" for n in range(4)]
 AT_ONCE = ("-c", "group.initial.rebalance.delay.ms=0", *form.arguments())
 SESSION_MS = 120_000
-NOT_OWNER = 78
 NEW_PREFIX = "moved"
 
 

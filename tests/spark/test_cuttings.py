@@ -27,7 +27,8 @@ WORDS = (
 TRANSACTIONS = (b'"TO8"', b'"TO14"', b'"TO6"')  # held, ended, refused
 BATCHES = 8
 KILLS = 3
-SAMPLE = ((1, 1), (2, 3))
+# tests/slow plays more ways, of one partition of the state.
+SAMPLE = ((2, 3),)
 
 Said = dict[str, dict[str, list[bytes]]]
 

@@ -69,6 +69,19 @@ async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_
 
 
 @played
+async def test_many_names_are_looked_up_in_parts(world: World) -> None:
+    """Others have their turn between two, and wait for one of them at most."""
+    names = [f"absent-{number}" for number in range(1_600)]
+    before = world.broker.metadata_asked
+    many = asyncio.create_task(world.cluster.topics([*names, "orders"]))
+    await asyncio.sleep(0)
+    assert await world.cluster.topics(["prices"])
+    assert not many.done()
+    assert list(await many) == ["orders"]
+    assert world.broker.metadata_asked - before == 5
+
+
+@played
 async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: World) -> None:
     """Clients choose the names, and the oldest are forgotten first."""
     for first in range(0, 50_000, 10_000):

@@ -1,6 +1,8 @@
 """Large responses of brokers: they pass as they come, and what clients do not read stays at the broker."""
 
 import asyncio
+import ssl
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -9,21 +11,25 @@ from hypothesis import strategies as st
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.net.relay import HELD_MAX_BYTES
 from gateway.net.unread import Unread
+from gateway.security.authentication import Security
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from tests.harness.gateway import RawClient, World, played, topic_id
 from tests.unit.gateway.test_server import passed_on, until
 
 FETCH = 1
+PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
 MIB = 1024 * 1024
 # More than the buffers of all sockets between a broker and a client have.
 MUCH = 16 * MIB
 
 
-async def asked(world: World, number: int) -> tuple[RawClient, asyncio.StreamWriter]:
+async def asked(
+    world: World, number: int, tls: ssl.SSLContext | None = None
+) -> tuple[RawClient, asyncio.StreamWriter]:
     """A client whose request waits at the broker, and the broker's side."""
     world.broker.silent = True
-    client, before = await world.client(), len(world.broker.passed)
+    client, before = await world.client(tls=tls), len(world.broker.passed)
     await client.send_bytes(passed_on(number))
     await until(lambda: len(world.broker.passed) > before)
     return client, world.broker.writers[-1]
@@ -60,6 +66,37 @@ async def test_what_a_client_does_not_read_stays_at_the_broker(world: World) -> 
         assert await client.reader.readexactly(len(response)) == response
     await sending
     await until(lambda: unread(world) == 0)
+
+
+@played(security=Security.read(PEM, None, None))
+async def test_with_tls_what_a_client_does_not_read_stays_at_the_broker_too(world: World) -> None:
+    client, broker = await asked(world, 7, ssl.create_default_context(cafile=PEM))
+    response = framed((7).to_bytes(4, "big") + bytes(range(256)) * (MUCH // 256))
+    broker.write(response)
+    sending = asyncio.create_task(broker.drain())
+    await until(lambda: unread(world) > 0)
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert 0 < unread(world) <= 4 * HELD_MAX_BYTES
+    assert not sending.done()
+    async with asyncio.timeout(10):
+        assert await client.reader.readexactly(len(response)) == response
+    await sending
+    await until(lambda: unread(world) == 0)
+
+
+@played(security=Security.read(PEM, None, None), write_timeout_s=0.5)
+async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_connection(world: World) -> None:
+    """It is one that is held whole, a Produce's. TLS has taken all of it at once, and the kernel has not."""
+    world.broker.silent = True
+    client = await world.client(tls=ssl.create_default_context(cafile=PEM))
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await client.send_bytes(framed(bytes.fromhex("0000 0008 00000007 ffff ffff 0001")))
+    await until(lambda: world.broker.passed)
+    world.broker.writers[-1].write(large(7))
+    await until(lambda: unread(world) == MUCH + 4)
+    await until(lambda: not world.gateway.connections())
+    await until(lambda: not unread(world))
 
 
 @played

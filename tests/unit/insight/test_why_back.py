@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from records.truncation import AnyHistoryEntry
 from state.config import CoordinatorConfig
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
+from tests.harness.examples import examples
 from tests.harness.histories import of_random_log
 from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, quiet_for, with_others
 from tests.unit.state.rocketmq_story import night
@@ -89,7 +90,7 @@ def comparable(part: Part | list[HistoryEntry], now_ms: int, since_ms: int) -> R
     return replace(found, from_ms=0, notes=[], members=sorted(found.members))
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 200), st.randoms(use_true_random=False))
 def test_it_tells_the_same_as_the_whole_history(seed: int, length: int, random: Random) -> None:
     histories = of_random_log(seed, length, CoordinatorConfig())

@@ -215,7 +215,7 @@ def check_failed_deadline(log: Log, nth: int) -> None:
 
 
 @given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
-@examples(200)
+@examples(100)
 def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
     check_batching(log, seed, one_in)
 
@@ -227,13 +227,13 @@ def test_a_replay_says_the_same(log: Log, seed: int) -> None:
 
 
 @given(logs, seeds)
-@examples(300)
+@examples(150)
 def test_nobody_is_forgotten(log: Log, seed: int) -> None:
     check_history(log, seed)
 
 
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
-@examples(120)
+@examples(60)
 def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
@@ -241,7 +241,7 @@ def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -
 
 
 @given(logs, st.integers(1, 12))
-@examples(80)
+@examples(40)
 def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
     check_failed_deadline(log, nth)
 

@@ -205,7 +205,7 @@ def check(seed: int, length: int, *, in_batches: bool = True) -> Checker:
 
 
 @given(logs)
-@examples(200)
+@examples(100)
 def test_what_is_committed_is_what_transactions_committed(log: tuple[int, int]) -> None:
     check(*log)
 

@@ -35,7 +35,7 @@ HAPPENS = (
 )
 
 
-@examples(60)
+@examples(30)
 @given(st.integers(0, 2**32))
 def test_a_client_that_has_an_early_answer_has_the_querys(seed: int) -> None:
     check(play(seed))

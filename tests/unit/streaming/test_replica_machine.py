@@ -283,7 +283,7 @@ def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -
     assert ErrorCode.UNKNOWN_SERVER_ERROR in codes
 
 
-@examples(40)
+@examples(20)
 @given(st.integers(0, 2**32), st.sampled_from((1, 2)))
 def test_the_number_of_decoded_groups_changes_no_answer(seed: int, awake_max: int) -> None:
     assert answers_of(log_of(seed), awake_max) == answers_of(log_of(seed), 4_000)

@@ -152,7 +152,7 @@ class Shards:
                     self.written += [Written(batch, topic, partition, key, part) for part in parts]
 
 
-@examples(40)
+@examples(20)
 @given(st.integers(0, 2**32), st.sampled_from([1, 64, MAX_SHARDS]))
 def test_neither_shards_nor_batches_change_what_the_log_says(seed: int, shards: int) -> None:
     """Batching invariance with packs, for groups that share a state. One state for a group takes no packs."""

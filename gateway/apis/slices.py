@@ -1,0 +1,65 @@
+"""Long work on the event loop, in slices between which other connections have their turn.
+
+The slices of all requests are one after the other: so a turn of the loop has one of them, however many
+clients send large requests.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+_SLICE_S = 0.002
+# So many entries take a small part of a slice.
+_BATCH = 256
+
+Steps = Iterator[None]
+"""Work that others may be served within: it goes on when it is asked for the next step."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Slices:
+    """The slices of one request. `turns` is shared by all requests of a gateway."""
+
+    __slots__ = ("_began_s", "_turns")
+
+    def __init__(self, turns: asyncio.Lock) -> None:
+        self._turns = turns
+        self._began_s = time.monotonic()
+
+    async def rest(self) -> None:
+        """Give others their turn, if this slice has had its time."""
+        if time.monotonic() - self._began_s > _SLICE_S:
+            async with self._turns:
+                await asyncio.sleep(0)
+            self._began_s = time.monotonic()
+
+    async def run(self, steps: Steps) -> None:
+        """Do all of some work, with a rest after each step that takes long enough."""
+        for _ in steps:
+            await self.rest()
+
+    async def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """The result of `work` for each item."""
+        results: list[R] = []
+        for some in batches(items):
+            results += map(work, some)
+            await self.rest()
+        return results
+
+
+def at_once(steps: Steps) -> None:
+    """Do all of some work without a rest."""
+    for _ in steps:
+        pass
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The items in parts that a step may have."""
+    if len(items) <= _BATCH:
+        yield items
+        return
+    for first in range(0, len(items), _BATCH):
+        yield items[first : first + _BATCH]

@@ -1,0 +1,127 @@
+"""TLS at the clients' sockets.
+
+A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That one keeps what
+the kernel does not take, and the protocol is told nothing of it: a response of any size counts as read at
+once. So the handshake is begun here, on a socket's transport that is known. Where that one pauses, the
+client's stream pauses.
+"""
+
+import asyncio
+import ssl
+from asyncio import BaseTransport, BufferedProtocol, Protocol, Transport
+from collections.abc import Callable
+from typing import cast
+
+from gateway.net.stream import ClientStream
+
+# The TLS transport itself never pauses. It has bytes only while the socket's transport is paused.
+_NEVER_BYTES = 2**31 - 1
+
+
+class TlsEntry:
+    """Makes the handshakes of all listeners. A client that does not end its own in `timeout_s` is cut off."""
+
+    def __init__(self, context: ssl.SSLContext, timeout_s: float) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    def protocol(self, make: Callable[[], ClientStream]) -> Protocol:
+        """The protocol of a new connection. `make` is called when TLS is agreed."""
+        return _Entering(self._begin, make)
+
+    def close(self) -> None:
+        """End the handshakes that are under way."""
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    def _begin(self, entering: "_Entering") -> asyncio.Task[None]:
+        handshake = asyncio.create_task(self._enter(entering))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._handshakes.discard)
+        return handshake
+
+    async def _enter(self, entering: "_Entering") -> None:
+        socket, loop = entering.socket, asyncio.get_running_loop()
+        loop.call_soon(entering.hand_over)  # before TLS begins, which `start_tls` calls soon
+        try:
+            tls = await loop.start_tls(
+                socket, entering, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
+            )
+        except OSError:  # the client cannot do TLS, or is gone, or too slow
+            return
+        if tls is None or tls.is_closing():
+            return
+        # No byte of the client is given to the protocol before this task has gone on.
+        stream = entering.make()
+        tls.set_write_buffer_limits(high=_NEVER_BYTES)
+        tls.set_protocol(stream)
+        socket.set_protocol(_Pauses(cast(BufferedProtocol, socket.get_protocol()), stream))
+        stream.connected(tls, socket)
+
+
+class _Entering(Protocol):
+    """A connection before its handshake is over."""
+
+    socket: Transport
+    _handshake: asyncio.Task[None]
+
+    def __init__(
+        self, begin: Callable[["_Entering"], asyncio.Task[None]], make: Callable[[], ClientStream]
+    ) -> None:
+        self._begin = begin
+        self.make = make
+        self._early = b""
+        """What came before TLS had the socket's transport. That one is read from the first moment on."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self.socket = cast(Transport, transport)
+        self._handshake = self._begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._early += data
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._handshake.cancel()
+
+    def hand_over(self) -> None:
+        """Give TLS what came before it."""
+        tls = cast(BufferedProtocol, self.socket.get_protocol())
+        while self._early:
+            buffer = memoryview(tls.get_buffer(len(self._early)))
+            taken, self._early = self._early[: len(buffer)], self._early[len(buffer) :]
+            buffer[: len(taken)] = taken
+            tls.buffer_updated(len(taken))
+
+
+class _Pauses(BufferedProtocol):
+    """Between a socket's transport and TLS: tells the client's stream, too, when that transport pauses."""
+
+    def __init__(self, tls: BufferedProtocol, stream: ClientStream) -> None:
+        self._tls = tls
+        self._stream = stream
+        self._is_paused = self._is_told = False
+        # Called for all that the client sends.
+        self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
+        self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
+        self.eof_received = tls.eof_received  # type: ignore[method-assign]
+        self.connection_lost = tls.connection_lost  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._is_paused = True
+        self._tls.pause_writing()
+        if not self._is_told:
+            self._is_told = True
+            self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        """TLS writes what it has, and may make the transport pause again."""
+        self._is_paused = False
+        self._tls.resume_writing()
+        if not self._is_paused:
+            self._is_told = False
+            self._stream.resume_writing()

@@ -1,0 +1,83 @@
+"""Encodes and decodes large messages beside the event loop, in one thread for all connections.
+
+Python's code does not run in two threads at once. A thread that has the interpreter gives it up after 5 ms,
+so each turn of the loop would take so much longer. `pause` gives it up earlier.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.framing import RequestHeader
+
+AT_ONCE_BYTES = 16 * 1024
+"""Messages up to this size are decoded on the event loop: their entries take some 5 ms."""
+LONG = 1_000
+"""Responses with more entries are encoded beside the loop."""
+
+# The shortest sleep in which another thread gets the interpreter.
+_PAUSE_S = 20e-6
+_thread = ThreadPoolExecutor(1, "gateway-codec")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def pause() -> None:
+    """Let the event loop have the interpreter."""
+    time.sleep(_PAUSE_S)
+
+
+async def decode_passed(header: RequestHeader, message: bytes) -> Any:
+    """See `codec.decode_passed`."""
+    if len(message) <= AT_ONCE_BYTES:
+        return codec.decode_passed(header, message)
+    return await run(codec.decode_passed, header, message, pause)
+
+
+async def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
+    """See `codec.with_body`."""
+    if len(message) <= AT_ONCE_BYTES:
+        return codec.with_body(header, message, request)
+    return await run(codec.with_body, header, message, request)
+
+
+async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
+    """See `codec.decode_frequent`."""
+    if len(response) <= AT_ONCE_BYTES:
+        return codec.decode_frequent(api_key, api_version, response)
+    return await run(codec.decode_frequent, api_key, api_version, response, pause)
+
+
+def encode_response(header: RequestHeader, response: Fields) -> asyncio.Future[bytes]:
+    """See `codec.encode_response`. Belongs to the running loop."""
+    return run(codec.encode_response, header, response)
+
+
+def run(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+    """The result of work beside the loop. What is cancelled in time does not begin."""
+    return asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
+
+
+def is_long(fields: Fields) -> bool:
+    """Whether a response has more than LONG entries, in all its lists together."""
+    return _left(fields, LONG) < 0
+
+
+def _left(fields: Fields, left: int) -> int:
+    """What is left of a number of entries."""
+    for value in fields.values():
+        if isinstance(value, list):
+            left -= len(value)
+            if left >= 0 and value and isinstance(value[0], Mapping):
+                for one in value:
+                    left = _left(one, left)
+                    if left < 0:
+                        break
+            if left < 0:
+                break
+    return left

@@ -1,0 +1,247 @@
+"""A large request takes the event loop in short steps only, and has the same outcome as a small one."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import apis
+from gateway.apis.slices import Slices, at_once, batches
+from gateway.apis.topics import NamedTopic, Outcomes
+from gateway.metrics.loop_watch import HELD_MAX_S
+from gateway.wire import beside, codec
+from gateway.wire.framing import RequestHeader, framed, request_header
+from gateway.wire.schema_reader import ELEMENTS_MAX
+from state.errors import ErrorCode
+from state.kafka.requests import Heartbeat, OffsetCommit
+from state.kafka.responses import PartitionError
+from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
+
+TXN_COMMIT, METADATA = 28, 3
+MARGIN = 3
+"""A busy machine takes more processor time for the same work."""
+
+
+def commit(*topics: tuple[str, range]) -> dict[str, Any]:
+    def partition(index: int) -> dict[str, Any]:
+        return {"partition_index": index, "committed_offset": index, "committed_metadata": ""}
+
+    return {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": name, "partitions": [partition(p) for p in indexes]} for name, indexes in topics],
+    }
+
+
+def names(number: int) -> Iterator[str]:
+    """Of no topic that a broker could have: none is asked."""
+    return (f"no/{n}" for n in range(number))
+
+
+def large() -> dict[str, tuple[int, int, dict[str, Any]]]:
+    """Requests with as many entries as one may have, which the coordinator does not get."""
+    many, some = ELEMENTS_MAX - 10, ELEMENTS_MAX // 2 - 10
+    nothing = range(1)
+    of_topics = commit(*((name, nothing) for name in names(some)))
+    deleted = [{"name": name, "partitions": [{"partition_index": 0}]} for name in names(some)]
+    in_transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 1, "generation_id": -1}
+    in_transaction |= {"group_id": "g", "member_id": "", "topics": of_topics["topics"]}
+    return {
+        "topics of a commit": (COMMIT, 8, of_topics),
+        "partitions of a commit": (COMMIT, 8, commit(("orders", range(3, many)))),
+        "topics of a commit in a transaction": (TXN_COMMIT, 3, in_transaction),
+        "topics of a deletion": (OFFSET_DELETE, 0, {"group_id": "g", "topics": deleted}),
+    }
+
+
+async def longest_turn_s(work: Awaitable[Any]) -> float:
+    """The most processor time of a turn of the event loop until the work is done."""
+    task, longest_s = asyncio.ensure_future(work), 0.0
+    while not task.done():
+        began_s = time.thread_time()
+        await asyncio.sleep(0)
+        longest_s = max(longest_s, time.thread_time() - began_s)
+    await task
+    return longest_s
+
+
+@pytest.mark.parametrize("kind", large())
+def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> None:
+    @played
+    async def play(world: World) -> None:
+        client, (api_key, version, body) = await world.client(), large()[kind]
+        await client.ask(COMMIT, 8, **commit(("orders", range(1))))  # the broker was asked about the topic
+        frame = framed(codec.encode_request(api_key, version, 1, "me", body))
+        await client.send_bytes(frame)
+        assert await longest_turn_s(client.receive_bytes()) <= MARGIN * HELD_MAX_S
+
+    gc.collect()
+    gc.disable()  # the objects of all tests would be walked
+    try:
+        play()
+    finally:
+        gc.enable()
+
+
+@played
+async def test_a_large_commit_is_decided_partition_by_partition(world: World) -> None:
+    world.broker.topics["orders"] = 3_000
+    client = await world.client()
+    asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
+    assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > beside.AT_ONCE_BYTES
+    found = outcomes(await client.ask(COMMIT, 8, **asked))
+    valid = [("orders", index, 0) for index in [*range(2_000), 2_999]]
+    assert sorted(found) == sorted([*valid, ("nowhere", 0, 3), ("nowhere", 1, 3), ("orders", 3_000, 3)])
+    wanted = [{"name": "orders", "partition_indexes": list(range(2_500))}]
+    fetched = await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)
+    offsets = [p.committed_offset for p in fetched.topics[0].partitions]
+    assert offsets == [*range(2_000), *[-1] * 500]
+    deleted = [{"name": "orders", "partitions": [{"partition_index": n} for n in range(2_999, 6_000)]}]
+    errors = outcomes(await client.ask(OFFSET_DELETE, 0, group_id="g", topics=deleted))
+    assert sorted(errors) == [("orders", n, 0 if n < 3_000 else 3) for n in range(2_999, 6_000)]
+
+
+@played
+async def test_requests_behind_a_large_one_start_after_it(world: World) -> None:
+    world.broker.topics["orders"] = 5_000
+    client = await world.client()
+    member_id = await stable(world, client)
+    world.core.asked.clear()
+    mine = {"member_id": member_id, "generation_id_or_member_epoch": 1}
+    beat = {"group_id": "g", "member_id": member_id, "generation_id": 1}
+    sent = [
+        await client.send(COMMIT, 8, **commit(("orders", range(5_000))) | mine),
+        await client.send(HEARTBEAT, 4, **beat),
+        await client.send(COMMIT, 8, **commit(("orders", range(1))) | mine),
+    ]
+    answers = [await client.receive() for _ in sent]
+    assert [number for number, _ in answers] == sent
+    first, second, third = world.core.asked
+    assert isinstance(first, OffsetCommit)
+    assert isinstance(second, Heartbeat)
+    assert isinstance(third, OffsetCommit)
+    assert [len(one.topics[0].partitions) for one in (first, third)] == [5_000, 1]
+
+
+@played
+async def test_a_large_request_that_is_malformed_ends_its_connection_alone(world: World) -> None:
+    client, other = await world.client(), await world.client()
+    message = codec.encode_request(COMMIT, 8, 1, "me", commit(("orders", range(5_000))))
+    await client.send_bytes(framed(message + b"\0"))
+    assert await client.is_closed()
+    assert outcomes(await other.ask(COMMIT, 8, **commit(("orders", range(1))))) == [("orders", 0, 0)]
+
+
+def run(slices: Callable[[asyncio.Lock], Awaitable[Any]]) -> Any:
+    async def play() -> Any:
+        return await slices(asyncio.Lock())
+
+    return asyncio.run(play())
+
+
+def test_a_turn_has_a_slice_of_one_request_whatever_their_number() -> None:
+    def used(seconds: float) -> None:
+        until_s = time.thread_time() + seconds
+        while time.thread_time() < until_s:
+            pass
+
+    def steps() -> Iterator[None]:
+        for _ in range(10):
+            used(0.003)
+            yield
+
+    async def play(turns: asyncio.Lock) -> float:
+        # The first slices are all in one turn.
+        slices = [Slices(turns) for _ in range(20)]
+        tasks = [asyncio.ensure_future(one.run(steps())) for one in slices]
+        await asyncio.sleep(0)
+        return await longest_turn_s(asyncio.wait(tasks))
+
+    assert run(play) < 0.003 * 5
+
+
+@given(st.integers(0, 2_000))
+def test_work_in_slices_has_the_result_of_work_at_once(number: int) -> None:
+    items = list(range(number))
+    assert run(lambda turns: Slices(turns).each(str, items)) == [*map(str, items)]
+    assert [item for some in batches(items) for item in some] == items
+
+
+decided = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.lists(st.builds(PartitionError, st.integers(0, 9), st.just(ErrorCode.NONE))),
+    ),
+    max_size=4,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9))), decided)
+def test_outcomes_in_slices_are_those_at_once(
+    refused: list[tuple[str, int]], answered: list[tuple[str, list[PartitionError]]]
+) -> None:
+    def begun() -> Outcomes:
+        made = Outcomes()
+        for name, partition in refused:
+            made.add_all(NamedTopic(name, None, None), [partition], ErrorCode.INVALID_REQUEST)
+        return made
+
+    topics = [(NamedTopic(name, None, None), errors) for name, errors in answered]
+    whole, sliced = begun(), begun()
+    at_once(whole.merge(topics))
+    run(lambda turns: Slices(turns).run(sliced.merge(topics)))
+    assert sliced.fields() == whole.fields()
+    asked = len(refused) + sum(len(errors) for _, errors in answered)
+    assert sum(len(topic["partitions"]) for topic in whole.fields()) == asked
+
+
+@pytest.mark.parametrize("topics", [[("orders", range(3_000))], [(name, range(1)) for name in names(1_500)]])
+def test_a_request_is_read_alike_with_pauses(topics: list[tuple[str, range]]) -> None:
+    message = codec.encode_request(COMMIT, 8, 1, "me", commit(*topics))
+    header, pauses = request_header(message), list[None]()
+    paused = apis.decode(header, message, lambda: pauses.append(None))
+    assert len(pauses) >= 10
+    assert paused.encode() == apis.decode(header, message).encode() == message[-len(paused.encode()) :]
+
+
+@pytest.mark.parametrize(
+    "topics", [None, [], [{"name": "a", "topic_id": None}, {"name": None, "topic_id": topic_id("a")}]]
+)
+def test_the_gateways_metadata_request_is_that_of_the_general_codec(topics: Any) -> None:
+    for body in ({"topics": topics}, {"topics": topics, "allow_auto_topic_creation": False}):
+        general = codec.encode_request(METADATA, 12, 7, "gateway", body)
+        assert codec.encode_frequent(METADATA, 12, 7, "gateway", body) == general
+
+
+def test_a_metadata_response_is_read_as_by_the_general_codec() -> None:
+    partitions = [{"partition_index": n, "leader_id": 5, "replica_nodes": [5, 6]} for n in range(3)]
+    body = {
+        "brokers": [{"node_id": 5, "host": "h", "port": 9092}],
+        "topics": [
+            {"name": "a", "topic_id": topic_id("a"), "partitions": partitions, "is_internal": True},
+            {"name": "no", "error_code": 3, "partitions": []},
+        ],
+    }
+    response = codec.encode_response(RequestHeader(METADATA, 12, 7, None, 0), body)
+    general, read = (f(METADATA, 12, response) for f in (codec.decode_response, codec.decode_frequent))
+    for found in (general, read):
+        assert [(b.node_id, b.host, b.port) for b in found.brokers] == [(5, "h", 9092)]
+        topics = [(t.error_code, t.name, t.topic_id, len(t.partitions), t.is_internal) for t in found.topics]
+        assert topics == [(0, "a", topic_id("a"), 3, True), (3, "no", None, 0, False)]
+
+
+def test_all_entries_of_a_response_count_as_its_length() -> None:
+    half = beside.LONG // 2
+    flat = {"topics": [{"partitions": [{"p": n} for n in range(beside.LONG - 1)]}]}
+    deep = {"topics": [{"partitions": [{"p": n} for n in range(half)]} for _ in range(3)]}
+    assert not beside.is_long(flat)
+    assert beside.is_long(deep)
+    assert beside.is_long({"topics": [{"partitions": list(range(beside.LONG))}]})
+    assert not beside.is_long({"error_code": 0, "topics": []})
