@@ -24,6 +24,18 @@ TOPICS_AT_ONCE = 1_000
 Images = Mapping[str, TopicImage | None]
 
 
+def is_in_doubt(before: Images, now: Images) -> bool:
+    """Whether a topic that one look showed is gone, or has another id, in the next look. A third look makes
+    sure, because a broker may lag.
+    """
+    known = ((name, image.id) for name, image in before.items() if image is not None)
+    return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
+
+
+def _id_of(image: TopicImage | None) -> UUID | None:
+    return None if image is None else image.id
+
+
 class _OffsetRow(Struct, frozen=True):
     """The fields used of a record of the offsets topic."""
 
@@ -70,7 +82,7 @@ class OffsetTopics:
 
         An image of a topic counts when two calls in a row show it, because a broker may lag.
         """
-        seen = {name: None if image is None else image.id for name, image in images.items()}
+        seen = {name: _id_of(image) for name, image in images.items()}
         sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
         self._seen = seen
         differences = dict(self._differences(sure))

@@ -27,13 +27,14 @@ from records.reader import TopicReader
 from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service.background import BackgroundThread
 from streaming.service.group_topics import ClusterTopics, GroupTopics, Message
-from streaming.service.offset_topics import Images, OffsetTopics
+from streaming.service.offset_topics import Images, OffsetTopics, is_in_doubt
 
 DEFAULT_INTERVAL_MS = 5_000
 # The maximum time of a request to the brokers, and so of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 RETRY_PAUSE_S = 1.0
-# The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern.
+# The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern, and
+# when a topic looks gone.
 LOOKS_APART_S = 1.0
 _POLL_MS = 500
 # No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
@@ -48,7 +49,8 @@ class TopicWatcher(BackgroundThread):
     """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable.
 
-    It checks the topics every `interval_ms`. It reports a deleted topic at the second check.
+    It checks the topics every `interval_ms`. It reports a deleted topic at the second check, which follows at
+    once.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class TopicWatcher(BackgroundThread):
         self._interval_s = interval_ms / 1000
         super().__init__("topic-watcher")
         self._is_failing = False
+        self._images: Images = {}
+        self._is_in_doubt = False
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -103,7 +107,8 @@ class TopicWatcher(BackgroundThread):
             self._take(reader, offsets, groups)
             is_behind = is_behind and not reader.has_read(ends)
             now_s = time.monotonic()
-            pause_s = min(LOOKS_APART_S, self._interval_s) if groups.is_waiting else self._interval_s
+            is_due = groups.is_waiting or self._is_in_doubt
+            pause_s = min(LOOKS_APART_S, self._interval_s) if is_due else self._interval_s
             if not is_behind and now_s >= looked_at_s + pause_s:
                 looked_at_s = now_s
                 self._look(admin, producer, offsets, groups, now_s)
@@ -138,6 +143,7 @@ class TopicWatcher(BackgroundThread):
         # A topic that the list omits may be one that this client may not describe: its own answer says so.
         if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
             images = {**images, **_images(admin.describe_topics(sorted(missing)))}
+        self._images, self._is_in_doubt = images, is_in_doubt(self._images, images)
         of_offsets = offsets.see(images, now_s)
         of_groups = groups.see(ClusterTopics(images, listed, at_ms, internal), now_s)
         try:

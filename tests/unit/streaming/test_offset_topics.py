@@ -8,10 +8,29 @@ import pytest
 from records.codec import CommittedOffset, encode, offset_key
 from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service import offset_topics
-from streaming.service.offset_topics import Images, OffsetTopics
+from streaming.service.offset_topics import Images, OffsetTopics, is_in_doubt
 from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"a": OLD}, {"a": OLD}, False),
+        ({"a": OLD}, {"a": None}, True),
+        ({"a": OLD}, {"a": NEW}, True),
+        ({"a": OLD}, {"a": TopicImage(OLD.id, 9)}, False),  # more partitions count at once
+        ({"a": OLD}, {}, False),  # uncertain, or nobody needs it any more
+        ({"a": None}, {"a": None}, False),
+        ({"a": None}, {"a": NEW}, False),  # new: counts at once
+        ({}, {"a": None}, False),  # a third look shows what only the second did
+    ],
+)
+def test_another_look_follows_at_once_where_a_topic_looks_gone(
+    before: Images, now: Images, expected: bool
+) -> None:
+    assert is_in_doubt(before, now) is expected
 
 
 class Watch:
