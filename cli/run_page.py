@@ -94,7 +94,10 @@ class RunPage:
         with suppress(OSError):  # it has ended, which is found below
             process.stdin.write(msgspec.json.encode(start) + b"\n")
             process.stdin.flush()
-        return process.wait()
+        code = process.wait()
+        with suppress(OSError):
+            process.stdin.close()
+        return code
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

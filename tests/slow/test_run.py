@@ -167,7 +167,7 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
                 os.kill(jvm, signal.SIGCONT)
                 again = third.ready()
                 assert not left.has(SPARK)
-                ports = {"ui": "", "metrics": "", "gateway": ""}
+                ports = {"page": "", "ui": "", "metrics": "", "gateway": ""}
                 assert again | ports == ready | ports
                 # The killed JVM's temporary files are gone.
                 assert len(list((data_dir / "coordinator" / "tmp").glob("librocksdbjni*.so"))) == 1
@@ -180,8 +180,10 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
 
 
 def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
-    ui, metrics, broker = ready["ui"], ready["metrics"], ready["broker"]
+    ui, metrics, broker, page = ready["ui"], ready["metrics"], ready["broker"], ready["page"]
     assert ui.startswith("http://127.0.0.1:")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", page)
+    wait_until(lambda: b"No group yet." in body_of(page), "the page")
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", metrics)
     assert broker.startswith("127.0.0.1:")
     assert ready == {
@@ -191,15 +193,22 @@ def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
         "responses_topic": f"{DEFAULT_PREFIX}-responses",
         "groups_topic": f"{DEFAULT_PREFIX}-groups",
         "events_topic": f"{DEFAULT_PREFIX}-events",
+        "page": page,
         "ui": ui,
         "metrics": metrics,
         "data_dir": str(data_dir),
     }
 
 
+def body_of(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        found: bytes = response.read()
+    return found
+
+
 def check_nobody_else_can_connect(pid: int, ready: dict[str, Any]) -> None:
     """The UI and the metrics answer on loopback, and no process of it listens at any other address."""
-    for url in (ready["ui"], ready["metrics"]):
+    for url in (ready["page"], ready["ui"], ready["metrics"]):
         assert [host for host in addresses_of_this_machine() if connects(host, port_of(url))] == [LOOPBACK]
     with descendants(pid) as processes:
         assert {address.host for address in listening_at([pid, *processes.handles])} == {LOOPBACK}

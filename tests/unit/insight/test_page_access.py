@@ -27,6 +27,7 @@ PASSWORD = "geheim: ä"
 @contextmanager
 def serving(access: Access | None = None) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
+    fleet.complete()
     sources = Sources(fleet, list, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092")
     with listening_at("127.0.0.1", 0) as listening:
         web = Web(app(sources, access or Access(names_of(listening))), listening)

@@ -1,0 +1,45 @@
+"""The process of the page that `run` starts."""
+
+import os
+import signal
+import urllib.error
+import urllib.request
+
+from cli.run_page import RunPage
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+from tests.e2e.harness import child_pids, command_of, wait_until
+
+NOBODY = ClientConfig("127.0.0.1:1")  # the page says that no broker answers, and serves
+
+
+def pages() -> list[int]:
+    return [pid for pid in child_pids(os.getpid()) if "cli.page_child" in command_of(pid)]
+
+
+def is_served(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def test_a_page_that_dies_is_started_again_at_its_address() -> None:
+    """It ends with the service, and nothing of it is left."""
+    with RunPage(0) as page:
+        page.start(NOBODY, TopicLayout.named("page"), "127.0.0.1:9092")
+        wait_until(lambda: is_served(page.url), "the page")
+        (first,) = pages()
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(pages()) == 1 and pages() != [first], "another process")
+        wait_until(lambda: is_served(page.url), "the page again")
+    assert pages() == []
+    assert not is_served(page.url)
+
+
+def test_a_page_that_was_not_started_keeps_nothing() -> None:
+    """Readers that came before the start are answered then, because the socket is open from the beginning."""
+    with RunPage(0) as page:
+        assert pages() == []
+    assert not is_served(page.url)
