@@ -108,7 +108,7 @@ class Fleet:
 
     def __init__(self, layout: TopicLayout) -> None:
         self._layout = layout
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._ends = EndOffsets()
         self._version = 0
@@ -117,7 +117,7 @@ class Fleet:
 
     def take(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Take one record of a topic. Raises one of `records.codec.UNREADABLE`."""
-        with self._changed:
+        with self._lock:
             if topic == self._layout.groups_topic:
                 self._take_view((key or b"").decode(), value)
             elif topic == self._layout.offsets_topic:
@@ -127,19 +127,19 @@ class Fleet:
 
     def take_ends(self, ends: Mapping[Partition, int], at_ms: int) -> None:
         """Take the end offsets of the topics of `topics`."""
-        with self._changed:
+        with self._lock:
             self._ends.take(ends, at_ms)
 
     def complete(self) -> None:
         """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
-        with self._changed:
+        with self._lock:
             if not self._is_complete:
                 self._is_complete = True
                 self._touch(None)
 
     def trim(self, now_ms: int) -> None:
         """Forget the entries that are older than the window."""
-        with self._changed:
+        with self._lock:
             for group_id, group in list(self._groups.items()):
                 if group.forget_before(now_ms - WINDOW_MS):
                     self._touch(group)
@@ -163,23 +163,23 @@ class Fleet:
 
     def topics(self) -> set[str]:
         """The topics with a committed offset."""
-        with self._changed:
+        with self._lock:
             return {topic for group in self._groups.values() for topic, _ in group.commits}
 
     def group_ids(self) -> list[str]:
         """All groups, those that ended within the window too."""
-        with self._changed:
+        with self._lock:
             return list(self._groups)
 
     def group_version(self, group_id: str) -> int | None:
         """The version of a group, None if it is not known."""
-        with self._changed:
+        with self._lock:
             group = self._groups.get(group_id)
             return None if group is None else group.version
 
     def facts(self, group_id: str) -> GroupFacts | None:
         """What is known of a group, None if it is not known."""
-        with self._changed:
+        with self._lock:
             group = self._groups.get(group_id)
             if group is None:
                 return None
@@ -193,12 +193,6 @@ class Fleet:
             facts = self.facts(group_id)
             if facts is not None:
                 yield facts
-
-    def wait_for_change(self, version: int, timeout_s: float) -> int:
-        """Wait until `version` is not the newest one any more, or the time is up. Return the newest."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version != version, timeout_s)
-            return self._version
 
     def _lag(self, partition: Partition, commit: Commit) -> Lag:
         records = self._ends.lag(partition, commit.offset)
@@ -237,4 +231,3 @@ class Fleet:
         if group is not None:
             group.version += 1
         self._version += 1
-        self._changed.notify_all()

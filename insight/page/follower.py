@@ -4,7 +4,6 @@ It reads views and offsets from their beginning, entries of the last hour, and t
 have offsets.
 """
 
-import threading
 import time
 
 import structlog
@@ -19,6 +18,7 @@ from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 from records.reader import TopicReader
+from streaming.service.background import BackgroundThread
 
 END_OFFSETS_INTERVAL_S = 5.0
 TRIM_INTERVAL_S = 30.0
@@ -29,26 +29,20 @@ _POLL_MS = 200
 log = structlog.get_logger()
 
 
-class Follower:
-    """Feeds a fleet until stopped. It survives that no broker is there, and reads later what it missed."""
+class Follower(BackgroundThread):
+    """Feeds a fleet until stopped, which takes as long as a request to the brokers at most.
+
+    It survives that no broker is there, and reads later what it missed.
+    """
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, fleet: Fleet) -> None:
         self._client_config = client_config
         self._layout = layout
         self._fleet = fleet
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="page-follower", daemon=True)
+        super().__init__("page-follower")
         self._warning = OutageWarning("reading for the page")
         self._read_at_s = time.monotonic()
         self._ends_at_s = self._trimmed_at_s = float("-inf")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, which takes as long as a request to the brokers at most."""
-        self._stopped.set()
-        self._thread.join()
 
     def read_age_s(self) -> float:
         """The seconds since the topics were last read, or since the follower was made."""

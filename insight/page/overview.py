@@ -1,7 +1,6 @@
 """All groups in lines, the unwell ones first, for the first page and `/api/groups`."""
 
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -22,6 +21,7 @@ from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from streaming.service.background import BackgroundThread
 
 STRETCHES = 30
 """The last hour as so many stretches of equal length."""
@@ -75,28 +75,18 @@ class _OfHour(NamedTuple):
     not_settled: list[Span]
 
 
-class OverviewThread:
-    """Makes the lines again and again in a thread, so that no reader waits for them."""
+class OverviewThread(BackgroundThread):
+    """Makes the lines again and again, so that no reader waits for them."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+        super().__init__("page-overview")
         self._overview = Overview(fleet)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="page-overview", daemon=True)
         self.lines: list[GroupLine] = []
         """Those of some seconds ago at most, or of as long ago as making them takes."""
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, when it has made the lines that it is making."""
-        self._stopping.set()
-        self._thread.join()
-
     def _run(self) -> None:
         pause_s = 0.0
-        while not self._stopping.wait(pause_s):
+        while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
             self.lines = self._overview.lines(time.time_ns() // 1_000_000)
             # A third of the interpreter at most, because readers need it too.

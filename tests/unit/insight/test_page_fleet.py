@@ -1,7 +1,5 @@
 """What the page keeps of all groups: views, commits, entries of the last hour, all bounded."""
 
-import threading
-
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -119,18 +117,6 @@ def test_the_version_grows_with_each_change_of_a_group_and_of_the_fleet() -> Non
     assert has_grown(entries=True)
     fleet.trim(END_MS + WINDOW_MS + 1)
     assert has_grown(entries=True)
-
-
-def test_a_change_wakes_who_waits_for_it() -> None:
-    fleet, found = Fleet(LAYOUT), []
-    waiter = threading.Thread(target=lambda: found.append(fleet.wait_for_change(fleet.version, 60)))
-    waiter.start()
-    while waiter.is_alive() and not found:
-        take_view(fleet, view())
-        waiter.join(0.01)
-    waiter.join()
-    assert found[0] > 0
-    assert fleet.wait_for_change(fleet.version, 0) == fleet.version
 
 
 def test_the_fleet_is_complete_once_the_topics_were_read() -> None:
