@@ -58,8 +58,12 @@ def test_what_the_commands_say(
     admin.create_partitions({topic: PARTITIONS + MORE})
     wait_until(lambda: has_settled(PARTITIONS + MORE), "the topic's new partitions")
 
-    listed = [line.split() for line in run("groups list --type --state").splitlines()]
-    assert [group, "Consumer", "Stable"] in listed
+    def is_listed() -> bool:
+        """The commands read the query's topics, which follow the answers of its replica."""
+        listed = [line.split() for line in run("groups list --type --state").splitlines()]
+        return [group, "Consumer", "Stable"] in listed
+
+    wait_until(is_listed, "the group in the list")
     members = run(f"groups describe --group {group} --members --verbose")
     epoch = str(first.epoch)
     (line,) = [line.split() for line in members.splitlines() if first.member_id in line]

@@ -28,8 +28,9 @@ in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 SESSION_MS = 6_000
 PICTURES = Path("build/page")
 HOSTILE = (
-    "\"><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">{{ 7*7 }}"
+    "\"><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">{{ 7919*7907 }}"
 )
+PRODUCT = str(7919 * 7907)
 
 CONSUMER = """
 import sys
@@ -73,7 +74,8 @@ def in_json(page: str, path: str, **parameters: str) -> dict[str, object]:
 
 
 def says(driver: Chrome, text: str) -> bool:
-    return text in driver.find_element(By.ID, "main").text
+    """Looks at one moment: an element that is found is replaced when something has changed."""
+    return text in driver.execute_script("return document.getElementById('main').innerText")
 
 
 def shows(driver: Chrome, selector: str) -> bool:
@@ -112,7 +114,8 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         assert driver.execute_script("return window.sameDocument") is True
         assert len(driver.find_elements(By.CSS_SELECTOR, "svg.timeline rect.silent")) == 1
         picture(driver, "group")
-        driver.find_element(By.CSS_SELECTOR, ".rebalances a").click()
+        driver.execute_script("document.querySelector('.rebalances a').click()")
+        wait_until(lambda: "/rebalance?" in driver.current_url, "the rebalance")
         assert "session timeout: victim" in driver.find_element(By.TAG_NAME, "h1").text
         assert says(driver, "no heartbeat within its session timeout of 6000 ms")
         picture(driver, "rebalance")
@@ -138,22 +141,24 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
         share(member)
         driver.get(f"{page}group?{urlencode({'id': group_id})}")
         wait_until(lambda: shows(driver, "svg.timeline rect.holds"), "the timeline")
-        svg = driver.find_element(By.CSS_SELECTOR, "svg.timeline")
-        from_ms, to_ms = (int(svg.get_attribute(f"data-{name}") or 0) for name in ("from", "to"))
         drag = (
-            "const [svg, from, to] = arguments, box = svg.getBoundingClientRect();"
+            "const [from, to] = arguments, svg = document.querySelector('svg.timeline');"
+            "const box = svg.getBoundingClientRect();"
             "const at = (part) => "
             "({clientX: box.left + box.width * part, clientY: box.top + 5, bubbles: true, button: 0});"
             "svg.dispatchEvent(new PointerEvent('pointerdown', at(from)));"
             "svg.dispatchEvent(new PointerEvent('pointermove', at(to)));"
             "svg.dispatchEvent(new PointerEvent('pointerup', at(to)));"
+            "return [Number(svg.dataset.from), Number(svg.dataset.to)];"
         )
-        driver.execute_script(drag, svg, 0.25, 0.75)
+        from_ms, to_ms = driver.execute_script(drag, 0.25, 0.75)
         wait_until(lambda: "from=" in driver.current_url, "the zoom")
 
         def shown() -> tuple[int, int]:
-            zoomed = driver.find_element(By.CSS_SELECTOR, "svg.timeline")
-            return int(zoomed.get_attribute("data-from") or 0), int(zoomed.get_attribute("data-to") or 0)
+            from_ms, to_ms = driver.execute_script(
+                "const {from, to} = document.querySelector('svg.timeline').dataset; return [+from, +to];"
+            )
+            return from_ms, to_ms
 
         quarter_ms = (to_ms - from_ms) / 4
         wait_until(lambda: shown()[1] < to_ms, "the part")
@@ -176,6 +181,7 @@ def test_what_clients_send_is_shown_and_never_run(
         browser(tmp_path / "browser") as driver,
     ):
         share(member)
+        wait_until(lambda: bool(in_json(page, "group", id=group_id).get("rebalances")), "its first rebalance")
         at_ms = in_json(page, "group", id=group_id)["rebalances"][0]["at_ms"]  # type: ignore[index]
         for path in (
             f"?{urlencode({'q': group_id})}",
@@ -188,8 +194,6 @@ def test_what_clients_send_is_shown_and_never_run(
             driver.get(page + path)
             assert driver.find_elements(By.CSS_SELECTOR, "main script, main img, svg script") == []
             assert "broken" not in driver.title.replace(HOSTILE, "").replace(group_id, "")
-            assert "49" not in driver.find_element(By.ID, "main").text.replace(group_id, "").split("{{")[0]
-            if HOSTILE in driver.find_element(By.ID, "main").text:
-                assert says(driver, HOSTILE)
+            assert not says(driver, PRODUCT)
         driver.get(f"{page}group?{urlencode({'id': group_id})}")
         assert says(driver, group_id) and says(driver, HOSTILE)
