@@ -9,7 +9,8 @@ from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
-from cli.parameters import HOST
+from cli.parameters import HOST, PLACE
+from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
@@ -47,6 +48,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--token-file", type=_FILE, metavar="FILE", help="The first line is a bearer token by which one may read."
 )
 @click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
+@click.option(
+    "--checkpoint",
+    type=PLACE,
+    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay`.",
+)
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
 def page(
     client_config: ClientConfig,
@@ -57,6 +63,7 @@ def page(
     token_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    checkpoint: str | None,
 ) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
@@ -74,7 +81,15 @@ def page(
         layout = layout_on(client_config, prefix)
         with (
             listening_at(host, port) as listening,
-            Page(client_config, layout, listening, connect_to=str(client_config), access=access, tls=tls),
+            Page(
+                client_config,
+                layout,
+                listening,
+                connect_to=str(client_config),
+                access=access,
+                tls=tls,
+                log=None if checkpoint is None else log_source(client_config, checkpoint),
+            ),
         ):
             stop_on_signals(stop)
             click.echo(f"ready: {url_of(listening, has_tls=tls is not None)}")

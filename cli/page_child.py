@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from cli.logs import configure_logs
+from insight.page.commands import Source
 from insight.page.server import Page
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
@@ -19,6 +20,7 @@ class Start(Struct, frozen=True, kw_only=True):
     layout: TopicLayout
     listening: int
     connect_to: str
+    log: Source
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     with (
         socket.socket(fileno=start.listening) as listening,
-        Page(start.client_config, start.layout, listening, connect_to=start.connect_to),
+        Page(start.client_config, start.layout, listening, connect_to=start.connect_to, log=start.log),
     ):
         sys.stdin.buffer.read()
 

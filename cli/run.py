@@ -19,7 +19,7 @@ from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
 from cli.parameters import HOST, PLACE, SHARDS
 from cli.run_gateway import GatewayToStart, metrics_and_checks
-from cli.run_page import RunPage
+from cli.run_page import RunPage, log_source
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SparkOptions, spark_options, taken_from
@@ -333,7 +333,10 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
 def _start(page: RunPage, coordinator: Coordinator) -> None:
     options = coordinator.options
     page.start(
-        options.client_config, options.layout, coordinator.gateway_address or str(options.client_config)
+        options.client_config,
+        options.layout,
+        coordinator.gateway_address or str(options.client_config),
+        log_source(options.client_config, options.checkpoint or str(options.folder.absolute())),
     )
 
 

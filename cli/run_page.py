@@ -12,11 +12,19 @@ import msgspec
 import structlog
 
 from cli.page_child import Start
+from insight.page.commands import Source
 from insight.page.server import listening_at, url_of
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
+from records.properties import properties_text
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
+
+
+def log_source(client_config: ClientConfig, checkpoint: str) -> Source:
+    """Where a page's commands find the log of the coordinator with this checkpoint."""
+    return Source(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
+
 
 _WORKS_S = 60.0
 _END_GRACE_S = 3.0
@@ -38,13 +46,14 @@ class RunPage:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, client_config: ClientConfig, layout: TopicLayout, connect_to: str) -> None:
+    def start(self, client_config: ClientConfig, layout: TopicLayout, connect_to: str, log: Source) -> None:
         """Begin to serve, as soon as the topics are there."""
         start = Start(
             client_config=client_config,
             layout=layout,
             listening=self._socket.fileno(),
             connect_to=connect_to,
+            log=log,
         )
         self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)
         self._thread.start()

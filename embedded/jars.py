@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 from embedded.ivy import Artifact, IvyFailed, retrieve
 from embedded.paths import cache_dir
 
-SetName = Literal["spark", "broker", "tools", "streams", "connect", "hdfs"]
+SetName = Literal["spark", "broker", "tools", "streams", "connect", "hdfs", "axe"]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
@@ -86,6 +86,11 @@ def connect_classpath() -> list[Path]:
 def hdfs_jars() -> list[Path]:
     """Absolute paths of HDFS's own jars, fetched first if missing. Raises `JarsUnavailable`."""
     return jar_paths("hdfs")
+
+
+def axe_jars() -> list[Path]:
+    """Absolute path of the jar with `axe.min.js`, fetched first if missing. Raises `JarsUnavailable`."""
+    return jar_paths("axe")
 
 
 def jar_paths(name: SetName) -> list[Path]:

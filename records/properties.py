@@ -29,6 +29,14 @@ def read_properties(path: Path) -> dict[str, str]:
     return {name: _resolved(path, name, value) for name, value in found.items()}
 
 
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return settings in the format that `read_properties` reads."""
+    import javaproperties
+
+    text: str = javaproperties.dumps(dict(settings), timestamp=False)
+    return text
+
+
 def _resolved(path: Path, name: str, value: str) -> str:
     """The value with what its references name."""
 

@@ -132,5 +132,5 @@ def test_kafka_clients_are_made_in_one_place() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KAFKA_CLIENTS
     }
     rows = {f"bench/rows/{name}.py" for name in ("applications", "hostile", "passthrough")}
-    measured = {"bench/load/topics.py", *rows}
+    measured = {"bench/load/topics.py", "bench/pictures.py", *rows}
     assert made_by == {"records/kafka_clients.py", "cli/demo/consumer.py", *measured}

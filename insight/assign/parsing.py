@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
+from insight.assign.compare import by_topic
 from insight.assign.model import Group, InputError, Member
 from insight.why.moves import Holdings
 
@@ -88,6 +89,26 @@ def read_group(path: Path) -> Group:
         _weights(read.weights),
         read.racks,
     )
+
+
+def group_file(group: Group) -> bytes:
+    """Return a group in the module's format. Only partitions of members are in it, as `current` has them."""
+    members = {
+        member_id: _Member(
+            list(member.topics),
+            member.instance_id,
+            member.rack,
+            None if group.current is None else by_topic(group.current.get(member_id, ())),
+        )
+        for member_id, member in group.members.items()
+    }
+    weights = {
+        topic: [group.weights.get(TopicPartition(topic, n), 0) for n in range(number)]
+        for topic, number in group.topics.items()
+        if group.weights
+    }
+    racks = {topic: [list(of_one) for of_one in of_topic] for topic, of_topic in group.racks.items()}
+    return msgspec.json.encode(_Group(dict(group.topics), members, weights, racks))
 
 
 def read_weights(path: Path) -> dict[TopicPartition, int]:

@@ -21,10 +21,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from insight.page import words
+from insight.page.asked import Asked
+from insight.page.commands import Source
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol, Selection
+from insight.page.parameters import MAX_TEXT_CHARS, Refused, parameter, time_parameter
 from insight.page.rebalance import rebalance_page
 from insight.page.security import Access, Guard
 from insight.why.clock import Clock, duration_text
@@ -39,8 +42,6 @@ MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
 MAX_MAKING = 2
 """Pages of groups and rebalances that are made at the same time. Those of a large group take seconds."""
-MAX_TEXT_CHARS = 32_767
-"""Of a parameter in an address: a group id is not longer."""
 _LIVE_INTERVAL_S = 0.5
 _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
@@ -48,28 +49,24 @@ _HERE = Path(__file__).parent
 log = structlog.get_logger()
 
 
-class Refused(Exception):
-    """A request that cannot be answered. The message is for the reader."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `read_age_s` is how long ago the topics were read."""
+    """What the page reads. `lines` are all groups, `read_age_s` is how long ago the topics were read. `log`
+    is where the coordinator's log is, None if the page does not know.
+    """
 
     fleet: Fleet
     lines: Callable[[], list[GroupLine]]
     histories: Histories
     read_age_s: Callable[[], float]
     connect_to: str
+    log: Source | None = None
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
 def app(sources: Sources, access: Access) -> Starlette:
     """Return the application."""
     pages = _Pages(sources)
+    asked = Asked(sources.histories, sources.log, sources.now_ms, pages.text)
     return Starlette(
         routes=[
             Route("/", pages.groups, name="groups"),
@@ -78,6 +75,7 @@ def app(sources: Sources, access: Access) -> Starlette:
             Route("/api/groups", pages.groups_json),
             Route("/api/group", pages.group_json),
             Route("/api/rebalance", pages.rebalance_json),
+            *asked.routes,
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ],
@@ -124,7 +122,7 @@ class _Pages:
 
     def group(self, request: Request) -> Response:
         """One group of Kafka's, or the report on one of RocketMQ's."""
-        group_id, limits_ms = _parameter(request, "id"), self._limits(request)
+        group_id, limits_ms = parameter(request, "id"), self._limits(request)
         found = self._group(request, group_id, limits_ms)
         if isinstance(found, str):
             return self._page("rocketmq.html", group_id=group_id, text=found, now_ms=self._sources.now_ms())
@@ -138,7 +136,7 @@ class _Pages:
         )
 
     def group_json(self, request: Request) -> Response:
-        return _json(self._group(request, _parameter(request, "id"), self._limits(request)))
+        return _json(self._group(request, parameter(request, "id"), self._limits(request)))
 
     def rebalance(self, request: Request) -> Response:
         """One rebalance."""
@@ -174,8 +172,12 @@ class _Pages:
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
     def _page(self, template: str, status: int = 200, **values: Any) -> Response:
+        return HTMLResponse(self.text(template, **values), status)
+
+    def text(self, template: str, **values: Any) -> str:
+        """The HTML of a page."""
         fleet = self._sources.fleet
-        text = self._templates.get_template(template).render(
+        text: str = self._templates.get_template(template).render(
             version=values.pop("version", fleet.version),
             last_entry_ms=fleet.last_entry_ms,
             read_age_s=self._sources.read_age_s(),
@@ -183,7 +185,7 @@ class _Pages:
             connect_to=self._sources.connect_to,
             **values,
         )
-        return HTMLResponse(text, status)
+        return text
 
     def _selected(self, request: Request) -> dict[str, Any]:
         lines = self._sources.lines()
@@ -229,11 +231,8 @@ class _Pages:
             return group_page(facts, history, limits_ms, now_ms, unfolded=unfolded)
 
     def _rebalance(self, request: Request) -> Any:
-        group_id, now_ms = _parameter(request, "group"), self._sources.now_ms()
-        try:
-            at_ms = int(_parameter(request, "at"))
-        except ValueError as error:
-            raise Refused(400, "`at` is the time of the rebalance in milliseconds") from error
+        group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
+        at_ms = time_parameter(request, "at")
         history = self._sources.histories.history(group_id, max(at_ms - WINDOW_MS, 0), now_ms)
         with self._making:
             found = rebalance_page(group_id, history, at_ms, now_ms)
@@ -267,13 +266,6 @@ def _selection(request: Request) -> Selection:
         sort=query.get("sort", SORTS[0]),
         page=max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
     )
-
-
-def _parameter(request: Request, name: str) -> str:
-    found = request.query_params.get(name)
-    if not found or len(found) > MAX_TEXT_CHARS:
-        raise Refused(400, f"the address has no {name}, or one that is too long")
-    return found
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from insight.page.app import Sources, app
+from insight.page.commands import Source
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.histories import Histories
@@ -78,7 +79,8 @@ class Page:
     """Serves the page on a listening socket until stopped.
 
     `access` None: only the names of this machine's loopback address are answered. `connect_to` is the address
-    that consumers connect to.
+    that consumers connect to. `log` is where the coordinator's log is, None if this is not known: then
+    `whatif` and `replay` cannot be asked.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class Page:
         connect_to: str,
         access: Access | None = None,
         tls: Tls | None = None,
+        log: Source | None = None,
     ) -> None:
         fleet = Fleet(layout)
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
         histories = Histories(client_config, layout, fleet)
-        sources = Sources(fleet, lambda: overview.lines, histories, self._follower.read_age_s, connect_to)
+        read_age_s = self._follower.read_age_s
+        sources = Sources(fleet, lambda: overview.lines, histories, read_age_s, connect_to, log)
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:

@@ -15,12 +15,15 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
+from cli.run_page import log_source
 from embedded.broker import EmbeddedBroker
 from insight.page.server import Page, listening_at, url_of
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
 from tests.e2e.harness import wait_until
+from tests.harness.accessibility import serious_faults
 from tests.harness.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
+from tests.harness.shared import Coordinated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
@@ -28,7 +31,7 @@ in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 SESSION_MS = 6_000
 PICTURES = Path("build/page")
 HOSTILE = (
-    "\"><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">{{ 7919*7907 }}"
+    "\"><script>document.title='broken'</script><img src=x onerror=document.title='broken'>{{7919*7907}}"
 )
 PRODUCT = str(7919 * 7907)
 
@@ -45,11 +48,12 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def page(broker: EmbeddedBroker, layout: TopicLayout, gateway: str) -> Iterator[str]:
+def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
     """The address of a page beside the coordinator."""
+    log = log_source(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
     with (
         listening_at("127.0.0.1", 0) as listening,
-        Page(broker.client_config, layout, listening, connect_to=gateway),
+        Page(broker.client_config, layout, listening, connect_to=coordinated.gateway, log=log),
     ):
         yield url_of(listening)
 
@@ -119,6 +123,17 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         assert "session timeout: victim" in driver.find_element(By.TAG_NAME, "h1").text
         assert says(driver, "no heartbeat within its session timeout of 6000 ms")
         picture(driver, "rebalance")
+        for button, words in (
+            ("Other assignors", "cooperative-sticky"),
+            ("Other settings", "reproduces"),
+            ("The group at this moment", "has to join again"),
+        ):
+            driver.find_element(By.XPATH, f"//button[starts-with(., '{button}')]").click()
+            wait_until(lambda: shows(driver, "#answer"), f"the answer to: {button}", 90.0)
+            answer = driver.execute_script("return document.querySelector('#answer').innerText")
+            assert words in answer, answer
+            picture(driver, button.split()[1])
+            driver.back()
         assert errors_of(driver) == []
         for width, dark in ((390, False), (1280, True), (2560, False)):
             with browser(tmp_path / f"browser-{width}", width, dark=dark) as other:
@@ -126,6 +141,7 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
                     other.get(page + path)
                     wide = other.execute_script("return document.documentElement.scrollWidth")
                     assert wide <= width, f"{name} scrolls sideways at {width} px"
+                    assert serious_faults(other) == []
                     picture(other, f"{name}-{width}{'-dark' if dark else ''}")
 
 

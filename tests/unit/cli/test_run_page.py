@@ -5,7 +5,7 @@ import signal
 import urllib.error
 import urllib.request
 
-from cli.run_page import RunPage
+from cli.run_page import RunPage, log_source
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import child_pids, command_of, wait_until
@@ -28,7 +28,8 @@ def is_served(url: str) -> bool:
 def test_a_page_that_dies_is_started_again_at_its_address() -> None:
     """It ends with the service, and nothing of it is left."""
     with RunPage(0) as page:
-        page.start(NOBODY, TopicLayout.named("page"), "127.0.0.1:9092")
+        log = log_source(NOBODY, "/nowhere/coordinator")
+        page.start(NOBODY, TopicLayout.named("page"), "127.0.0.1:9092", log)
         wait_until(lambda: is_served(page.url), "the page")
         (first,) = pages()
         os.kill(first, signal.SIGKILL)

@@ -63,7 +63,9 @@ async def test_nothing_is_read_of_a_client_that_waits_for_room(world: World) -> 
     client = await world.client()
 
     async def send() -> list[int]:
-        return [await client.send(HEARTBEAT, 4, **beat("g" * 30_000)) for _ in range(300)]  # 9 MB
+        return [
+            await client.send(HEARTBEAT, 4, **beat("g" * 30_000)) for _ in range(1_000)
+        ]  # 30 MB: no two sockets hold so much
 
     sending = asyncio.create_task(send())
     await waits(world, 2)
@@ -72,7 +74,7 @@ async def test_nothing_is_read_of_a_client_that_waits_for_room(world: World) -> 
     held.set()
     assert await numbers(first, 1) == [1]
     sent = await sending
-    assert await numbers(client, 300) == sent
+    assert await numbers(client, 1_000) == sent
 
 
 @played(at_coordinator=1)

@@ -1,0 +1,149 @@
+"""The commands that the page runs for its readers: real processes, which end with the reader."""
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from insight.assign.recorded import recorded_group
+from insight.page import commands
+from insight.page.commands import (
+    MAX_OUTPUT_BYTES,
+    Command,
+    Ended,
+    Runner,
+    Source,
+    assign_command,
+    replay_command,
+    tries_for,
+    whatif_command,
+)
+from insight.why.rebalances import rebalances
+from tests.e2e.harness import wait_until
+from tests.unit.insight.page_facts import played
+from tests.unit.insight.test_assign_recorded import TWO_WORKERS
+from tests.unit.insight.why_story import STORY
+
+SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
+PYTHON = (sys.executable, "-c")
+WAITS = "import signal, sys, time; print('here', flush=True); time.sleep(600)"
+
+
+def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **given: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **given), 60))
+
+    return run
+
+
+async def stays() -> bool:
+    return False
+
+
+async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitable[bool]] = stays) -> Ended:
+    seen = [one async for one in runner.run(command, has_left)]
+    last = seen[-1]
+    assert isinstance(last, Ended) and all(isinstance(one, float) for one in seen[:-1])
+    return last
+
+
+@run_async
+async def test_what_a_command_says_is_its_answer() -> None:
+    program = "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)"
+    assert await ended(Runner(PYTHON), Command([program], b"abc")) == Ended(3, "cba\n", "no\n")
+
+
+@run_async
+async def test_its_input_can_be_opened_by_a_path() -> None:
+    """`assign --input` and `--client-config` take one."""
+    program = "print(open('/dev/stdin').read())"
+    assert (await ended(Runner(PYTHON), Command([program], b"abc"))).output == "abc\n"
+
+
+@run_async
+async def test_the_output_is_bounded() -> None:
+    program = f"print('x' * {3 * MAX_OUTPUT_BYTES})"
+    assert len((await ended(Runner(PYTHON), Command([program]))).output) == MAX_OUTPUT_BYTES
+
+
+@run_async
+async def test_one_that_takes_too_long_is_ended() -> None:
+    assert await ended(Runner(PYTHON, limit_s=0.5), Command([WAITS])) == Ended(None, "", "")
+
+
+@run_async
+async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path: Path) -> None:
+    """It is asked before it is killed. Until then the reader sees that it runs."""
+    program = (
+        "import sys, tempfile, time\n"
+        f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):\n"
+        "    time.sleep(600)"
+    )
+
+    async def leaves() -> bool:
+        return any(tmp_path.iterdir())
+
+    assert [one async for one in Runner(PYTHON).run(Command([program]), leaves)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@run_async
+async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+    at = tmp_path / "pid"
+    program = f"import os, time; open({str(at)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    runner = Runner(PYTHON)
+    reading = asyncio.create_task(ended(runner, Command([program])))
+    await asyncio.to_thread(wait_until, lambda: at.exists() and bool(at.read_text()), "the process")
+    reading.cancel()
+    await asyncio.wait({reading})
+    wait_until(lambda: not Path(f"/proc/{at.read_text()}").exists(), "the end of the process")
+    assert not runner.is_full
+
+
+@run_async
+async def test_so_many_run_at_the_same_time() -> None:
+    runner = Runner(PYTHON, limit_s=1.5)
+    assert not runner.is_full
+    running = [asyncio.create_task(ended(runner, Command([WAITS]))) for _ in range(commands.MAX_RUNNING)]
+    await asyncio.sleep(0)
+    assert runner.is_full
+    await asyncio.wait(running)
+    assert not runner.is_full
+
+
+def test_a_secret_is_in_no_word_of_a_command() -> None:
+    """Other users of the machine see the words of a process."""
+    for command in (whatif_command(SOURCE, "g", ["a=1"]), replay_command(SOURCE, "g", 0)):
+        assert "secret" not in shlex.join(command.arguments)
+        assert b"secret" in command.given
+        assert "--client-config FILE" in str(command)
+
+
+def test_names_of_strangers_are_no_options() -> None:
+    names = ["--help", "-c", "--from=/etc/passwd"]
+    for name in names:
+        replay = replay_command(SOURCE, name, 0).arguments
+        assert f"--group={name}" in replay and name not in replay
+        whatif = whatif_command(SOURCE, name, [name]).arguments
+        assert whatif[-2:] == ["--", name] and f"--try={name}" in whatif
+    entries = played(*(command.replace("worker", "--W") for command in TWO_WORKERS))
+    assert assign_command(recorded_group(entries, rebalances(entries)[-1])).arguments[1:3] == [
+        "--input",
+        "/dev/stdin",
+    ]
+
+
+def test_what_is_tried_goes_by_what_happened() -> None:
+    """Twice the longest session timeout of those that were silent; nothing that the group has already."""
+    of_story = rebalances(played(*STORY))
+    assert [tries_for(rebalance)[0] for rebalance in of_story[:2]] == [
+        "group.instance.id=client.id",
+        "session.timeout.ms=20000",
+    ]
+    assert tries_for(of_story[0])[-1] == "partition.assignment.strategy=cooperative-sticky"
+    (cooperative,) = rebalances(played("at 0s", "join a api=3 protocols=cooperative-sticky", "at 5s"))
+    assert tries_for(cooperative) == ["group.instance.id=client.id"]
