@@ -87,20 +87,20 @@ def beside(address: Address, names: Sequence[str], seconds: float) -> Side:
 async def _beside(address: Address, names: Sequence[str], seconds: float) -> Side:
     group_ids = [f"others-{uuid.uuid4()}" for _ in range(MEMBERS)]
     members = await kafka_groups.form(address, group_ids, SESSION_TIMEOUT_MS)
-    await _go_on(address, members, WARM_UP_S)
-    alone = await _go_on(address, members, seconds)
+    await go_on(address, members, WARM_UP_S)
+    alone = await go_on(address, members, seconds)
     arguments = (str(address), str(seconds + _BEFORE_S), *names)
     attacker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.load.attackers", *arguments, stdout=asyncio.subprocess.PIPE
     )
     assert attacker.stdout is not None
     await attacker.stdout.readline()  # it begins
-    attacked = await _go_on(address, members, seconds)
+    attacked = await go_on(address, members, seconds)
     tries, _ = await attacker.communicate()
     return Side(alone, attacked, Counter(msgspec.json.decode(tries, type=dict[str, int])))
 
 
-async def _go_on(address: Address, members: Sequence[Membership], seconds: float) -> Outcome:
+async def go_on(address: Address, members: Sequence[Membership], seconds: float) -> Outcome:
     """The members at their normal pace, and some of them commit. A lost connection is an error."""
     beats, commits = await asyncio.gather(
         _at_rate(address, [frames.heartbeat(member) for member in members], HEARTBEATS_PER_S, seconds),

@@ -231,12 +231,12 @@ class World:
         assert self.coordinator.pid is not None
         return self.coordinator.pid
 
-    def jvm(self) -> int:
-        """The process id of Spark's JVM."""
+    def jvm(self, machine: Keeper | None = None) -> int:
+        """The process id of Spark's JVM, of the coordinator that works or of another machine."""
         found: list[int] = []
 
         def is_there() -> bool:
-            pid = self.coordinator.pid
+            pid = (machine or self.coordinator).pid
             found[:] = [] if pid is None else [p for p in child_pids(pid) if "SparkSubmit" in command_of(p)]
             return bool(found)
 

@@ -45,10 +45,11 @@ class JvmEnds:
     weight: float = 1.0
 
     def strike(self, world: World, random: Random) -> Outcome:
-        driver, starts, jvm = world.driver(), world.coordinator.starts, world.jvm()
+        machine = world.coordinator  # it is not ready meanwhile, so it is not looked for again
+        driver, starts, jvm = machine.pid, machine.starts, world.jvm(machine)
         signal_all([jvm], self.number)
-        wait_until(lambda: world.jvm() != jvm, "another JVM", START_TIMEOUT_S)
-        assert (world.driver(), world.coordinator.starts) == (driver, starts)
+        wait_until(lambda: world.jvm(machine) != jvm, "another JVM", START_TIMEOUT_S)
+        assert (machine.pid, machine.starts) == (driver, starts)
         return Outcome.WENT_ON
 
 
