@@ -24,6 +24,15 @@ from insight.page import words
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
+from insight.page.members import (
+    MEMBER_SORTS,
+    By,
+    Members,
+    MembersSelection,
+    causes_text,
+    columns_of,
+    sentence,
+)
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol, Selection
 from insight.page.rebalance import rebalance_page
 from insight.page.security import Access, Guard
@@ -57,10 +66,13 @@ class Refused(Exception):
 
 
 class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `read_age_s` is how long ago the topics were read."""
+    """What the page reads. `lines` are all groups, `members` their clients and hosts. `read_age_s` is how
+    long ago the topics were read.
+    """
 
     fleet: Fleet
     lines: Callable[[], list[GroupLine]]
+    members: Callable[[], Members]
     histories: Histories
     read_age_s: Callable[[], float]
     connect_to: str
@@ -75,9 +87,11 @@ def app(sources: Sources, access: Access) -> Starlette:
             Route("/", pages.groups, name="groups"),
             Route("/group", pages.group),
             Route("/rebalance", pages.rebalance),
+            Route("/members", pages.members),
             Route("/api/groups", pages.groups_json),
             Route("/api/group", pages.group_json),
             Route("/api/rebalance", pages.rebalance_json),
+            Route("/api/members", pages.members_json),
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ],
@@ -108,8 +122,16 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(iso=words.iso, utc_time=words.utc_time)
-        self._templates.globals.update(duration=duration_text, thousands=words.thousands, ago=words.ago)
+        self._templates.filters.update(
+            iso=words.iso, utc_time=words.utc_time, merged=lambda ours, more: {**ours, **more}
+        )
+        self._templates.globals.update(
+            duration=duration_text,
+            thousands=words.thousands,
+            ago=words.ago,
+            causes_text=causes_text,
+            columns_of=columns_of,
+        )
 
     def groups(self, request: Request) -> Response:
         """All groups, or those that the address selects."""
@@ -147,6 +169,20 @@ class _Pages:
     def rebalance_json(self, request: Request) -> Response:
         return _json(self._rebalance(request))
 
+    def members(self, request: Request) -> Response:
+        """The clients or the hosts of all groups, or those that the address selects."""
+        shown = self._selected_members(request)
+        return self._page(
+            "members.html", now_ms=self._sources.now_ms(), sorts=MEMBER_SORTS, kinds=By, **shown
+        )
+
+    def members_json(self, request: Request) -> Response:
+        shown = self._selected_members(request)
+        told = {name: shown[name] for name in ("sentence", "by", "lines", "found", "total")}
+        return _json(
+            {**told, "rebalances": shown["members"].rebalances, "of_nobody": shown["members"].of_nobody}
+        )
+
     async def live(self, request: Request) -> Response:
         """Server-sent events: what the page shows has changed, and how old the data is."""
         group_id = request.query_params.get("group")
@@ -181,6 +217,7 @@ class _Pages:
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
             connect_to=self._sources.connect_to,
+            here=values.pop("here", template.removesuffix(".html")),
             **values,
         )
         return HTMLResponse(text, status)
@@ -197,6 +234,28 @@ class _Pages:
             "pages": max(-(-len(found) // PAGE_LINES), 1),
             "total": len(lines),
             "unwell": [line for line in lines if line.is_unwell],
+        }
+
+    def _selected_members(self, request: Request) -> dict[str, Any]:
+        members = self._sources.members()
+        query = request.query_params
+        selection = MembersSelection(
+            by=By.HOST if query.get("by") == By.HOST else By.CLIENT,
+            text=query.get("q", "")[:MAX_TEXT_CHARS],
+            sort=query.get("sort", MEMBER_SORTS[0]),
+            page=_page_number(request),
+        )
+        found = selection.of(members)
+        first = (selection.page - 1) * PAGE_LINES
+        return {
+            "members": members,
+            "selection": selection,
+            "by": selection.by,
+            "sentence": sentence(members, selection.by),
+            "lines": found[first : first + PAGE_LINES],
+            "found": len(found),
+            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            "total": len(members.lines[selection.by]),
         }
 
     def _limits(self, request: Request) -> tuple[int, int]:
@@ -259,14 +318,18 @@ class _Pages:
 
 def _selection(request: Request) -> Selection:
     query = request.query_params
-    page = query.get("page", "1")
     return Selection(
         text=query.get("q", "")[:MAX_TEXT_CHARS],
         state=query.get("state", ""),
         protocol=query.get("protocol", ""),
         sort=query.get("sort", SORTS[0]),
-        page=max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
+        page=_page_number(request),
     )
+
+
+def _page_number(request: Request) -> int:
+    page = request.query_params.get("page", "1")
+    return max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1
 
 
 def _parameter(request: Request, name: str) -> str:

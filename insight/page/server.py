@@ -95,7 +95,14 @@ class Page:
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
         histories = Histories(client_config, layout, fleet)
-        sources = Sources(fleet, lambda: overview.lines, histories, self._follower.read_age_s, connect_to)
+        sources = Sources(
+            fleet,
+            lambda: overview.lines,
+            lambda: overview.members,
+            histories,
+            self._follower.read_age_s,
+            connect_to,
+        )
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:

@@ -27,9 +27,8 @@ in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
 SESSION_MS = 6_000
 PICTURES = Path("build/page")
-HOSTILE = (
-    "\"><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">{{ 7919*7907 }}"
-)
+BROKEN = "document.title='broken'"
+HOSTILE = f'"><script>{BROKEN}</script><img src=x onerror="{BROKEN}">{{{{ 7919*7907 }}}}'
 PRODUCT = str(7919 * 7907)
 
 CONSUMER = """
@@ -190,6 +189,9 @@ def test_what_clients_send_is_shown_and_never_run(
             f"rebalance?{urlencode({'group': HOSTILE, 'at': HOSTILE})}",
             f"group?{urlencode({'id': HOSTILE})}",
             f"?{urlencode({'q': HOSTILE, 'sort': HOSTILE, 'state': HOSTILE, 'protocol': HOSTILE})}",
+            "members",
+            "members?by=host",
+            f"members?{urlencode({'q': HOSTILE, 'sort': HOSTILE, 'by': HOSTILE, 'page': HOSTILE})}",
         ):
             driver.get(page + path)
             assert driver.find_elements(By.CSS_SELECTOR, "main script, main img, svg script") == []

@@ -14,6 +14,7 @@ from gateway.security.credentials import Users
 from insight.page.app import Sources, app
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
+from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
 from records.client_config import ClientConfig
@@ -28,7 +29,9 @@ PASSWORD = "geheim: ä"
 def serving(access: Access | None = None) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
     fleet.complete()
-    sources = Sources(fleet, list, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092")
+    sources = Sources(
+        fleet, list, lambda: EMPTY, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092"
+    )
     with listening_at("127.0.0.1", 0) as listening:
         web = Web(app(sources, access or Access(names_of(listening))), listening)
         web.start()
