@@ -107,7 +107,6 @@ class Numbers:
     # By group, then by topic and partition.
     offsets: dict[str, dict[Partition, int]] | None = None
     end_offsets: dict[Partition, int] = field(default_factory=dict)
-    backlog_records: int | None = None
     rebalances: dict[str, int] = field(default_factory=dict)
     classic_rebalances: int = 0
     of_epochs: EpochCounts = field(default_factory=EpochCounts)
@@ -200,11 +199,15 @@ class MetricsState:
             committed = {topic for offsets in self._offsets.values() for topic, _ in offsets}
         return committed | {self._layout.requests_topic}
 
+    def backlog_records(self) -> int | None:
+        """The records of the requests topic that the query has not read, None if that is not known yet."""
+        with self._lock:
+            return self._backlog_records
+
     def numbers(self) -> Numbers:
         with self._lock:
             numbers = Numbers(
                 end_offsets=dict(self._end_offsets),
-                backlog_records=self._backlog_records,
                 rebalances={g: n for g, n in self._rebalances.items() if g in self._groups},
                 classic_rebalances=self._classic_rebalances,
                 of_epochs=self._of_epochs.copy(),
