@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 from kafka.errors import KafkaError
@@ -18,6 +19,17 @@ from insight.page.security import Access
 from insight.page.server import Page, PageUnavailable, Tls, is_loopback, listening_at, url_of
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
+
+
+def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no address of a page. Raises BadParameter."""
+    try:
+        if value is None or (value.startswith(("http://", "https://")) and urlsplit(value).hostname):
+            return value
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{value!r} is not http://HOST:PORT/metrics")
+
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -38,6 +50,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
 )
 @click.option(
+    "--metrics-url",
+    callback=_checked_url,
+    metavar="URL",
+    help="The coordinator's metrics, as http://HOST:PORT/metrics, for the page of the coordinator itself.",
+)
+@click.option(
     "--users",
     type=_FILE,
     metavar="FILE",
@@ -53,6 +71,7 @@ def page(
     prefix: str,
     host: str,
     port: int,
+    metrics_url: str | None,
     users: Path | None,
     token_file: Path | None,
     tls_certificate: Path | None,
@@ -74,7 +93,15 @@ def page(
         layout = layout_on(client_config, prefix)
         with (
             listening_at(host, port) as listening,
-            Page(client_config, layout, listening, connect_to=str(client_config), access=access, tls=tls),
+            Page(
+                client_config,
+                layout,
+                listening,
+                connect_to=str(client_config),
+                access=access,
+                tls=tls,
+                metrics_url=metrics_url,
+            ),
         ):
             stop_on_signals(stop)
             click.echo(f"ready: {url_of(listening, has_tls=tls is not None)}")

@@ -19,6 +19,7 @@ class Start(Struct, frozen=True, kw_only=True):
     layout: TopicLayout
     listening: int
     connect_to: str
+    metrics_url: str | None = None
 
 
 def main() -> None:
@@ -27,7 +28,13 @@ def main() -> None:
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     with (
         socket.socket(fileno=start.listening) as listening,
-        Page(start.client_config, start.layout, listening, connect_to=start.connect_to),
+        Page(
+            start.client_config,
+            start.layout,
+            listening,
+            connect_to=start.connect_to,
+            metrics_url=start.metrics_url,
+        ),
     ):
         sys.stdin.buffer.read()
 

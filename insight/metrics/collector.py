@@ -14,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from insight.metrics.consumer_groups import ConsumerGroupRow, consumer_group_gauges, epoch_counts
-from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers, Partition
+from insight.metrics.end_offsets import Partition
+from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
+from insight.metrics.end_offsets import Partition
 from records.codec import Reason
 from records.early_answers import Headers, is_by_query
 from records.history import (
@@ -41,8 +42,6 @@ from streaming.query.progress import BatchProgress
 
 # The type of a group of the consumer protocol in its history.
 CONSUMER = "consumer"
-# (topic, partition)
-Partition = tuple[str, int]
 
 G = TypeVar("G")
 
