@@ -221,11 +221,11 @@ def _sections(service: ServiceState) -> Iterator[Section]:
             ("Last batch", f"{_number(service.batch_id)}, {_ms(service.batch_age_ms)} ago")
             if service.batch_age_ms is not None
             else ("Last batch", "none since the start"),
-            ("It took", _ms(service.batch_ms)),
-            ("All", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
-            ("Waiting", f"{_number(service.backlog_records, 'record')} of the requests topic"),
-            ("Time in it", f"{_ms(service.time_lag_ms)} behind the clock"),
-            ("Time attested", f"{_ms(service.ticker_age_ms)} ago"),
+            ("Its duration", _ms(service.batch_ms)),
+            ("All batches", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
+            ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
+            ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
+            ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
             ("Spark restarts", _number(service.spark_restarts)),
         ],
     )
