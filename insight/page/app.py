@@ -36,13 +36,12 @@ from insight.page.members import (
 )
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
+from insight.page.rocketmq import RocketMqPage, rocketmq_page
 from insight.page.security import Access, Guard
 from insight.page.service_metrics import ServiceMetrics, Unreadable
 from insight.page.service_topics import ServiceTopics
-from insight.why.clock import Clock, duration_text
+from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
-from insight.why.rocketmq.report import report as rocketmq_report
-from insight.why.rocketmq.text import report_text as rocketmq_text
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
@@ -143,13 +142,11 @@ class _Pages:
         return _json({"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]})
 
     def group(self, request: Request) -> Response:
-        """One group of Kafka's, or the report on one of RocketMQ's."""
+        """One group, of Kafka's or of RocketMQ's."""
         group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
         found = self._group(request, group_id, between_ms)
-        if isinstance(found, str):
-            return self._page("rocketmq.html", group_id=group_id, text=found, now_ms=self._sources.now_ms())
         return self._page(
-            "group.html",
+            "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
             group=found,
             now_ms=found.now_ms,
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
@@ -286,13 +283,14 @@ class _Pages:
         now_ms = self._sources.now_ms()
         since_ms = min(between_ms[0], now_ms - WINDOW_MS)
         history = self._sources.histories.history(group_id, since_ms, now_ms)
+        unfolded = "all" in request.query_params
         if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
             ours = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
-            return rocketmq_text(rocketmq_report(group_id, ours, now_ms, between_ms[0]), Clock())
+            with self._making:
+                return rocketmq_page(group_id, ours, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
         if not history.entries and not isinstance(facts.view, GroupSnapshot):
             raise Refused(404, "the history of this group is older than the events topic's retention")
-        unfolded = "all" in request.query_params
         with self._making:
             return group_page(facts, history, between_ms, now_ms, unfolded=unfolded)
 
