@@ -3,14 +3,13 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
-from cli.parameters import HOST
+from cli.parameters import HOST, WEB_URL
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
@@ -19,17 +18,6 @@ from insight.page.security import Access
 from insight.page.server import Page, PageUnavailable, Tls, is_loopback, listening_at, url_of
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
-
-
-def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse what is no address of a page. Raises BadParameter."""
-    try:
-        if value is None or (value.startswith(("http://", "https://")) and urlsplit(value).hostname):
-            return value
-    except ValueError:
-        pass
-    raise click.BadParameter(f"{value!r} is not http://HOST:PORT/metrics")
-
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -51,8 +39,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option(
     "--metrics-url",
-    callback=_checked_url,
-    metavar="URL",
+    type=WEB_URL,
     help="The coordinator's metrics, as http://HOST:PORT/metrics, for the page of the coordinator itself.",
 )
 @click.option(
