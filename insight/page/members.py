@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.page.fleet import GroupFacts
+from insight.page.words import thousands
 from insight.why.model import CauseKind, Rebalance
 from insight.why.moves import read_holdings
 from insight.why.wording import count
@@ -124,7 +126,7 @@ class _Sum:
         return MemberLine(
             name=name,
             members=self.members,
-            partitions=self.partitions,
+            partitions=self.partitions if self.members else 0,
             rebalances=self.causes.total(),
             causes=dict(self.causes.most_common()),
             groups_number=len(self.groups),
@@ -192,11 +194,18 @@ def sentence(members: Members, by: By) -> str:
         return "No group has rebalanced in the last hour."
     first = next((line for line in members.lines[by] if line.rebalances), None)
     if first is None:
-        return f"No {by} is known to have caused one of the {count(whole, 'rebalance')} of the last hour."
+        them = "the one rebalance" if whole == 1 else f"one of the {thousands(whole)} rebalances"
+        return f"No {by} is known to have caused {them} of the last hour."
+    as_many = takewhile(lambda line: line.rebalances == first.rebalances, members.lines[by])
+    others = sum(1 for _ in as_many) - 1
+    if others:
+        each = f"{_named(first.name, by)} and {count(others, f'other {by}')} each caused {first.rebalances}"
+        return f"{each} of the {thousands(whole)} rebalances of the last hour."
     if whole == 1:
         part = "the one rebalance"
     else:
-        part = f"{'all' if first.rebalances == whole else f'{first.rebalances} of the'} {whole} rebalances"
+        number = "all" if first.rebalances == whole else f"{thousands(first.rebalances)} of the"
+        part = f"{number} {thousands(whole)} rebalances"
     return f"{_named(first.name, by)} caused {part} of the last hour: {causes_text(first.causes)}."
 
 
@@ -234,13 +243,17 @@ class MembersSelection(Struct, frozen=True, kw_only=True):
         return found if order is None else sorted(found, key=order)
 
 
+def _timeouts(line: MemberLine) -> int:
+    return line.causes.get(CauseKind.SESSION_TIMEOUT, 0)
+
+
 _ORDERS = {
-    "rebalances": lambda line: (-line.rebalances, -line.members, line.name),
+    "rebalances": lambda line: (-line.rebalances, -_timeouts(line), -line.members, line.name),
     "name": lambda line: line.name,
     "groups": lambda line: (-line.groups_number, line.name),
     "members": lambda line: (-line.members, line.name),
     "partitions": lambda line: (-(line.partitions or 0), line.name),
-    "timeouts": lambda line: (-line.causes.get(CauseKind.SESSION_TIMEOUT, 0), line.name),
+    "timeouts": lambda line: (-_timeouts(line), line.name),
     "joins": lambda line: (-line.causes.get(CauseKind.MEMBER_JOINED, 0), line.name),
     "leaves": lambda line: (-line.causes.get(CauseKind.MEMBER_LEFT, 0), line.name),
 }

@@ -33,6 +33,8 @@ from state.rocketmq.history import HistoryEntry
 
 MAX_CHANGES = 100
 """Changes that are listed below the picture, the newest."""
+LABEL_PERCENT = 6
+"""A mark that is wider has its number of connections as a label."""
 MAX_TOLD = 200
 """Times at which a lane shows that its client was told, the newest."""
 
@@ -299,7 +301,8 @@ def _marks(lane: _Lane, scale: _Scale, now_ms: int) -> Iterator[Mark]:
             yield Mark(x, width, HOLDS, f"{lane.client_id} is there, holds queues by its own view, {lasted}")
         else:
             on = f"{span.connections} connections at once"
-            yield Mark(x, width, GIVES, f"{lane.client_id} is on {on}, {lasted}")
+            label = f"x {span.connections}" if width > LABEL_PERCENT else ""
+            yield Mark(x, width, GIVES, f"{lane.client_id} is on {on}, {lasted}", label)
 
 
 def _told(lane: _Lane, scale: _Scale) -> Iterator[tuple[float, str]]:

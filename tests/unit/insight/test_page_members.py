@@ -70,6 +70,23 @@ def test_a_host_has_the_rebalances_of_all_its_clients() -> None:
     )
 
 
+def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_out_come_first() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(members=[replace(member("m"), client_id="worker-1")]))
+    story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
+    take_entries(fleet, story, END_MS)
+    members = members_of(fleet)
+    assert [line.name for line in members.lines[By.CLIENT][:2]] == ["worker-3", "worker-1"]
+    assert sentence(members, By.CLIENT) == (
+        "worker-3 and 1 other client each caused 1 of the 2 rebalances of the last hour."
+    )
+
+
+def test_a_client_that_is_gone_has_no_members_and_no_partitions() -> None:
+    gone = line_of(members_of(storied("a")), "worker-3")
+    assert (gone.members, gone.partitions, gone.groups_number) == (0, 0, 1)
+
+
 def test_rebalances_that_are_older_than_an_hour_do_not_count() -> None:
     fleet = storied("a")
     assert members_of(fleet, END_MS + WINDOW_MS).rebalances == 1  # the last one has not ended

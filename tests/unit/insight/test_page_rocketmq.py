@@ -61,6 +61,7 @@ def test_a_client_id_on_two_connections_is_marked_and_named_first(story: list[Hi
     marks = lane(it, "worker-1").marks
     assert [mark.kind for mark in marks] == [HOLDS, GIVES, HOLDS, GIVES]
     assert "worker-1 is on 2 connections at once" in marks[-1].text
+    assert marks[-1].label == "x 2"
     (finding,) = it.findings
     assert finding.startswith("The client id worker-1 is on c1, c5, so queues may have no consumer")
 
