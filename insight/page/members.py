@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import nsmallest
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -113,16 +114,17 @@ class _Sum:
     members: int = 0
     partitions: int | None = None
     causes: Counter[str] = field(default_factory=Counter)
-    groups: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, int] = field(default_factory=dict)
 
     def add(self, group_id: str, partitions: int | None) -> None:
         self.members += 1
-        self.groups[group_id] += 0
+        self.groups.setdefault(group_id, 0)
         if partitions is not None:
             self.partitions = (self.partitions or 0) + partitions
 
     def line(self, name: str) -> MemberLine:
-        first = sorted(self.groups.items(), key=lambda item: (-item[1], item[0]))[:GROUPS_KEPT]
+        # A negative number first, because tuples are compared without a call.
+        first = nsmallest(GROUPS_KEPT, [(-number, group_id) for group_id, number in self.groups.items()])
         return MemberLine(
             name=name,
             members=self.members,
@@ -130,7 +132,7 @@ class _Sum:
             rebalances=self.causes.total(),
             causes=dict(self.causes.most_common()),
             groups_number=len(self.groups),
-            groups=[OfGroup(*item) for item in first],
+            groups=[OfGroup(group_id, -number) for number, group_id in first],
         )
 
 
@@ -138,24 +140,27 @@ class MembersSum:
     """Takes the groups one after the other; `members` returns the lines."""
 
     def __init__(self) -> None:
-        self._sums: dict[By, dict[str, _Sum]] = {by: {} for by in By}
+        self._clients: dict[str, _Sum] = {}
+        self._hosts: dict[str, _Sum] = {}
         self._of_nobody: Counter[str] = Counter()
         self._rebalances = self._cut = 0
 
     def take(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
         """Take a group with the rebalances of its last hour."""
         self._cut += seen.is_cut
-        for member in seen.members:
-            for by, name in ((By.CLIENT, member.client_id), (By.HOST, member.host)):
-                if name:
-                    self._sum(by, name).add(facts.group_id, member.partitions)
+        group_id = facts.group_id
+        for client_id, host, partitions in seen.members:
+            if client_id:
+                _sum(self._clients, client_id).add(group_id, partitions)
+            if host:
+                _sum(self._hosts, host).add(group_id, partitions)
         for rebalance in rebalances:
-            self._take_cause(facts.group_id, rebalance)
+            self._take_cause(group_id, rebalance)
 
     def members(self) -> Members:
         """All lines, those that caused most rebalances first, then those with most members."""
         return Members(
-            lines={by: _lines(sums) for by, sums in self._sums.items()},
+            lines={By.CLIENT: _lines(self._clients), By.HOST: _lines(self._hosts)},
             rebalances=self._rebalances,
             of_nobody=dict(self._of_nobody.most_common()),
             groups_without_members=self._cut,
@@ -166,18 +171,18 @@ class MembersSum:
         self._rebalances += 1
         if not cause.client_id:
             self._of_nobody[cause.kind] += 1
-        for by, name in ((By.CLIENT, cause.client_id), (By.HOST, cause.client_host)):
+        for sums, name in ((self._clients, cause.client_id), (self._hosts, cause.client_host)):
             if name:
-                found = self._sum(by, name)
+                found = _sum(sums, name)
                 found.causes[cause.kind] += 1
-                found.groups[group_id] += 1
+                found.groups[group_id] = found.groups.get(group_id, 0) + 1
 
-    def _sum(self, by: By, name: str) -> _Sum:
-        sums = self._sums[by]
-        found = sums.get(name)
-        if found is None:
-            found = sums[name] = _Sum()
-        return found
+
+def _sum(sums: dict[str, _Sum], name: str) -> _Sum:
+    found = sums.get(name)
+    if found is None:
+        found = sums[name] = _Sum()
+    return found
 
 
 def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
