@@ -24,6 +24,8 @@ MAX_SHOWN = 50
 """Dead letters that the page has."""
 UNKNOWN = "not known"
 _READ_S = 5
+_CLOCK_MS = 30_000
+"""A clock record that was seen so long ago says nothing of now: looks for one have failed since."""
 _COORDINATOR, _REPLICA, _ALARM = "coordinator", "replica", "alarm"
 """The checks of `/readyz`."""
 
@@ -56,6 +58,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 class CoordinatorPage(Struct, frozen=True, kw_only=True):
     """The coordinator. `findings` are what a person has to look at. `no_metrics` says why `service` is None.
+    `is_read`: what the topics do not have is not there.
     `dead_letters` are the newest, and `reasons` counts all that are kept of the last hour.
     """
 
@@ -71,6 +74,7 @@ class CoordinatorPage(Struct, frozen=True, kw_only=True):
     dead_letters: list[DeadLetterLine]
     reasons: dict[str, int]
     letters: str
+    is_read: bool
     pending: list[Pending]
     pending_number: int
 
@@ -100,7 +104,8 @@ def coordinator_page(
         starts=sorted(known, key=lambda one: -one.at_ms),
         dead_letters=topics.dead_letters[:MAX_SHOWN],
         reasons=dict(Counter(letter.reason for letter in topics.dead_letters).most_common()),
-        letters=_letters(topics),
+        letters=_letters(topics, is_read),
+        is_read=is_read and topics.is_complete,
         pending=topics.pending,
         pending_number=topics.pending_number,
     )
@@ -123,7 +128,7 @@ def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool,
         parts = [_of_topics(topics, is_read, now_ms)]
     else:
         parts = [_of_service(service), _last_batch(service)]
-    return f"{'; '.join([*parts, _letters(topics)])}."
+    return f"{'; '.join([*parts, _letters(topics, is_read)])}."
 
 
 def _of_service(service: ServiceState) -> str:
@@ -168,11 +173,15 @@ def _of_topics(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
         ended = ", and the last one ended in order" if in_order else ""
         return f"No coordinator runs: no clock record comes{ended}"
     age_ms = max(now_ms - (topics.clock_ms or now_ms), 0)
+    if age_ms > _CLOCK_MS:
+        return f"Whether a coordinator runs is not known: it was last seen {duration_text(age_ms)} ago"
     return f"A coordinator runs: it attested the time {duration_text(age_ms)} ago"
 
 
-def _letters(topics: ServiceFacts) -> str:
+def _letters(topics: ServiceFacts, is_read: bool) -> str:
     """`3 dead letters in the last hour`."""
+    if not is_read:
+        return "dead letters are not known now"
     if not topics.is_complete:
         return "dead letters are not read yet"
     number = len(topics.dead_letters)

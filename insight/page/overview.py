@@ -28,6 +28,8 @@ STRETCHES = 30
 """The last hour as so many stretches of equal length."""
 PAGE_LINES = 100
 LINES_INTERVAL_S = 0.5
+MEMBERS_INTERVAL = 5
+"""The clients and hosts are made again after so many times as long as that takes, with the lines."""
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
@@ -88,11 +90,15 @@ class OverviewThread(BackgroundThread):
         """The clients and hosts of the same moment."""
 
     def _run(self) -> None:
-        pause_s = 0.0
+        pause_s = members_from_s = 0.0
         while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
-            self.lines = self._overview.lines(time.time_ns() // 1_000_000)
+            with_members = began_s >= members_from_s
+            self.lines = self._overview.lines(time.time_ns() // 1_000_000, with_members=with_members)
             self.members = self._overview.members
+            if with_members:
+                ended_s = time.monotonic()
+                members_from_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
             # A third of the interpreter at most, because readers need it too.
             pause_s = max(LINES_INTERVAL_S, 2 * (time.monotonic() - began_s))
 
@@ -107,19 +113,25 @@ class Overview:
         self._known: dict[str, _OfHour] = {}
         self._seen: dict[str, OfView] = {}
         self.members: Members = EMPTY
-        """The clients and hosts of the groups of the last `lines`."""
+        """The clients and hosts of the groups of the last `lines` that made them."""
 
-    def lines(self, now_ms: int) -> list[GroupLine]:
-        """All groups that there are, the unwell ones first, then those that rebalanced most."""
+    def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
+        """All groups that there are, the unwell ones first, then those that rebalanced most. `with_members`
+        makes the clients and hosts, too.
+        """
         before, self._known = self._known, {}
-        seen, self._seen = self._seen, {}
+        seen = self._seen
+        if with_members:
+            self._seen = {}
         found, members = [], MembersSum()
         for facts in self._fleet.all_facts():
             line = self._line(facts, before.get(facts.group_id), now_ms)
             if line is not None:
                 found.append(line)
-                self._take_members(members, facts, seen.get(facts.group_id))
-        self.members = members.members()
+                if with_members:
+                    self._take_members(members, facts, seen.get(facts.group_id))
+        if with_members:
+            self.members = members.members()
         return sorted(found, key=_urgency)
 
     def _take_members(self, members: MembersSum, facts: GroupFacts, known: OfView | None) -> None:

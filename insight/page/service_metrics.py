@@ -74,7 +74,7 @@ class Durations(Struct, frozen=True):
     def text(self) -> str:
         """`half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
         half, most = (
-            f"above {'the largest measured'}" if ms is None else f"within {duration_text(ms)}"
+            "beyond what is measured" if ms is None else f"within {duration_text(ms)}"
             for ms in (self.half_ms, self.most_ms)
         )
         return f"half {half}, 99 % {most}, mean {duration_text(self.mean_ms)}"

@@ -148,7 +148,16 @@ def test_what_a_person_has_to_look_at_is_told_apart() -> None:
         ({}, 0.0, "A coordinator runs: it attested the time 200 ms ago; no dead letters in the last hour."),
         ({"is_silent": True}, 0.0, "No coordinator runs: no clock record comes; no dead letters"),
         ({"is_silent": None}, 0.0, "Whether a coordinator runs is not known: the topics are being read; "),
-        ({"is_silent": True}, 6.0, "Whether a coordinator runs is not known: no broker answers; "),
+        (
+            {"is_silent": True},
+            6.0,
+            "Whether a coordinator runs is not known: no broker answers; dead letters are not known now.",
+        ),
+        (
+            {"clock_ms": NOW_MS - 60_000},
+            0.0,
+            "Whether a coordinator runs is not known: it was last seen 60.0 s ago; no dead letters",
+        ),
         (
             {"is_complete": False},
             0.0,
