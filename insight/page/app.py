@@ -27,7 +27,6 @@ from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
 from insight.page.members import (
-    MEMBER_SORTS,
     By,
     Members,
     causes_text,
@@ -169,9 +168,7 @@ class _Pages:
     def members(self, request: Request) -> Response:
         """The clients or the hosts of all groups, or those that the address selects."""
         shown = self._selected_members(request)
-        return self._page(
-            "members.html", now_ms=self._sources.now_ms(), sorts=MEMBER_SORTS, kinds=By, **shown
-        )
+        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, **shown)
 
     def members_json(self, request: Request) -> Response:
         shown = self._selected_members(request)
@@ -221,7 +218,7 @@ class _Pages:
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
             connect_to=self._sources.connect_to,
-            here=values.pop("here", template.removesuffix(".html")),
+            here=template.removesuffix(".html"),
             **values,
         )
         return HTMLResponse(text, status)

@@ -199,21 +199,18 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
 
 
 def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
-    page: str, broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated
+    page: str, coordinated: Coordinated
 ) -> None:
-    found: dict[str, Any] = {}
-
-    def is_there() -> bool:
-        found.update(in_json(page, "coordinator"))
-        return "not read yet" not in str(found["sentence"])
-
-    wait_until(is_there, "the topics")
-    assert str(found["sentence"]).startswith("The coordinator answers: ")
-    assert found["no_metrics"] == ""
-    assert found["service"]["phase"] == "ready"
-    assert found["service"]["batch_age_ms"] < 60_000
-    assert found["service"]["batches"]["number"] > 0
-    assert found["claim"]["pid"] == coordinated.pid
+    """Also the page that `run` serves, which is told where the metrics are."""
+    for url in (page, coordinated.ready["page"]):
+        wait_until(lambda url=url: bool(in_json(url, "coordinator")["is_read"]), "the topics")  # type: ignore[misc]
+        found: dict[str, Any] = in_json(url, "coordinator")
+        assert found["sentence"].startswith("The coordinator answers: ")
+        assert found["no_metrics"] == ""
+        assert found["service"]["phase"] == "ready"
+        assert found["service"]["batch_age_ms"] < 60_000
+        assert found["service"]["batches"]["number"] > 0
+        assert found["claim"]["pid"] == coordinated.pid
 
 
 def test_beside_a_coordinator_of_which_only_the_topics_are_known_it_says_that_one_runs(
