@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
-from cli.parameters import HOST, PLACE
+from cli.parameters import HOST, PLACE, WEB_URL
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
@@ -39,6 +39,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
 )
 @click.option(
+    "--metrics-url",
+    type=WEB_URL,
+    help="The coordinator's metrics, as http://HOST:PORT/metrics, for the page of the coordinator itself.",
+)
+@click.option(
     "--users",
     type=_FILE,
     metavar="FILE",
@@ -59,6 +64,7 @@ def page(
     prefix: str,
     host: str,
     port: int,
+    metrics_url: str | None,
     users: Path | None,
     token_file: Path | None,
     tls_certificate: Path | None,
@@ -89,6 +95,7 @@ def page(
                 access=access,
                 tls=tls,
                 log=None if checkpoint is None else log_source(client_config, checkpoint),
+                metrics_url=metrics_url,
             ),
         ):
             stop_on_signals(stop)

@@ -20,6 +20,7 @@ class Start(Struct, frozen=True, kw_only=True):
     layout: TopicLayout
     listening: int
     connect_to: str
+    metrics_url: str
     log: Source
 
 
@@ -29,7 +30,14 @@ def main() -> None:
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     with (
         socket.socket(fileno=start.listening) as listening,
-        Page(start.client_config, start.layout, listening, connect_to=start.connect_to, log=start.log),
+        Page(
+            start.client_config,
+            start.layout,
+            listening,
+            connect_to=start.connect_to,
+            metrics_url=start.metrics_url,
+            log=start.log,
+        ),
     ):
         sys.stdin.buffer.read()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -48,6 +49,17 @@ LISTENERS = _Parsed(
 
 SHARDS = _Parsed("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""
+
+
+def _web_url(text: str) -> str:
+    found = urlsplit(text)
+    if found.scheme not in ("http", "https") or not found.hostname or found.query or found.fragment:
+        raise ValueError(f"{text!r} is not the address of a web server")
+    return text
+
+
+WEB_URL = _Parsed("URL", _web_url, "an address such as http://127.0.0.1:8080/")
+"""Parses to a str, without a query."""
 
 PLACE = _Parsed(
     "PLACE", lambda place: storage_at(place).uri, "a path, or a URI such as hdfs://HOST:PORT/PATH"

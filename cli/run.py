@@ -233,7 +233,7 @@ def run(
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
             if page is not None:
-                _start(page, coordinator)
+                _start(page, coordinator, metrics.url)
             _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=as_json)
             if as_json:
                 stop.wait()
@@ -330,14 +330,11 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _start(page: RunPage, coordinator: Coordinator) -> None:
+def _start(page: RunPage, coordinator: Coordinator, metrics_url: str) -> None:
     options = coordinator.options
-    page.start(
-        options.client_config,
-        options.layout,
-        coordinator.gateway_address or str(options.client_config),
-        log_source(options.client_config, options.checkpoint or str(options.folder.absolute())),
-    )
+    connect_to = coordinator.gateway_address or str(options.client_config)
+    log = log_source(options.client_config, options.checkpoint or str(options.folder.absolute()))
+    page.start(options.client_config, options.layout, connect_to, metrics_url, log)
 
 
 def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None, *, as_json: bool) -> None:

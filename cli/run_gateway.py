@@ -22,7 +22,7 @@ from streaming.service.options import Options
 from streaming.service.replica_state import ReplicaState
 from streaming.service.status import Phase, Status
 
-REPLICA = "replica"
+REPLICA, ALARM = "replica", "alarm"
 
 
 class GatewayToStart:
@@ -86,14 +86,15 @@ class GatewayToStart:
 def coordinator_checks(status: Status, replica: ReplicaState) -> Checks:
     """Whether the coordinator answers clients: the query does, its replica does, or another coordinator.
 
-    The check of the replica never fails, because the query answers without one.
+    The check of the replica never fails, because the query answers without one. An alarm is a note, too.
     """
     why: str | Note | None = f"{status.phase}: {status.reason}"
     if status.phase in (Phase.READY, Phase.STANDBY):
         why = None
     elif replica.is_answering and status.phase is not Phase.STOPPED:
         why = Note(f"{why}. The replica answers")
-    return {COORDINATOR: why, REPLICA: Note(replica.phrase)}
+    found: dict[str, str | Note | None] = {COORDINATOR: why, REPLICA: Note(replica.phrase)}
+    return found if status.alarm is None else {**found, ALARM: Note(status.alarm)}
 
 
 def metrics_and_checks(

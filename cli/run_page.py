@@ -46,13 +46,21 @@ class RunPage:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, client_config: ClientConfig, layout: TopicLayout, connect_to: str, log: Source) -> None:
-        """Begin to serve, as soon as the topics are there."""
+    def start(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        connect_to: str,
+        metrics_url: str,
+        log: Source,
+    ) -> None:
+        """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service."""
         start = Start(
             client_config=client_config,
             layout=layout,
             listening=self._socket.fileno(),
             connect_to=connect_to,
+            metrics_url=metrics_url,
             log=log,
         )
         self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)

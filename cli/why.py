@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
+from cli.page_link import link, page_url_option
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.visible import visible_lines
@@ -56,11 +57,18 @@ _NO_PICTURE = (
     metavar="FILE.png",
     help="Also draw the group's states and its members over time (Kafka's groups).",
 )
+@page_url_option
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
 def why(
-    group_id: str, client_config: ClientConfig, since: str | None, output: str, plot: Path | None, prefix: str
+    group_id: str,
+    client_config: ClientConfig,
+    since: str | None,
+    output: str,
+    plot: Path | None,
+    page_url: str | None,
+    prefix: str,
 ) -> None:
     """Explain a group's rebalances: when, caused by which member, how long, and which partitions moved.
 
@@ -82,6 +90,8 @@ def why(
         _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
         _show_kafka(group_id, history, now_ms, since_ms, output, plot)
+    if page_url is not None and output == "text":
+        click.echo(f"\n{link(page_url, group_id)}")
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:

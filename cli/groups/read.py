@@ -16,6 +16,7 @@ from cli.groups.common import (
     tell,
     tell_errors,
 )
+from cli.page_link import link, page_url_option
 from insight.admin.describe import member_rows, remark, state_row
 from insight.admin.directory import select_groups
 from insight.admin.gather import Described, describe_groups, describe_partitions
@@ -87,6 +88,7 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
 @click.option("--members", is_flag=True, help="Members with their numbers of partitions.")
 @click.option("--state", is_flag=True, help="The state, and what the group waits for.")
 @click.option("--verbose", is_flag=True, help="More columns: leader epochs, assignments, or epochs.")
+@page_url_option
 @output_option
 def describe(
     cluster: Cluster,
@@ -96,6 +98,7 @@ def describe(
     members: bool,
     state: bool,
     verbose: bool,
+    page_url: str | None,
     output: str,
 ) -> None:
     """Describe groups: their partitions, their members, or their state.
@@ -121,6 +124,15 @@ def describe(
     rendered = _rocketmq_tables(offsets=offsets, members=members, state=state)
     for table in [*shown.tables, *(render(row) for row in rocketmq for render in rendered)]:
         show_table(table)
+    if page_url is not None:
+        _tell_links(page_url, [] if all_groups else [*described.groups, *described.rocketmq])
+
+
+def _tell_links(page_url: str, group_ids: Sequence[str]) -> None:
+    """Print where the page has these groups; without one, where it has all."""
+    tell("")
+    for address in [link(page_url, group_id) for group_id in group_ids] or [link(page_url)]:
+        tell(address)
 
 
 def _tell_remarks(described: Described) -> None:

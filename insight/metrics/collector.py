@@ -8,13 +8,14 @@ are those of RocketMQ 5's broker. Metrics that none of them has begin with group
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from insight.metrics.consumer_groups import ConsumerGroupRow, consumer_group_gauges, epoch_counts
-from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers, Partition
+from insight.metrics.end_offsets import Partition
+from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
@@ -99,10 +100,6 @@ def _own_counts(numbers: Numbers) -> Iterator[Metric]:
         ),
     ):
         yield CounterMetricFamily(f"{OWN}_{name}", meaning, count)
-    backlog = GaugeMetricFamily(f"{OWN}_backlog_records", "Records of the requests topic not yet handled.")
-    if numbers.backlog_records is not None:
-        backlog.add_metric((), numbers.backlog_records)
-    yield backlog
 
 
 def _by_one(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
@@ -170,7 +167,33 @@ def _by_partition(
     return each, total
 
 
-class TransactionsCollector(Collector):
+class CheapCollector(Collector):
+    """A collector whose families cost nothing to make. They are known by name, so a scrape that names some
+    (`?name[]=`) makes those of no group.
+    """
+
+    def describe(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        return self.collect()
+
+
+class BacklogCollector(CheapCollector):
+    """The backlog of the query."""
+
+    def __init__(self, metrics_state: MetricsState) -> None:
+        self._metrics_state = metrics_state
+
+    def collect(self) -> Iterator[Metric]:
+        backlog = GaugeMetricFamily(
+            f"{OWN}_backlog_records", "Records of the requests topic not yet handled."
+        )
+        records = self._metrics_state.backlog_records()
+        if records is not None:
+            backlog.add_metric((), records)
+        yield backlog
+
+
+class TransactionsCollector(CheapCollector):
     """Transactions whose outcome the groups do not have yet, as their follower saw them last."""
 
     def __init__(self, summary: Callable[[], Summary]) -> None:
@@ -204,7 +227,7 @@ class TransactionsCollector(Collector):
         yield decided
 
 
-class ServiceCollector(Collector):
+class ServiceCollector(CheapCollector):
     """The service's state: its phase, and the ages in seconds of the attested time and of these metrics."""
 
     def __init__(

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
 
-from insight.metrics.metrics_state import Partition
+Partition = tuple[str, int]
+"""A topic, and a partition's number."""
 
 
 def end_offsets(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, int]:

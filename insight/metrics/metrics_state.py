@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
+from insight.metrics.end_offsets import Partition
 from records.codec import Reason
 from records.early_answers import Headers, is_by_query
 from records.history import (
@@ -41,8 +42,6 @@ from streaming.query.progress import BatchProgress
 
 # The type of a group of the consumer protocol in its history.
 CONSUMER = "consumer"
-# (topic, partition)
-Partition = tuple[str, int]
 
 G = TypeVar("G")
 
@@ -107,7 +106,6 @@ class Numbers:
     # By group, then by topic and partition.
     offsets: dict[str, dict[Partition, int]] | None = None
     end_offsets: dict[Partition, int] = field(default_factory=dict)
-    backlog_records: int | None = None
     rebalances: dict[str, int] = field(default_factory=dict)
     classic_rebalances: int = 0
     of_epochs: EpochCounts = field(default_factory=EpochCounts)
@@ -200,11 +198,15 @@ class MetricsState:
             committed = {topic for offsets in self._offsets.values() for topic, _ in offsets}
         return committed | {self._layout.requests_topic}
 
+    def backlog_records(self) -> int | None:
+        """The records of the requests topic that the query has not read, None if that is not known yet."""
+        with self._lock:
+            return self._backlog_records
+
     def numbers(self) -> Numbers:
         with self._lock:
             numbers = Numbers(
                 end_offsets=dict(self._end_offsets),
-                backlog_records=self._backlog_records,
                 rebalances={g: n for g, n in self._rebalances.items() if g in self._groups},
                 classic_rebalances=self._classic_rebalances,
                 of_epochs=self._of_epochs.copy(),

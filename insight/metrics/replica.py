@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from insight.metrics.collector import OWN
+from insight.metrics.collector import OWN, CheapCollector
 from streaming.service.replica_state import PHASES, ReplicaState
 
 
-class ReplicaCollector(Collector):
+class ReplicaCollector(CheapCollector):
     """What the replica does, as the service sees it. Everything is 0 without one."""
 
     def __init__(self, state: Callable[[], ReplicaState]) -> None:

@@ -8,7 +8,13 @@ from typing import Self
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
-from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollector, TransactionsCollector
+from insight.metrics.collector import (
+    OWN,
+    BacklogCollector,
+    MetricsStateCollector,
+    ServiceCollector,
+    TransactionsCollector,
+)
 from insight.metrics.follower import Follower
 from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
@@ -33,6 +39,7 @@ class BatchMetrics:
     def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
         self._watermark_s: float | None = None
+        self._batch_at_s: float | None = None
         self._duration = Histogram(
             f"{OWN}_batch_duration_seconds",
             "From the beginning of a batch to its commit.",
@@ -51,10 +58,20 @@ class BatchMetrics:
             registry=registry,
         )
         self._lag.set_function(self._event_time_lag_s)
+        self._last = Gauge(
+            f"{OWN}_last_batch_duration_seconds", "Duration of the last committed batch.", registry=registry
+        )
+        self._last.set(float("nan"))
+        self._age = Gauge(
+            f"{OWN}_last_batch_age_seconds", "Seconds since a batch was last committed.", registry=registry
+        )
+        self._age.set_function(self._batch_age_s)
 
     def take(self, batch: BatchProgress) -> None:
         """Count one batch."""
         self._duration.observe(batch.total_ms / 1000)
+        self._last.set(batch.total_ms / 1000)
+        self._batch_at_s = self._wall_s()
         self._rows.inc(batch.num_input_rows)
         self._dropped.inc(batch.rows_dropped)
         if batch.watermark_ms:
@@ -63,6 +80,10 @@ class BatchMetrics:
     def _event_time_lag_s(self) -> float:
         """Return the lag in seconds; NaN, Prometheus' "unknown", until there is a watermark."""
         return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
+
+    def _batch_age_s(self) -> float:
+        """Return the seconds since the last batch; NaN until there is one."""
+        return float("nan") if self._batch_at_s is None else self._wall_s() - self._batch_at_s
 
 
 class RebalanceMetrics:
@@ -120,6 +141,7 @@ class Metrics:
         self._follower = Follower(client_config, layout, self._metrics_state, self._take_entry)
         self._registry = CollectorRegistry()
         self._registry.register(MetricsStateCollector(self._metrics_state))
+        self._registry.register(BacklogCollector(self._metrics_state))
         self._registry.register(
             ServiceCollector(status, ticker_age_s, self._follower.read_age_s, spark_restarts)
         )

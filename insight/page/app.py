@@ -21,20 +21,29 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from insight.page import words
+from insight.page.address import (
+    Refused,
+    limits_ms,
+    members_selection,
+    parameter,
+    selection,
+    time_parameter,
+)
 from insight.page.asked import Asked
 from insight.page.commands import Source
+from insight.page.coordinator import CoordinatorPage, coordinator_page
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
-from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol, Selection
-from insight.page.parameters import MAX_TEXT_CHARS, Refused, parameter, time_parameter
+from insight.page.members import By, Members, causes_text, columns_of, sentence
+from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
+from insight.page.rocketmq import RocketMqPage, rocketmq_page
 from insight.page.security import Access, Guard
-from insight.why.clock import Clock, duration_text
+from insight.page.service_metrics import ServiceMetrics, Unreadable
+from insight.page.service_topics import ServiceTopics
+from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
-from insight.why.rocketmq.report import report as rocketmq_report
-from insight.why.rocketmq.text import report_text as rocketmq_text
-from insight.why.since import parse_since
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
@@ -42,6 +51,8 @@ MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
 MAX_MAKING = 2
 """Pages of groups and rebalances that are made at the same time. Those of a large group take seconds."""
+CHANGES_MS = 5_000
+"""The page of the coordinator counts as changed so often."""
 _LIVE_INTERVAL_S = 0.5
 _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
@@ -50,14 +61,18 @@ log = structlog.get_logger()
 
 
 class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `read_age_s` is how long ago the topics were read. `log`
-    is where the coordinator's log is, None if the page does not know.
+    """What the page reads. `lines` are all groups, `members` their clients and hosts. `read_age_s` is how
+    long ago the topics were read. `service_metrics` is None if the address of the coordinator's is not known,
+    `log` if it is not known where the coordinator's log is.
     """
 
     fleet: Fleet
     lines: Callable[[], list[GroupLine]]
+    members: Callable[[], Members]
     histories: Histories
     read_age_s: Callable[[], float]
+    service_topics: ServiceTopics
+    service_metrics: ServiceMetrics | None
     connect_to: str
     log: Source | None = None
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -72,9 +87,13 @@ def app(sources: Sources, access: Access) -> Starlette:
             Route("/", pages.groups, name="groups"),
             Route("/group", pages.group),
             Route("/rebalance", pages.rebalance),
+            Route("/members", pages.members),
+            Route("/coordinator", pages.coordinator),
             Route("/api/groups", pages.groups_json),
             Route("/api/group", pages.group_json),
             Route("/api/rebalance", pages.rebalance_json),
+            Route("/api/members", pages.members_json),
+            Route("/api/coordinator", pages.coordinator_json),
             *asked.routes,
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -106,8 +125,16 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(iso=words.iso, utc_time=words.utc_time)
-        self._templates.globals.update(duration=duration_text, thousands=words.thousands, ago=words.ago)
+        self._templates.filters.update(
+            iso=words.iso, utc_time=words.utc_time, merged=lambda ours, more: {**ours, **more}
+        )
+        self._templates.globals.update(
+            duration=duration_text,
+            thousands=words.thousands,
+            ago=words.ago,
+            causes_text=causes_text,
+            columns_of=columns_of,
+        )
 
     def groups(self, request: Request) -> Response:
         """All groups, or those that the address selects."""
@@ -121,13 +148,11 @@ class _Pages:
         return _json({"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]})
 
     def group(self, request: Request) -> Response:
-        """One group of Kafka's, or the report on one of RocketMQ's."""
-        group_id, limits_ms = parameter(request, "id"), self._limits(request)
-        found = self._group(request, group_id, limits_ms)
-        if isinstance(found, str):
-            return self._page("rocketmq.html", group_id=group_id, text=found, now_ms=self._sources.now_ms())
+        """One group, of Kafka's or of RocketMQ's."""
+        group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
+        found = self._group(request, group_id, between_ms)
         return self._page(
-            "group.html",
+            "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
             group=found,
             now_ms=found.now_ms,
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
@@ -136,7 +161,9 @@ class _Pages:
         )
 
     def group_json(self, request: Request) -> Response:
-        return _json(self._group(request, parameter(request, "id"), self._limits(request)))
+        return _json(
+            self._group(request, parameter(request, "id"), limits_ms(request, self._sources.now_ms()))
+        )
 
     def rebalance(self, request: Request) -> Response:
         """One rebalance."""
@@ -145,12 +172,31 @@ class _Pages:
     def rebalance_json(self, request: Request) -> Response:
         return _json(self._rebalance(request))
 
+    def members(self, request: Request) -> Response:
+        """The clients or the hosts of all groups, or those that the address selects."""
+        shown = self._selected_members(request)
+        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, **shown)
+
+    def members_json(self, request: Request) -> Response:
+        shown = self._selected_members(request)
+        told = {name: shown[name] for name in ("sentence", "by", "lines", "found", "total")}
+        return _json(
+            {**told, "rebalances": shown["members"].rebalances, "of_nobody": shown["members"].of_nobody}
+        )
+
+    def coordinator(self, request: Request) -> Response:
+        """The coordinator itself."""
+        found = self._coordinator()
+        return self._page("coordinator.html", it=found, now_ms=found.now_ms, version=self._version_of_time())
+
+    def coordinator_json(self, request: Request) -> Response:
+        return _json(self._coordinator())
+
     async def live(self, request: Request) -> Response:
         """Server-sent events: what the page shows has changed, and how old the data is."""
-        group_id = request.query_params.get("group")
         if self._live >= MAX_LIVE:
             return Response("too many pages are live\n", 503, media_type="text/plain")
-        return StreamingResponse(self._events(request, group_id), media_type="text/event-stream")
+        return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     def refused(self, request: Request, error: Exception) -> Response:
         """The answer to what cannot be answered."""
@@ -183,17 +229,18 @@ class _Pages:
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
             connect_to=self._sources.connect_to,
+            here=template.removesuffix(".html"),
             **values,
         )
         return text
 
     def _selected(self, request: Request) -> dict[str, Any]:
         lines = self._sources.lines()
-        selection = _selection(request)
-        found = selection.of(lines)
-        first = (selection.page - 1) * PAGE_LINES
+        wanted = selection(request)
+        found = wanted.of(lines)
+        first = (wanted.page - 1) * PAGE_LINES
         return {
-            "selection": selection,
+            "selection": wanted,
             "lines": found[first : first + PAGE_LINES],
             "found": len(found),
             "pages": max(-(-len(found) // PAGE_LINES), 1),
@@ -201,34 +248,59 @@ class _Pages:
             "unwell": [line for line in lines if line.is_unwell],
         }
 
-    def _limits(self, request: Request) -> tuple[int, int]:
-        """The times between which the reader wants to see the group."""
-        now_ms = self._sources.now_ms()
-        query = request.query_params
-        try:
-            to_ms = min(int(query["to"]), now_ms) if "to" in query else now_ms
-            from_ms = (
-                int(query["from"]) if "from" in query else parse_since(query.get("since", "1h")[:64], now_ms)
-            )
-        except ValueError as error:
-            raise Refused(400, f"a time cannot be read: {error}") from error
-        if not 0 <= from_ms < to_ms:
-            raise Refused(400, "the time from which to show the group is not before that to which")
-        return from_ms, to_ms
+    def _selected_members(self, request: Request) -> dict[str, Any]:
+        members = self._sources.members()
+        wanted = members_selection(request)
+        found = wanted.of(members)
+        first = (wanted.page - 1) * PAGE_LINES
+        return {
+            "members": members,
+            "selection": wanted,
+            "by": wanted.by,
+            "sentence": sentence(members, wanted.by),
+            "lines": found[first : first + PAGE_LINES],
+            "found": len(found),
+            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            "total": len(members.lines[wanted.by]),
+        }
 
-    def _group(self, request: Request, group_id: str, limits_ms: tuple[int, int]) -> Any:
+    def _coordinator(self) -> CoordinatorPage:
+        sources, now_ms = self._sources, self._sources.now_ms()
+        service, why = None, ""
+        try:
+            if sources.service_metrics is None:
+                why = "no address of its metrics is known"
+            else:
+                service = sources.service_metrics.state()
+        except Unreadable as error:
+            why = f"its metrics do not answer: {error}"
+        return coordinator_page(
+            sources.service_topics.facts(now_ms),
+            sources.fleet.starts(now_ms),
+            service,
+            why,
+            sources.read_age_s(),
+            now_ms,
+        )
+
+    def _version_of_time(self) -> int:
+        """The version of a page that changes all the time: another one every few seconds."""
+        return self._sources.now_ms() // CHANGES_MS
+
+    def _group(self, request: Request, group_id: str, between_ms: tuple[int, int]) -> Any:
         now_ms = self._sources.now_ms()
-        since_ms = min(limits_ms[0], now_ms - WINDOW_MS)
+        since_ms = min(between_ms[0], now_ms - WINDOW_MS)
         history = self._sources.histories.history(group_id, since_ms, now_ms)
+        unfolded = "all" in request.query_params
         if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
             ours = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
-            return rocketmq_text(rocketmq_report(group_id, ours, now_ms, limits_ms[0]), Clock())
+            with self._making:
+                return rocketmq_page(group_id, ours, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
         if not history.entries and not isinstance(facts.view, GroupSnapshot):
             raise Refused(404, "the history of this group is older than the events topic's retention")
-        unfolded = "all" in request.query_params
         with self._making:
-            return group_page(facts, history, limits_ms, now_ms, unfolded=unfolded)
+            return group_page(facts, history, between_ms, now_ms, unfolded=unfolded)
 
     def _rebalance(self, request: Request) -> Any:
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
@@ -240,12 +312,19 @@ class _Pages:
             raise Refused(404, "the history has no rebalance that began then")
         return found
 
-    async def _events(self, request: Request, group_id: str | None) -> AsyncIterator[str]:
+    def _version(self, request: Request) -> int | None:
+        """The version of what a reader looks at: the coordinator, a group, or all groups."""
+        group_id, fleet = request.query_params.get("group"), self._sources.fleet
+        if "coordinator" in request.query_params:
+            return self._version_of_time()
+        return fleet.version if group_id is None else fleet.group_version(group_id)
+
+    async def _events(self, request: Request) -> AsyncIterator[str]:
         fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
         self._live += 1
         try:
             while not await request.is_disconnected():
-                version = fleet.version if group_id is None else fleet.group_version(group_id)
+                version = self._version(request)
                 state = (version, self._sources.read_age_s() < 5)
                 if state != sent or time.monotonic() - said_at_s > _ALIVE_INTERVAL_S:
                     told = {"version": version, "read": state[1], "last_entry_ms": fleet.last_entry_ms}
@@ -254,18 +333,6 @@ class _Pages:
                 await asyncio.sleep(_LIVE_INTERVAL_S)
         finally:
             self._live -= 1
-
-
-def _selection(request: Request) -> Selection:
-    query = request.query_params
-    page = query.get("page", "1")
-    return Selection(
-        text=query.get("q", "")[:MAX_TEXT_CHARS],
-        state=query.get("state", ""),
-        protocol=query.get("protocol", ""),
-        sort=query.get("sort", SORTS[0]),
-        page=max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
-    )
 
 
 def _json(value: Any, status: int = 200) -> Response:

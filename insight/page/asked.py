@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from insight.assign.model import InputError
 from insight.assign.recorded import recorded_group
+from insight.page.address import Refused, parameter, time_parameter
 from insight.page.commands import (
     LIMIT_S,
     MAX_TRIES,
@@ -33,7 +34,6 @@ from insight.page.commands import (
 )
 from insight.page.fleet import WINDOW_MS
 from insight.page.histories import Histories
-from insight.page.parameters import Refused, parameter, time_parameter
 from insight.why.clock import duration_text
 from insight.why.model import Rebalance
 from insight.why.report import report

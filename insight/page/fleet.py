@@ -21,6 +21,8 @@ WINDOW_MS = 3_600_000
 """The last hour: of this time all entries are kept."""
 MAX_ENTRIES = 20_000
 """Entries of one group that are kept. Of a group with more in an hour the oldest go."""
+MAX_STARTS = 20
+"""Starts of coordinators that are kept, the newest."""
 
 _offset = msgspec.json.Decoder(CommittedOffset)
 _offset_key = msgspec.json.Decoder(tuple[str, str, int])
@@ -113,6 +115,7 @@ class Fleet:
         self._ends = EndOffsets()
         self._version = 0
         self._last_entry_ms: int | None = None
+        self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
         self._is_complete = False
 
     def take(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
@@ -165,6 +168,11 @@ class Fleet:
         """The topics with a committed offset."""
         with self._lock:
             return {topic for group in self._groups.values() for topic, _ in group.commits}
+
+    def starts(self, now_ms: int) -> list[CoordinatorStarted]:
+        """The starts of coordinators of the last hour, MAX_STARTS at most."""
+        with self._lock:
+            return [one for one in self._starts.values() if one.at_ms >= now_ms - WINDOW_MS]
 
     def group_ids(self) -> list[str]:
         """All groups, those that ended within the window too."""
@@ -221,11 +229,21 @@ class Fleet:
         if entry is None:
             return
         self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
-        if isinstance(entry, CoordinatorStarted) or entry.at_ms < now_ms - WINDOW_MS:
+        if entry.at_ms < now_ms - WINDOW_MS:
+            return
+        if isinstance(entry, CoordinatorStarted):
+            self._take_start(entry)
             return
         group = self._groups.setdefault(entry.group_id, _Group())
         if group.add(entry):
             self._touch(group)
+
+    def _take_start(self, entry: CoordinatorStarted) -> None:
+        """Keep a start. The topic may have it twice."""
+        self._starts[entry.at_ms, entry.from_batch] = entry
+        if len(self._starts) > MAX_STARTS:
+            del self._starts[min(self._starts)]
+        self._touch(None)
 
     def _touch(self, group: _Group | None) -> None:
         if group is not None:

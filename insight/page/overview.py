@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
+from insight.page.members import EMPTY, Members, MembersSum, OfView, of_view
 from insight.page.timeline import end_ms
 from insight.page.unwell import Finding, findings
 from insight.rocketmq_group import group_state
@@ -27,6 +28,8 @@ STRETCHES = 30
 """The last hour as so many stretches of equal length."""
 PAGE_LINES = 100
 LINES_INTERVAL_S = 0.5
+MEMBERS_INTERVAL = 5
+"""The clients and hosts are made again after so many times as long as that takes, with the lines."""
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
@@ -83,12 +86,19 @@ class OverviewThread(BackgroundThread):
         self._overview = Overview(fleet)
         self.lines: list[GroupLine] = []
         """Those of some seconds ago at most, or of as long ago as making them takes."""
+        self.members: Members = EMPTY
+        """The clients and hosts of the same moment."""
 
     def _run(self) -> None:
-        pause_s = 0.0
+        pause_s = members_from_s = 0.0
         while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
-            self.lines = self._overview.lines(time.time_ns() // 1_000_000)
+            with_members = began_s >= members_from_s
+            self.lines = self._overview.lines(time.time_ns() // 1_000_000, with_members=with_members)
+            self.members = self._overview.members
+            if with_members:
+                ended_s = time.monotonic()
+                members_from_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
             # A third of the interpreter at most, because readers need it too.
             pause_s = max(LINES_INTERVAL_S, 2 * (time.monotonic() - began_s))
 
@@ -101,16 +111,38 @@ class Overview:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._known: dict[str, _OfHour] = {}
+        self._seen: dict[str, OfView] = {}
+        self.members: Members = EMPTY
+        """The clients and hosts of the groups of the last `lines` that made them."""
 
-    def lines(self, now_ms: int) -> list[GroupLine]:
-        """All groups that there are, the unwell ones first, then those that rebalanced most."""
+    def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
+        """All groups that there are, the unwell ones first, then those that rebalanced most. `with_members`
+        makes the clients and hosts, too.
+        """
         before, self._known = self._known, {}
-        found = [
-            line
-            for facts in self._fleet.all_facts()
-            if (line := self._line(facts, before.get(facts.group_id), now_ms)) is not None
-        ]
+        seen = self._seen
+        if with_members:
+            self._seen = {}
+        found, members = [], MembersSum()
+        for facts in self._fleet.all_facts():
+            line = self._line(facts, before.get(facts.group_id), now_ms)
+            if line is not None:
+                found.append(line)
+                if with_members:
+                    self._take_members(members, facts, seen.get(facts.group_id))
+        if with_members:
+            self.members = members.members()
         return sorted(found, key=_urgency)
+
+    def _take_members(self, members: MembersSum, facts: GroupFacts, known: OfView | None) -> None:
+        assert facts.view is not None, "a group with a line has a view"
+        if known is None or known.view is not facts.view:
+            known = of_view(facts.view)
+        self._seen[facts.group_id] = known
+        of_hour = self._known.get(facts.group_id)
+        members.take(
+            facts, known, () if of_hour is None or of_hour.report is None else of_hour.report.rebalances
+        )
 
     def _line(self, facts: GroupFacts, known: _OfHour | None, now_ms: int) -> GroupLine | None:
         view = facts.view

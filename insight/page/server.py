@@ -18,6 +18,8 @@ from insight.page.follower import Follower
 from insight.page.histories import Histories
 from insight.page.overview import OverviewThread
 from insight.page.security import Access
+from insight.page.service_metrics import ServiceMetrics
+from insight.page.service_topics import ServiceFollower, ServiceTopics
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -79,8 +81,8 @@ class Page:
     """Serves the page on a listening socket until stopped.
 
     `access` None: only the names of this machine's loopback address are answered. `connect_to` is the address
-    that consumers connect to. `log` is where the coordinator's log is, None if this is not known: then
-    `whatif` and `replay` cannot be asked.
+    that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its log is.
+    What is None is not known; without `log` nobody can ask for `whatif` and `replay`.
     """
 
     def __init__(
@@ -93,24 +95,36 @@ class Page:
         access: Access | None = None,
         tls: Tls | None = None,
         log: Source | None = None,
+        metrics_url: str | None = None,
     ) -> None:
-        fleet = Fleet(layout)
+        fleet, topics = Fleet(layout), ServiceTopics()
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
-        histories = Histories(client_config, layout, fleet)
-        read_age_s = self._follower.read_age_s
-        sources = Sources(fleet, lambda: overview.lines, histories, read_age_s, connect_to, log)
+        self._service = ServiceFollower(client_config, layout, topics)
+        sources = Sources(
+            fleet=fleet,
+            lines=lambda: overview.lines,
+            members=lambda: overview.members,
+            histories=Histories(client_config, layout, fleet),
+            read_age_s=self._follower.read_age_s,
+            service_topics=topics,
+            service_metrics=None if metrics_url is None else ServiceMetrics(metrics_url),
+            connect_to=connect_to,
+            log=log,
+        )
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
         """Read the topics, and serve. Raises PageUnavailable."""
         self._follower.start()
         self._overview.start()
+        self._service.start()
         self._web.start()
 
     def stop(self) -> None:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
+        self._service.stop()
         self._overview.stop()
         self._follower.stop()
 

@@ -55,7 +55,8 @@ class Mark(Struct, frozen=True):
 
 class LaneRow(Struct, frozen=True):
     """A client's lane: one member, or several one after the other, because a client that is started again is
-    another member. `gone` are the places where one was removed or left, with the reason.
+    another member. `gone` are the places where one was removed or left, with the reason. `told` are those
+    where a client of RocketMQ was told of a change.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LaneRow(Struct, frozen=True):
     y: int
     marks: list[Mark]
     gone: list[tuple[float, str]]
+    told: list[tuple[float, str]] = []
 
 
 class Band(Struct, frozen=True):

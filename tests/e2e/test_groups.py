@@ -158,6 +158,11 @@ def test_a_group_is_described(ask: Ask, client: CoordinatorClient, billing: list
         ["billing", first, "pod-0", host, "shop", "2", f"{ORDERS}:0,2"],
         ["billing", second, host, "shop", "1", f"{ORDERS}:1"],
     ]
+    page = ("--page-url", "http://127.0.0.1:8080")
+    linked = ask("describe", "--group", "billing", *page)
+    assert linked.rows == ask("describe", "--group", "billing").rows
+    assert linked.err.endswith("\nhttp://127.0.0.1:8080/group?id=billing\n")
+    assert ask("describe", "--all-groups", *page).err.endswith("\nhttp://127.0.0.1:8080/\n")
     state = ["billing", f"{PREFIX}-requests", "(0)", "range", "Stable", "2", "Classic"]
     assert ask("describe", "--group", "billing", "--state").rows == [state]
 

@@ -61,9 +61,10 @@ def test_text_json_and_picture(broker: EmbeddedBroker, layout: TopicLayout, tmp_
     others = Recorder().play(*(f"join m{number} api=3 group=other-{number}" for number in range(9)))
     write(broker, layout, [*history[:20], *others, *history[10:]])
 
-    text = why(broker, layout, "g")
+    text = why(broker, layout, "g", "--page-url", "http://127.0.0.1:8080")
     assert text.exit_code == 0, text.output
     assert "session timeout: worker-3" in text.stdout
+    assert text.stdout.endswith("\n\nhttp://127.0.0.1:8080/group?id=g\n")
     assert "Note" not in text.stdout  # the ten entries that are there twice are no gap
 
     picture = tmp_path / "why.png"

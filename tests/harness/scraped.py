@@ -6,7 +6,12 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from insight.metrics.collector import MetricsStateCollector, ServiceCollector, TransactionsCollector
+from insight.metrics.collector import (
+    BacklogCollector,
+    MetricsStateCollector,
+    ServiceCollector,
+    TransactionsCollector,
+)
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
@@ -46,6 +51,7 @@ class Scraped:
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
         self.registry.register(MetricsStateCollector(self.metrics_state))
+        self.registry.register(BacklogCollector(self.metrics_state))
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
         self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
         self.registry.register(TransactionsCollector(lambda: self.transactions))

@@ -9,16 +9,28 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from cli.run_page import log_source
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from insight.page.commands import Source
 from insight.page.server import Page, listening_at, url_of
+from records import kafka_clients
 from records.layout import TopicLayout
+from state.rocketmq.requests import (
+    MessageModel,
+    RegisterConsumer,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from state.rocketmq.responses import RegisterResponse
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
@@ -30,9 +42,8 @@ in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
 SESSION_MS = 6_000
 PICTURES = Path("build/page")
-HOSTILE = (
-    "\"><script>document.title='broken'</script><img src=x onerror=document.title='broken'>{{7919*7907}}"
-)
+BROKEN = "document.title='broken'"
+HOSTILE = f'"><script>{BROKEN}</script><img src=x onerror="{BROKEN}">{{{{ 7919*7907 }}}}'
 PRODUCT = str(7919 * 7907)
 
 CONSUMER = """
@@ -49,11 +60,32 @@ while True:
 
 @pytest.fixture(scope="module")
 def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
-    """The address of a page beside the coordinator."""
+    """The address of a page beside the coordinator, which knows its metrics and its log."""
+    metrics_url = coordinated.ready["metrics"]
     log = log_source(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
+    with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
+        yield url
+
+
+@contextmanager
+def serving(
+    broker: EmbeddedBroker,
+    layout: TopicLayout,
+    *,
+    connect_to: str,
+    metrics_url: str | None,
+    log: Source | None = None,
+) -> Iterator[str]:
     with (
         listening_at("127.0.0.1", 0) as listening,
-        Page(broker.client_config, layout, listening, connect_to=coordinated.gateway, log=log),
+        Page(
+            broker.client_config,
+            layout,
+            listening,
+            connect_to=connect_to,
+            metrics_url=metrics_url,
+            log=log,
+        ),
     ):
         yield url_of(listening)
 
@@ -134,10 +166,19 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
             assert words in answer, answer
             picture(driver, button.split()[1])
             driver.back()
+        driver.get(f"{page}members?{urlencode({'q': 'victim'})}")
+        wait_until(lambda: says(driver, group_id), "the client that caused it")
+        row = driver.find_element(By.CSS_SELECTOR, "tbody tr").text.split()
+        assert row[:3] == ["victim", "1", "1"]  # a rebalance, by a session timeout
         assert errors_of(driver) == []
         for width, dark in ((390, False), (1280, True), (2560, False)):
             with browser(tmp_path / f"browser-{width}", width, dark=dark) as other:
-                for name, path in (("groups", ""), ("group", f"group?{urlencode({'id': group_id})}")):
+                for name, path in (
+                    ("groups", ""),
+                    ("group", f"group?{urlencode({'id': group_id})}"),
+                    ("members", "members"),
+                    ("coordinator", "coordinator"),
+                ):
                     other.get(page + path)
                     wide = other.execute_script("return document.documentElement.scrollWidth")
                     assert wide <= width, f"{name} scrolls sideways at {width} px"
@@ -185,11 +226,39 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
         assert errors_of(driver) == []
 
 
+def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
+    page: str, coordinated: Coordinated
+) -> None:
+    """Also the page that `run` serves, which is told where the metrics are."""
+    for url in (page, coordinated.ready["page"]):
+        wait_until(lambda url=url: bool(in_json(url, "coordinator")["is_read"]), "the topics")  # type: ignore[misc]
+        found: dict[str, Any] = in_json(url, "coordinator")
+        assert found["sentence"].startswith("The coordinator answers: ")
+        assert found["no_metrics"] == ""
+        assert found["service"]["phase"] == "ready"
+        assert found["service"]["batch_age_ms"] < 60_000
+        assert found["service"]["batches"]["number"] > 0
+        assert found["claim"]["pid"] == coordinated.pid
+
+
+def test_beside_a_coordinator_of_which_only_the_topics_are_known_it_says_that_one_runs(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    with serving(broker, layout, connect_to="", metrics_url=None) as url:
+        wait_until(
+            lambda: "A coordinator runs" in str(in_json(url, "coordinator")["sentence"]), "a look", 40.0
+        )
+        found = in_json(url, "coordinator")
+    assert (found["service"], found["sections"]) == (None, [])
+    assert found["no_metrics"] == "no address of its metrics is known"
+
+
 @in_browser
 def test_what_clients_send_is_shown_and_never_run(
-    page: str, gateway: str, topic: str, tmp_path: Path
+    page: str, gateway: str, topic: str, tmp_path: Path, broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
-    """In names of groups, client ids and addresses, on all pages and in the picture."""
+    """In names of groups, client ids and addresses, on all pages and in the pictures; in what was refused."""
+    send_hostile(broker, layout, rocketmq := new_group())
     group_id = f"{new_group()}{HOSTILE}"
     settings = {"client.id": HOSTILE}
     with (
@@ -206,10 +275,42 @@ def test_what_clients_send_is_shown_and_never_run(
             f"rebalance?{urlencode({'group': HOSTILE, 'at': HOSTILE})}",
             f"group?{urlencode({'id': HOSTILE})}",
             f"?{urlencode({'q': HOSTILE, 'sort': HOSTILE, 'state': HOSTILE, 'protocol': HOSTILE})}",
+            "members",
+            "members?by=host",
+            "coordinator",
+            f"group?{urlencode({'id': rocketmq})}",
+            f"members?{urlencode({'q': HOSTILE, 'sort': HOSTILE, 'by': HOSTILE, 'page': HOSTILE})}",
         ):
             driver.get(page + path)
             assert driver.find_elements(By.CSS_SELECTOR, "main script, main img, svg script") == []
             assert "broken" not in driver.title.replace(HOSTILE, "").replace(group_id, "")
             assert not says(driver, PRODUCT)
-        driver.get(f"{page}group?{urlencode({'id': group_id})}")
-        assert says(driver, group_id) and says(driver, HOSTILE)
+        for path in (
+            f"group?{urlencode({'id': group_id})}",
+            f"members?{urlencode({'q': HOSTILE})}",
+            f"group?{urlencode({'id': rocketmq})}",
+            "coordinator",
+        ):
+            driver.get(page + path)
+            wait_until(lambda: says(driver, HOSTILE), f"what was sent, on {path}")
+        refused = "Failed to load resource"  # the addresses that make no sense
+        assert [error for error in errors_of(driver) if refused not in error] == []
+
+
+def send_hostile(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> None:
+    """A client of RocketMQ's with a hostile name joins a group, and a record that is refused says more."""
+    with CoordinatorClient(broker.client_config, layout, client_id=HOSTILE) as client:
+        request = RegisterConsumer(
+            group_id=group_id,
+            connection=HOSTILE,
+            client_id=HOSTILE,
+            correlation_id=client.next_correlation_id(),
+            reply_partition=client.reply_partition,
+            message_model=MessageModel.CLUSTERING,
+            subscription_data_set=(SubscriptionData("t", "*", 1),),
+            group_config=SubscriptionGroupConfig(),
+        )
+        client.send(request, RegisterResponse).result(60)
+    producer = kafka_clients.producer(broker.client_config)
+    producer.send(layout.requests_topic, msgspec.json.encode({"type": HOSTILE}), HOSTILE.encode())
+    producer.close()

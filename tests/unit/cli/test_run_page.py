@@ -29,7 +29,8 @@ def test_a_page_that_dies_is_started_again_at_its_address() -> None:
     """It ends with the service, and nothing of it is left."""
     with RunPage(0) as page:
         log = log_source(NOBODY, "/nowhere/coordinator")
-        page.start(NOBODY, TopicLayout.named("page"), "127.0.0.1:9092", log)
+        layout, nowhere = TopicLayout.named("page"), "http://127.0.0.1:1"
+        page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, log)
         wait_until(lambda: is_served(page.url), "the page")
         (first,) = pages()
         os.kill(first, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.run_gateway import REPLICA, coordinator_checks
+from cli.run_gateway import ALARM, REPLICA, coordinator_checks
 from gateway.health import COORDINATOR
 from insight.metrics.http import Note
 from streaming.service.replica_state import OFF, PHASES, ReplicaState
@@ -39,3 +39,8 @@ def test_a_stopped_coordinator_is_not_ready_whatever_its_replica_says() -> None:
     stopped = Status(Phase.STOPPED, "the topics have another owner", 0)
     for state in (OFF, ReplicaState(phase="answering")):
         assert coordinator_checks(stopped, state)[COORDINATOR] == "stopped: the topics have another owner"
+
+
+def test_an_alarm_is_told_and_does_not_fail() -> None:
+    found = coordinator_checks(Status(Phase.READY, "", 0, alarm="the disk is full"), OFF)
+    assert found == {COORDINATOR: None, REPLICA: Note("off"), ALARM: Note("the disk is full")}

@@ -235,3 +235,14 @@ def test_the_docs_tell_of_every_metric(busy: Scraped) -> None:
         r"^\| `((?:kafka|rocketmq|group)_\w+)(?:\{[^}]*\})?` \|", OPERATIONS.read_text(), re.MULTILINE
     )
     assert sorted(documented) == sorted(set(served_names(busy)))
+
+
+def test_the_services_own_metrics_can_be_asked_for_by_name(busy: Scraped) -> None:
+    """Without those of all groups, which cost time: the page asks every few seconds."""
+    names = (
+        "group_coordinator_phase",
+        "group_coordinator_backlog_records",
+        "group_coordinator_replica_groups",
+    )
+    found = busy.registry.restricted_registry(names).collect()
+    assert {metric.name for metric in found} == {*names}

@@ -12,10 +12,13 @@ import pytest
 
 from gateway.security.credentials import Users
 from insight.page.app import Sources, app
+from insight.page.commands import Source
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
+from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
+from insight.page.service_topics import ServiceTopics
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -25,10 +28,20 @@ PASSWORD = "geheim: ä"
 
 
 @contextmanager
-def serving(access: Access | None = None) -> Iterator[socket.socket]:
+def serving(access: Access | None = None, log: Source | None = None) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
     fleet.complete()
-    sources = Sources(fleet, list, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092")
+    sources = Sources(
+        fleet=fleet,
+        lines=list,
+        members=lambda: EMPTY,
+        histories=Histories(NOBODY, LAYOUT, fleet),
+        read_age_s=lambda: 0.0,
+        service_topics=ServiceTopics(),
+        service_metrics=None,
+        connect_to="127.0.0.1:9092",
+        log=log,
+    )
     with listening_at("127.0.0.1", 0) as listening:
         web = Web(app(sources, access or Access(names_of(listening))), listening)
         web.start()

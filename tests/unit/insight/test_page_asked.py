@@ -2,34 +2,13 @@
 
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import unescape
 from urllib.parse import urlencode
 
-from insight.page.app import Sources, app
 from insight.page.commands import Source
-from insight.page.fleet import Fleet
-from insight.page.histories import Histories
-from insight.page.security import Access
-from insight.page.server import Web, listening_at, names_of
-from tests.unit.insight.test_page_access import LAYOUT, NOBODY, answer, status
+from tests.unit.insight.test_page_access import answer, serving, status
 
 NO_CHECKPOINT = Source(checkpoint="/nowhere/coordinator", properties="bootstrap.servers=127.0.0.1:1\n")
-
-
-@contextmanager
-def serving(log: Source | None) -> Iterator[socket.socket]:
-    fleet = Fleet(LAYOUT)
-    histories = Histories(NOBODY, LAYOUT, fleet)
-    with listening_at("127.0.0.1", 0) as listening:
-        sources = Sources(fleet, list, histories, lambda: 0.0, "127.0.0.1:9092", log)
-        web = Web(app(sources, Access(names_of(listening))), listening)
-        web.start()
-        try:
-            yield listening
-        finally:
-            web.stop()
 
 
 def replay(group_id: str = "orders", **parameters: str) -> str:
@@ -45,7 +24,7 @@ def said(listening: socket.socket, path: str, **headers: str) -> str | None:
 
 
 def test_a_button_of_the_page_runs_it_and_a_link_of_another_site_does_not() -> None:
-    with serving(NO_CHECKPOINT) as listening:
+    with serving(log=NO_CHECKPOINT) as listening:
         assert said(listening, replay()) is None
         for site in ("cross-site", "same-site"):
             headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "navigate"}
@@ -56,14 +35,14 @@ def test_a_button_of_the_page_runs_it_and_a_link_of_another_site_does_not() -> N
 
 
 def test_without_a_checkpoint_the_page_says_where_to_ask() -> None:
-    with serving(None) as listening:
+    with serving() as listening:
         for kind in ("replay", "whatif"):
             found, _, page = answer(listening, f"/{kind}?group=g&at=1&run=1")
             assert found == 404 and b"beside the coordinator" in page
 
 
 def test_what_is_too_much_is_refused() -> None:
-    with serving(NO_CHECKPOINT) as listening:
+    with serving(log=NO_CHECKPOINT) as listening:
         assert status(listening, f"/whatif?group=g&at=1&{urlencode({'try': 'x' * 301})}") == 400
         assert status(listening, f"/whatif?group=g&at=1&{'try=x&' * 5}") == 400
         assert [status(listening, f"/replay?group=g&at={at}") for at in ("x", "-1", "9" * 16, "")] == [
@@ -73,7 +52,7 @@ def test_what_is_too_much_is_refused() -> None:
 
 def test_the_name_of_a_group_is_text_everywhere() -> None:
     name = "\"><script>alert(1)</script>'; rm -rf /"
-    with serving(NO_CHECKPOINT) as listening:
+    with serving(log=NO_CHECKPOINT) as listening:
         _, _, page = answer(listening, replay(name))
         assert b"<script>alert" not in page
         assert said(listening, replay(name, run="1")) is not None

@@ -1,0 +1,262 @@
+"""The coordinator itself, for its page and `/api/coordinator`: whether it answers, and what needs a look.
+
+What the topics say is known beside any coordinator. What only its process knows comes from its metrics. What
+is not known is said to be so, and is never 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from insight.page.service_metrics import Durations, ServiceState
+from insight.page.service_topics import DeadLetterLine, Pending, ServiceFacts
+from insight.page.words import thousands
+from insight.why.clock import duration_text
+from insight.why.wording import count
+from records.claims import Claim
+from records.history import CoordinatorStarted
+from streaming.replica.pipes import Phase as ReplicaPhase
+from streaming.service.replica_state import OFF
+from streaming.service.status import Phase
+
+MAX_SHOWN = 50
+"""Dead letters that the page has."""
+UNKNOWN = "not known"
+_READ_S = 5
+_CLOCK_MS = 30_000
+"""A clock record that was seen so long ago says nothing of now: looks for one have failed since."""
+_COORDINATOR, _REPLICA, _ALARM = "coordinator", "replica", "alarm"
+"""The checks of `/readyz`."""
+
+
+class Section(Struct, frozen=True):
+    """A heading, and lines of a label and a text."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+class Latency(Struct, frozen=True):
+    """How long requests of one kind took."""
+
+    of: str
+    name: str
+    durations: Durations
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """A start of a coordinator within the last hour."""
+
+    at_ms: int
+    from_batch: int
+    code_version: str
+    epoch: int
+    skipped: list[str]
+    settings: dict[str, object]
+
+
+class CoordinatorPage(Struct, frozen=True, kw_only=True):
+    """The coordinator. `findings` are what a person has to look at. `no_metrics` says why `service` is None.
+    `is_read`: what the topics do not have is not there.
+    `dead_letters` are the newest, and `reasons` counts all that are kept of the last hour.
+    """
+
+    now_ms: int
+    sentence: str
+    findings: list[str]
+    service: ServiceState | None
+    no_metrics: str
+    sections: list[Section]
+    latencies: list[Latency]
+    claim: Claim | None
+    starts: list[Start]
+    dead_letters: list[DeadLetterLine]
+    reasons: dict[str, int]
+    letters: str
+    is_read: bool
+    pending: list[Pending]
+    pending_number: int
+
+
+def coordinator_page(
+    topics: ServiceFacts,
+    starts: Iterable[CoordinatorStarted],
+    service: ServiceState | None,
+    no_metrics: str,
+    read_age_s: float,
+    now_ms: int,
+) -> CoordinatorPage:
+    """Return the page. `no_metrics` is "" where `service` is there, `read_age_s` is how long ago the topics
+    were read.
+    """
+    is_read = read_age_s <= _READ_S
+    known = [_start(one) for one in starts]
+    return CoordinatorPage(
+        now_ms=now_ms,
+        sentence=_sentence(topics, service, is_read, now_ms),
+        findings=list(_findings(topics, service, is_read)),
+        service=service,
+        no_metrics=no_metrics,
+        sections=[] if service is None else list(_sections(service)),
+        latencies=[] if service is None else list(_latencies(service)),
+        claim=topics.claim,
+        starts=sorted(known, key=lambda one: -one.at_ms),
+        dead_letters=topics.dead_letters[:MAX_SHOWN],
+        reasons=dict(Counter(letter.reason for letter in topics.dead_letters).most_common()),
+        letters=_letters(topics, is_read),
+        is_read=is_read and topics.is_complete,
+        pending=topics.pending,
+        pending_number=topics.pending_number,
+    )
+
+
+def _start(entry: CoordinatorStarted) -> Start:
+    return Start(
+        at_ms=entry.at_ms,
+        from_batch=entry.from_batch,
+        code_version=entry.code_version,
+        epoch=entry.owner_epoch,
+        skipped=entry.skip,
+        settings=dict(entry.settings),
+    )
+
+
+def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool, now_ms: int) -> str:
+    """`The coordinator answers: replica answering, 2 ms behind; last batch 0.4 s ago; no dead letters ...`"""
+    if service is None:
+        parts = [_of_topics(topics, is_read, now_ms)]
+    else:
+        parts = [_of_service(service), _last_batch(service)]
+    return f"{'; '.join([*parts, _letters(topics, is_read)])}."
+
+
+def _of_service(service: ServiceState) -> str:
+    if service.phase == Phase.STANDBY:
+        return "This coordinator is a standby: another one owns the topics, and it waits until that one ends"
+    if not answers(service):
+        return f"The coordinator does not answer: {_why(service)}"
+    return f"The coordinator answers: {_replica(service)}"
+
+
+def answers(service: ServiceState) -> bool:
+    """Whether clients are answered, by the query or by the replica."""
+    if service.phase == Phase.STOPPED:
+        return False
+    return service.phase == Phase.READY or service.replica == ReplicaPhase.ANSWERING
+
+
+def _replica(service: ServiceState) -> str:
+    if service.replica is None:
+        return f"whether a replica helps is {UNKNOWN}"
+    if service.replica == OFF.phase:
+        return "without a replica"
+    if service.replica != ReplicaPhase.ANSWERING:
+        return f"by batches, replica {service.notes.get(_REPLICA, service.replica)}"
+    lag_ms = service.replica_lag_ms
+    behind = f"lag {UNKNOWN}" if lag_ms is None else f"{duration_text(lag_ms)} behind"
+    return f"replica answering, {behind}"
+
+
+def _last_batch(service: ServiceState) -> str:
+    if service.batch_age_ms is None:
+        return "no batch since its start"
+    return f"last batch {duration_text(service.batch_age_ms)} ago"
+
+
+def _of_topics(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
+    if not is_read or topics.is_silent is None:
+        why = "the topics are being read" if is_read else "no broker answers"
+        return f"Whether a coordinator runs is not known: {why}"
+    if topics.is_silent:
+        in_order = topics.claim is not None and topics.claim.is_released
+        ended = ", and the last one ended in order" if in_order else ""
+        return f"No coordinator runs: no clock record comes{ended}"
+    age_ms = max(now_ms - (topics.clock_ms or now_ms), 0)
+    if age_ms > _CLOCK_MS:
+        return f"Whether a coordinator runs is not known: it was last seen {duration_text(age_ms)} ago"
+    return f"A coordinator runs: it attested the time {duration_text(age_ms)} ago"
+
+
+def _letters(topics: ServiceFacts, is_read: bool) -> str:
+    """`3 dead letters in the last hour`."""
+    if not is_read:
+        return "dead letters are not known now"
+    if not topics.is_complete:
+        return "dead letters are not read yet"
+    number = len(topics.dead_letters)
+    if not number and not topics.has_more:
+        return "no dead letters in the last hour"
+    least = "at least " if topics.has_more else ""
+    return f"{least}{thousands(number)} dead letter{'' if number == 1 else 's'} in the last hour"
+
+
+def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool) -> Iterator[str]:
+    if service is None:
+        if is_read and topics.is_silent:
+            yield "No group is coordinated: start the coordinator, or read its log"
+        return
+    if service.alarm:
+        yield f"It has an alarm: {service.notes.get(_ALARM, 'status.json says what it is about')}"
+    if service.phase not in (Phase.READY, Phase.STANDBY) and answers(service):
+        yield f"Its query commits no batch, so views and history stand still: {_why(service)}"
+    if service.replica_differences:
+        times = count(service.replica_differences, "time")
+        yield f"The replica answered {times} in another way than the query; the log has both answers"
+    if service.rows_dropped:
+        yield f"Spark dropped {count(service.rows_dropped, 'request')} as late, which must not happen"
+
+
+def _why(service: ServiceState) -> str:
+    return service.notes.get(_COORDINATOR) or service.phase or UNKNOWN
+
+
+def _ms(value: int | None) -> str:
+    return UNKNOWN if value is None else duration_text(value)
+
+
+def _number(value: int | None, noun: str = "") -> str:
+    if value is None:
+        return UNKNOWN
+    return thousands(value) if not noun else f"{thousands(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def _sections(service: ServiceState) -> Iterator[Section]:
+    batches = service.batches
+    yield Section(
+        "Batches",
+        [
+            ("Phase", service.phase or UNKNOWN),
+            ("Last batch", f"{_number(service.batch_id)}, {_ms(service.batch_age_ms)} ago")
+            if service.batch_age_ms is not None
+            else ("Last batch", "none since the start"),
+            ("Its duration", _ms(service.batch_ms)),
+            ("All batches", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
+            ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
+            ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
+            ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
+            ("Spark restarts", _number(service.spark_restarts)),
+        ],
+    )
+    yield Section("Replica", list(_replica_rows(service)))
+    oldest = "" if not service.transactions else f", the oldest since {_ms(service.transactions_oldest_ms)}"
+    yield Section("Transactions", [("Pending", f"{_number(service.transactions)}{oldest}")])
+
+
+def _replica_rows(service: ServiceState) -> Iterator[tuple[str, str]]:
+    yield "Phase", service.notes.get(_REPLICA) or service.replica or UNKNOWN
+    if service.replica in (None, OFF.phase):
+        return
+    records = _number(service.replica_lag_records, "record")
+    yield "Behind", f"{_ms(service.replica_lag_ms)}, {records}"
+    yield "Ahead of the query", _ms(service.replica_lead_ms)
+    compared = _number(service.replica_compared)
+    yield "Answers", f"{_number(service.replica_answers)} early, {compared} compared with the query's"
+    yield "Differences", _number(service.replica_differences)
+    yield "Started", _number(service.replica_seedings, "time")
+
+
+def _latencies(service: ServiceState) -> Iterator[Latency]:
+    for of, found in (("clients", service.latencies), ("coordinator", service.answers)):
+        for name, durations in sorted(found.items(), key=lambda item: -item[1].number):
+            yield Latency(of, name, durations)

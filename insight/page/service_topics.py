@@ -1,0 +1,270 @@
+"""What the topics say of the coordinator itself: who owns them, whether time goes on, dead letters, open
+transactions.
+"""
+
+import threading
+import time
+from collections import deque
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from msgspec import Struct
+
+from insight.page.fleet import WINDOW_MS
+from records.claims import Claim, Claims
+from records.client_config import ClientConfig
+from records.codec import UNREADABLE, PendingTransaction, is_clock_record
+from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
+from records.reader import Record, TopicReader
+from streaming.service.background import BackgroundThread
+
+MAX_DEAD_LETTERS = 1_000
+"""Those of the last hour that are read and kept, the newest."""
+MAX_MESSAGE_CHARS = 400
+MAX_KEY_CHARS = 200
+MAX_PENDING = 20
+"""Open transactions that are named, the oldest."""
+LOOK_INTERVAL_S = 5.0
+"""The pause after a look for a clock record."""
+LOOK_S = 5.0
+"""So long a look waits. Without a replica and without members a coordinator appends one each 2 s."""
+_RETRY_PAUSE_S = 1.0
+_BROKER_TIMEOUT_MS = 5_000
+_POLL_MS = 250
+
+log = structlog.get_logger()
+
+
+class _DeadLetter(Struct, frozen=True):
+    """The fields of `records.codec.DeadLetter` that are shown, with reasons of other versions."""
+
+    reason: str
+    message: str
+    request: str
+    answered: bool = False
+    key: bytes = b""
+
+
+class DeadLetterLine(Struct, frozen=True):
+    """A dead letter: when it was written, the record's id and key (for people), and why."""
+
+    at_ms: int
+    reason: str
+    message: str
+    request: str
+    key: str
+    answered: bool
+
+
+class Pending(Struct, frozen=True):
+    """Offsets of a group that are pending in a transaction since a time."""
+
+    at_ms: int
+    group_id: str
+    transactional_id: str
+    partitions: int
+
+
+class ServiceFacts(Struct, frozen=True, kw_only=True):
+    """What the topics say. `is_complete`: they were read to their ends, so that what is not there is none.
+
+    `clock_ms` is the append time of the last clock record that was seen, `is_silent` whether the last look
+    found none, None before the first one. `dead_letters` are those of the last hour, the newest first, and
+    `has_more` says that there are more than are kept. `pending` are the oldest of `pending_number`.
+    """
+
+    is_complete: bool
+    claim: Claim | None
+    clock_ms: int | None
+    is_silent: bool | None
+    dead_letters: list[DeadLetterLine]
+    has_more: bool
+    pending: list[Pending]
+    pending_number: int
+
+
+class ServiceTopics:
+    """Takes records; `facts` returns what they say. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._claims = Claims()
+        self._dead_letters: deque[DeadLetterLine] = deque()
+        self._dropped_ms: int | None = None
+        self._pending: dict[bytes, Pending] = {}
+        self._is_complete = False
+        self._clock_ms: int | None = None
+        self._is_silent: bool | None = None
+
+    def restart(self) -> None:
+        """The topics are read again from where they were read before."""
+        with self._lock:
+            self._dead_letters.clear()
+            self._pending.clear()
+            self._is_complete = False
+
+    def take_claim(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        with self._lock:
+            self._claims.take(offset, key, value)
+
+    def take_dead_letter(self, at_ms: int, value: bytes | None) -> None:
+        """Raises one of UNREADABLE."""
+        read = _dead_letter.decode(value or b"")
+        line = DeadLetterLine(
+            at_ms=at_ms,
+            reason=read.reason[:MAX_KEY_CHARS],
+            message=read.message[:MAX_MESSAGE_CHARS],
+            request=read.request[:MAX_KEY_CHARS],
+            key=read.key[: 4 * MAX_KEY_CHARS].decode(errors="replace")[:MAX_KEY_CHARS],
+            answered=read.answered,
+        )
+        with self._lock:
+            self._dead_letters.append(line)
+            if len(self._dead_letters) > MAX_DEAD_LETTERS:
+                self._drop_before(self._dead_letters.popleft().at_ms)
+
+    def leave_out_dead_letters(self, at_ms: int) -> None:
+        """Those before this time are not read, because there are too many."""
+        with self._lock:
+            self._drop_before(at_ms)
+
+    def take_pending(self, key: bytes | None, value: bytes | None) -> None:
+        """Raises one of UNREADABLE."""
+        read = None if value is None else _pending.decode(value)
+        with self._lock:
+            if read is None:
+                self._pending.pop(key or b"", None)
+            else:
+                self._pending[key or b""] = Pending(
+                    read.at_ms, read.group_id, read.transactional_id, read.partitions
+                )
+
+    def take_clock(self, at_ms: int | None) -> None:
+        """A look for a clock record found one of this time, or none."""
+        with self._lock:
+            self._is_silent = at_ms is None
+            self._clock_ms = self._clock_ms if at_ms is None else at_ms
+
+    def complete(self) -> None:
+        with self._lock:
+            self._is_complete = True
+
+    def facts(self, now_ms: int) -> ServiceFacts:
+        """What is known at this time."""
+        with self._lock:
+            since_ms = now_ms - WINDOW_MS
+            while self._dead_letters and self._dead_letters[0].at_ms < since_ms:
+                self._dead_letters.popleft()
+            oldest = sorted(self._pending.values(), key=lambda one: one.at_ms)[:MAX_PENDING]
+            return ServiceFacts(
+                is_complete=self._is_complete,
+                claim=self._claims.in_force(),
+                clock_ms=self._clock_ms,
+                is_silent=self._is_silent,
+                dead_letters=list(reversed(self._dead_letters)),
+                has_more=self._dropped_ms is not None and self._dropped_ms >= since_ms,
+                pending=oldest,
+                pending_number=len(self._pending),
+            )
+
+    def _drop_before(self, at_ms: int) -> None:
+        self._dropped_ms = max(at_ms, self._dropped_ms or 0)
+
+
+_dead_letter = msgspec.json.Decoder(_DeadLetter)
+_pending = msgspec.json.Decoder(PendingTransaction)
+
+
+class ServiceFollower(BackgroundThread):
+    """Feeds a ServiceTopics until stopped. It survives that no broker is there."""
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, topics: ServiceTopics) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._topics = topics
+        super().__init__("page-service-follower")
+        self._warning = OutageWarning("reading the coordinator's own topics for the page")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._connect_and_follow()
+            except KafkaError as error:
+                self._warning.failed(error)
+                self._stopped.wait(_RETRY_PAUSE_S)
+
+    def _connect_and_follow(self) -> None:
+        layout = self._layout
+        with (
+            self._reader(layout.response_record_max_bytes) as reader,
+            self._reader(layout.request_record_max_bytes) as clock,
+        ):
+            behind = self._start(reader)
+            looked_at_s = float("-inf")
+            while not self._stopped.is_set():
+                for record in reader.poll(_POLL_MS):
+                    self._take(record)
+                if behind and reader.has_read(behind):
+                    behind = {}
+                if not behind:
+                    self._topics.complete()
+                if time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
+                    self._look(clock)
+                    looked_at_s = time.monotonic()
+                self._warning.worked()
+
+    def _reader(self, max_record_bytes: int) -> TopicReader:
+        return TopicReader(
+            self._client_config, max_record_bytes=max_record_bytes, timeout_ms=_BROKER_TIMEOUT_MS
+        )
+
+    def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
+        """Assign the topics to the reader. Return their ends."""
+        layout = self._layout
+        names = filter(None, (layout.owner_topic, layout.transactions_topic))
+        tables = reader.partitions_of(*names)
+        letters = reader.partitions_of(layout.dead_letters_topic)
+        ends = reader.ends([*tables, *letters])
+        found = reader.offsets_at(letters, _now_ms() - WINDOW_MS)
+        at = {}
+        self._topics.restart()
+        for partition in letters:
+            first = found[partition]
+            at[partition] = ends[partition] if first is None else first
+            if at[partition] < ends[partition] - MAX_DEAD_LETTERS:
+                at[partition] = ends[partition] - MAX_DEAD_LETTERS
+                self._topics.leave_out_dead_letters(_now_ms())
+        reader.start(beginning=tables, at=at)
+        return ends
+
+    def _take(self, record: Record) -> None:
+        layout = self._layout
+        try:
+            if record.topic == layout.owner_topic:
+                self._topics.take_claim(record.offset, record.key, record.value)
+            elif record.topic == layout.dead_letters_topic:
+                self._topics.take_dead_letter(record.timestamp, record.value)
+            else:
+                self._topics.take_pending(record.key, record.value)
+        except UNREADABLE as error:
+            log.warning("a record cannot be read", topic=record.topic, error=str(error))
+
+    def _look(self, clock: TopicReader) -> None:
+        """Wait for a clock record. One partition is enough, because a ticker appends to all of them."""
+        clock.start(end=[TopicPartition(self._layout.requests_topic, 0)])
+        give_up_s = time.monotonic() + LOOK_S
+        while time.monotonic() < give_up_s and not self._stopped.is_set():
+            for record in clock.poll(_POLL_MS):
+                if is_clock_record(record.key, record.value):
+                    self._topics.take_clock(record.timestamp)
+                    return
+        if not self._stopped.is_set():
+            clock.ends([TopicPartition(self._layout.requests_topic, 0)])  # raises if no broker answers
+            self._topics.take_clock(None)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

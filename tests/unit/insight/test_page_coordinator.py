@@ -1,0 +1,347 @@
+"""The page of the coordinator: what it says where something is known, and where it is not."""
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.metrics.collector import GatewayCollector
+from gateway.metrics.counts import BUCKETS_S
+from gateway.metrics.numbers import Numbers
+from insight.metrics.http import Check, HttpPort, Note
+from insight.page import service_metrics
+from insight.page.coordinator import MAX_SHOWN, UNKNOWN, CoordinatorPage, coordinator_page
+from insight.page.fleet import MAX_STARTS, WINDOW_MS, Fleet
+from insight.page.service_metrics import Durations, ServiceMetrics, ServiceState, Unreadable, service_state
+from insight.page.service_topics import (
+    MAX_DEAD_LETTERS,
+    MAX_MESSAGE_CHARS,
+    MAX_PENDING,
+    ServiceFacts,
+    ServiceTopics,
+)
+from records.claims import Claim
+from records.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
+from records.history import CoordinatorStarted
+from streaming.service.replica_state import OFF
+from streaming.service.status import Phase, Status
+from tests.harness import scraped
+from tests.harness.scraped import Scraped
+from tests.unit.insight.page_facts import LAYOUT
+
+NOW_MS = 1_795_230_000_000
+
+
+@pytest.fixture(scope="module")
+def busy() -> Scraped:
+    return scraped.busy()
+
+
+def state(of: Scraped, ready: bytes = b"") -> ServiceState:
+    return service_state(generate_latest(of.registry), ready)
+
+
+def facts(**fields: object) -> ServiceFacts:
+    given: dict[str, object] = {
+        "is_complete": True,
+        "claim": None,
+        "clock_ms": NOW_MS - 200,
+        "is_silent": False,
+        "dead_letters": [],
+        "has_more": False,
+        "pending": [],
+        "pending_number": 0,
+    }
+    return ServiceFacts(**given | fields)  # type: ignore[arg-type]
+
+
+def page(
+    topics: ServiceFacts | None = None, service: ServiceState | None = None, read_age_s: float = 0.0
+) -> CoordinatorPage:
+    return coordinator_page(topics or facts(), (), service, "", read_age_s, NOW_MS)
+
+
+def letter(at_ms: int, topics: ServiceTopics, **fields: object) -> None:
+    given: dict[str, object] = {
+        "version": 1,
+        "reason": Reason.KEY_MISMATCH,
+        "message": "why",
+        "request": "requests-0-7",
+        "at_ms": at_ms,
+        "answered": True,
+    }
+    topics.take_dead_letter(at_ms, encode(DeadLetter(**given | fields)))  # type: ignore[arg-type]
+
+
+def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused(busy: Scraped) -> None:
+    topics = ServiceTopics()
+    topics.complete()
+    for _ in range(3):
+        letter(NOW_MS - 1, topics)
+    found = page(topics.facts(NOW_MS), state(busy))
+    assert found.sentence == (
+        "The coordinator answers: replica answering, 250 ms behind; last batch 0 ms ago; "
+        "3 dead letters in the last hour."
+    )
+    assert found.reasons == {"KEY_MISMATCH": 3}
+
+
+def test_the_figures_are_those_of_the_metrics(busy: Scraped) -> None:
+    found = state(busy)
+    assert (found.phase, found.batch_id, found.batch_ms, found.backlog_records) == ("ready", 41, 340, 7)
+    assert (found.replica, found.replica_lag_records, found.replica_differences) == ("answering", 12, 1)
+    assert (found.transactions, found.transactions_oldest_ms, found.ticker_age_ms) == (2, 61_500, 250)
+    assert found.batches == Durations(number=2, mean_ms=230, half_ms=150, most_ms=400)
+
+
+def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
+    found = page(service=state(Scraped(complete=False)))
+    assert "no batch since its start" in found.sentence
+    (batches, _, _) = found.sections
+    rows = dict(batches.rows)
+    assert (rows["Last batch"], rows["Its duration"], rows["All batches"]) == (
+        "none since the start",
+        UNKNOWN,
+        "none yet",
+    )
+    assert rows["Not yet handled"].startswith(UNKNOWN)
+    assert rows["Event time"].startswith(UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("phase", "replica", "head"),
+    [
+        (Phase.READY, "off", "The coordinator answers: without a replica"),
+        (Phase.READY, "seeding", "The coordinator answers: by batches, replica seeding: why"),
+        (Phase.RESTARTING, "answering", "The coordinator answers: replica answering, 250 ms behind"),
+        (Phase.RESTARTING, "seeding", "The coordinator does not answer: restarting: the JVM has ended"),
+        (Phase.STOPPED, "answering", "The coordinator does not answer: restarting: the JVM has ended"),
+        (Phase.STANDBY, "standby", "This coordinator is a standby"),
+    ],
+)
+def test_it_answers_by_its_query_or_by_its_replica(phase: Phase, replica: str, head: str) -> None:
+    of = Scraped()
+    of.status = Status(phase, "", 0)
+    of.replica = OFF if replica == "off" else replace(of.replica, phase=replica)
+    ready = (
+        b'{"ok": false, "checks": {"coordinator": "restarting: the JVM has ended", "replica": "ok"},'
+        b' "notes": {"replica": "seeding: why"}}'
+    )
+    assert page(service=state(of, ready)).sentence.startswith(head)
+
+
+def test_what_a_person_has_to_look_at_is_told_apart() -> None:
+    of = Scraped()
+    of.status = Status(Phase.RESTARTING, "", 0, alarm="the disk is full")
+    ready = b'{"checks": {}, "notes": {"alarm": "the disk is full", "coordinator": "restarting: x"}}'
+    found = page(service=state(of, ready)).findings
+    assert found == [
+        "It has an alarm: the disk is full",
+        "Its query commits no batch, so views and history stand still: restarting: x",
+        "The replica answered 1 time in another way than the query; the log has both answers",
+    ]
+    assert page(service=replace(state(of), alarm=False, phase="ready", replica_differences=0)).findings == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "read_age_s", "head"),
+    [
+        ({}, 0.0, "A coordinator runs: it attested the time 200 ms ago; no dead letters in the last hour."),
+        ({"is_silent": True}, 0.0, "No coordinator runs: no clock record comes; no dead letters"),
+        ({"is_silent": None}, 0.0, "Whether a coordinator runs is not known: the topics are being read; "),
+        (
+            {"is_silent": True},
+            6.0,
+            "Whether a coordinator runs is not known: no broker answers; dead letters are not known now.",
+        ),
+        (
+            {"clock_ms": NOW_MS - 60_000},
+            0.0,
+            "Whether a coordinator runs is not known: it was last seen 60.0 s ago; no dead letters",
+        ),
+        (
+            {"is_complete": False},
+            0.0,
+            "A coordinator runs: it attested the time 200 ms ago; dead letters are",
+        ),
+    ],
+)
+def test_without_metrics_the_topics_say_whether_one_runs(
+    fields: dict[str, object], read_age_s: float, head: str
+) -> None:
+    found = page(facts(**fields), read_age_s=read_age_s)
+    assert found.sentence.startswith(head)
+    assert found.sections == []
+
+
+def test_one_that_has_ended_in_order_is_told_apart() -> None:
+    ended = Claim(
+        epoch=1,
+        claim_id="c",
+        owner_id="o",
+        requests_topic_id="t",
+        host="h",
+        pid=1,
+        folder="/f",
+        since_ms=0,
+        tick_interval_ms=100,
+        is_released=True,
+    )
+    found = page(facts(is_silent=True, claim=ended))
+    assert found.sentence.startswith("No coordinator runs: no clock record comes, and the last one ended in")
+    assert page(facts(is_silent=True)).findings == [
+        "No group is coordinated: start the coordinator, or read its log"
+    ]
+
+
+def test_dead_letters_are_those_of_the_last_hour_the_newest_first() -> None:
+    topics = ServiceTopics()
+    topics.complete()
+    for age_ms in (WINDOW_MS + 1, 2_000, 1_000):
+        letter(NOW_MS - age_ms, topics, request=f"r-{age_ms}")
+    assert [one.request for one in topics.facts(NOW_MS).dead_letters] == ["r-1000", "r-2000"]
+    assert topics.facts(NOW_MS + WINDOW_MS).dead_letters == []
+
+
+def test_dead_letters_are_bounded_in_number_and_size_and_the_page_says_so() -> None:
+    topics = ServiceTopics()
+    topics.complete()
+    for _ in range(MAX_DEAD_LETTERS + 1):
+        letter(NOW_MS, topics, message="m" * 20_000, key=b"k" * 70_000)
+    found = page(topics.facts(NOW_MS))
+    assert "at least 1\N{NARROW NO-BREAK SPACE}000 dead letters in the last hour" in found.sentence
+    assert len(found.dead_letters) == MAX_SHOWN
+    assert {len(one.message) for one in found.dead_letters} == {MAX_MESSAGE_CHARS}
+    assert not topics.facts(NOW_MS + WINDOW_MS + 1).has_more
+
+
+def test_a_key_that_is_no_text_is_shown_as_far_as_it_is() -> None:
+    topics = ServiceTopics()
+    letter(NOW_MS, topics, key=b"\xff<b>")
+    (found,) = topics.facts(NOW_MS).dead_letters
+    assert found.key == "\N{REPLACEMENT CHARACTER}<b>"
+
+
+def test_a_dead_letter_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+    topics = ServiceTopics()
+    for value in (None, b"", b"{}", b"[" * 100_000):
+        with pytest.raises(UNREADABLE):
+            topics.take_dead_letter(NOW_MS, value)
+    assert topics.facts(NOW_MS).dead_letters == []
+
+
+def test_pending_transactions_are_the_oldest_and_go_with_their_tombstones() -> None:
+    topics = ServiceTopics()
+    for number in range(MAX_PENDING + 5):
+        topics.take_pending(f"{number}".encode(), encode(pending(NOW_MS - number)))
+    found = topics.facts(NOW_MS)
+    assert (found.pending_number, len(found.pending)) == (MAX_PENDING + 5, MAX_PENDING)
+    assert found.pending[0].at_ms == NOW_MS - MAX_PENDING - 4
+    topics.take_pending(f"{MAX_PENDING + 4}".encode(), None)
+    assert topics.facts(NOW_MS).pending[0].at_ms == NOW_MS - MAX_PENDING - 3
+
+
+def pending(at_ms: int) -> PendingTransaction:
+    return PendingTransaction(
+        group_id="g",
+        incarnation="i",
+        transactional_id="t",
+        producer_id=1,
+        producer_epoch=0,
+        txn_version=2,
+        txn_partition=0,
+        txn_position=0,
+        txn_topic_id=None,
+        request="r",
+        at_ms=at_ms,
+        partitions=1,
+    )
+
+
+def test_what_is_read_again_does_not_count_twice() -> None:
+    topics = ServiceTopics()
+    letter(NOW_MS, topics)
+    topics.take_pending(b"p", encode(pending(NOW_MS)))
+    topics.complete()
+    topics.restart()
+    found = topics.facts(NOW_MS)
+    assert (found.dead_letters, found.pending_number, found.is_complete) == ([], 0, False)
+
+
+def test_a_look_without_a_clock_record_is_silence_and_keeps_the_last_time() -> None:
+    topics = ServiceTopics()
+    assert topics.facts(NOW_MS).is_silent is None
+    topics.take_clock(NOW_MS)
+    topics.take_clock(None)
+    found = topics.facts(NOW_MS)
+    assert (found.is_silent, found.clock_ms) == (True, NOW_MS)
+
+
+def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
+    fleet = Fleet(LAYOUT)
+    for number in (1, 2, 2, 3):
+        start = CoordinatorStarted(at_ms=NOW_MS + number, from_batch=number, settings={"a": 1})
+        started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
+        fleet.take(LAYOUT.events_topic, None, encode(started), NOW_MS)
+    found = coordinator_page(facts(), fleet.starts(NOW_MS), None, "", 0.0, NOW_MS)
+    assert [one.from_batch for one in found.starts] == [3, 2, 1]
+    assert [one.from_batch for one in fleet.starts(NOW_MS + WINDOW_MS + 3)] == [3]
+    for number in range(MAX_STARTS + 5):
+        start = replace(start, at_ms=NOW_MS + number, from_batch=number)
+        started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
+        fleet.take(LAYOUT.events_topic, None, encode(started), NOW_MS)
+    assert len(fleet.starts(NOW_MS)) == MAX_STARTS
+
+
+def test_latencies_are_those_of_the_gateway_in_the_same_process(busy: Scraped) -> None:
+    registry = CollectorRegistry()
+    buckets = [0.0] * len(BUCKETS_S)
+    counted = [*buckets[:3], 98.0, *buckets[4:], 2.0, 12.5]
+    numbers: Numbers = {"request_duration_seconds": {("Heartbeat",): counted}, "connections": {(): [4.0]}}
+    registry.register(GatewayCollector(lambda: numbers))
+    text = generate_latest(busy.registry) + generate_latest(registry)
+    found = service_state(text, b"")
+    assert found.connections == 4
+    bound_ms = round(BUCKETS_S[3] * 1000)
+    assert found.latencies == {"Heartbeat": Durations(100, 125, bound_ms, None)}
+    (shown,) = page(service=found).latencies
+    assert (shown.name, shown.of) == ("Heartbeat", "clients")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"<html>", b"\xff", b"up 1\n", b'group_coordinator_phase{phase="ready" 1\n']
+)
+def test_what_is_no_coordinators_metrics_is_refused(text: bytes) -> None:
+    with pytest.raises(Unreadable):
+        service_state(text, b"")
+
+
+@pytest.mark.parametrize("ready", [b"", b"[]", b"\xff", b'{"checks": 5, "notes": {"a": 7}}', b"[" * 100_000])
+def test_an_answer_of_readyz_that_is_none_leaves_the_texts_out(busy: Scraped, ready: bytes) -> None:
+    assert state(busy, ready).notes == {}
+
+
+def test_a_real_port_is_read_and_not_again_within_two_seconds(
+    busy: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where /readyz fails."""
+    checks: dict[str, Check] = {"/readyz": lambda _: {"coordinator": "failing: x", "replica": Note("off")}}
+    with HttpPort("127.0.0.1", 0, busy.registry, checks) as port:
+        metrics = ServiceMetrics(port.url)
+        found = metrics.state()
+        assert found == with_notes(state(busy), {"coordinator": "failing: x", "replica": "off"})
+    assert metrics.state() is found
+    monkeypatch.setattr(service_metrics, "FRESH_S", -1.0)
+    with pytest.raises(Unreadable, match="refused"):
+        metrics.state()
+
+
+def with_notes(found: ServiceState, notes: dict[str, str]) -> ServiceState:
+    return replace(found, notes=notes)
+
+
+def test_a_port_without_metrics_is_named() -> None:
+    with (
+        HttpPort("127.0.0.1", 0, CollectorRegistry()) as port,
+        pytest.raises(Unreadable, match="no coordinator's metrics"),
+    ):
+        ServiceMetrics(port.url).state()

@@ -1,0 +1,165 @@
+"""What strangers say is shown as text on the pages of members and of the coordinator, in each field."""
+
+import html
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from msgspec.structs import replace
+
+from insight.metrics.http import HttpPort, Note
+from insight.page.app import Sources, app
+from insight.page.fleet import Fleet
+from insight.page.histories import Histories
+from insight.page.overview import Overview
+from insight.page.security import Access
+from insight.page.server import Web, listening_at, names_of
+from insight.page.service_metrics import ServiceMetrics
+from insight.page.service_topics import ServiceTopics
+from records.claims import Claim
+from records.client_config import ClientConfig
+from records.codec import encode
+from tests.harness import scraped
+from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, take_view, view
+from tests.unit.insight.test_page_coordinator import pending
+from tests.unit.insight.why_story import END_MS, STORY
+
+FIELDS = (
+    "client",
+    "host",
+    "group",
+    "reason",
+    "message",
+    "request",
+    "key",
+    "owner",
+    "folder",
+    "checkpoint",
+    "version",
+    "skipped",
+    "setting",
+    "value",
+    "transaction",
+    "alarm",
+    "replica",
+)
+
+
+def hostile(field: str) -> str:
+    return f"\"'><script>{field}()</script>{{{{ 7919*7907 }}}}"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[socket.socket]:
+    """A page of which each field that a stranger can set is hostile."""
+    fleet, topics = Fleet(LAYOUT), ServiceTopics()
+    fleet.complete()
+    there = replace(member("m"), client_id=hostile("client"), client_host=hostile("host"))
+    take_view(fleet, view(hostile("group"), members=[there]))
+    blamed = [
+        replace(e, client_id=hostile("client"), client_host=hostile("host")) if e.client_id else e
+        for e in played(*STORY)
+    ]
+    take_entries(fleet, blamed, END_MS, hostile("group"))
+    fleet.take(LAYOUT.events_topic, None, encode(started()), END_MS)
+    topics.take_claim(0, b"c", encode(claim()))
+    letter = {name: hostile(name) for name in ("reason", "message", "request")}
+    topics.take_dead_letter(END_MS, encode({**letter, "key": hostile("key").encode()}))
+    waiting = replace(pending(END_MS), transactional_id=hostile("transaction"), group_id=hostile("group"))
+    topics.take_pending(b"p", encode(waiting))
+    topics.complete()
+    overview = Overview(fleet)
+    lines = overview.lines(END_MS)
+    busy = scraped.busy()
+    busy.status = replace(busy.status, alarm="a")
+    notes = {name: Note(hostile(name)) for name in ("alarm", "replica")}
+    with (
+        HttpPort("127.0.0.1", 0, busy.registry, {"/readyz": lambda _: notes}) as port,
+        listening_at("127.0.0.1", 0) as listening,
+    ):
+        sources = Sources(
+            fleet=fleet,
+            lines=lambda: lines,
+            members=lambda: overview.members,
+            histories=Histories(ClientConfig("127.0.0.1:1"), LAYOUT, fleet),
+            read_age_s=lambda: 0.0,
+            service_topics=topics,
+            service_metrics=ServiceMetrics(port.url),
+            connect_to="",
+            now_ms=lambda: END_MS,
+        )
+        web = Web(app(sources, Access(names_of(listening))), listening)
+        web.start()
+        try:
+            yield listening
+        finally:
+            web.stop()
+
+
+def started() -> dict[str, object]:
+    return {
+        "type": "CoordinatorStarted",
+        "at_ms": END_MS,
+        "from_batch": 1,
+        "settings": {hostile("setting"): hostile("value")},
+        "skip": [hostile("skipped")],
+        "code_version": hostile("version"),
+    }
+
+
+def claim() -> Claim:
+    return Claim(
+        epoch=1,
+        claim_id="c",
+        owner_id="o",
+        requests_topic_id="t",
+        host=hostile("owner"),
+        pid=1,
+        folder=hostile("folder"),
+        since_ms=0,
+        tick_interval_ms=100,
+        checkpoint=hostile("checkpoint"),
+    )
+
+
+def body(listening: socket.socket, path: str) -> str:
+    host, port = listening.getsockname()
+    with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        assert response.status == 200
+        return response.read().decode()
+
+
+def test_each_field_is_shown_as_text_and_none_is_markup(served: socket.socket) -> None:
+    text = "".join(body(served, path) for path in ("/members", "/members?by=host", "/coordinator"))
+    for field in FIELDS:
+        assert f"<script>{field}" not in text
+        assert html.escape(hostile(field)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in text, (
+            field
+        )
+    assert str(7919 * 7907) not in text
+
+
+def test_what_the_address_says_is_shown_as_text(served: socket.socket) -> None:
+    path = "%22%3E%3Cscript%3Eq()%3C/script%3E"
+    for name in ("q", "sort", "by", "page"):
+        assert "<script>q" not in body(served, f"/members?{name}={path}")
+
+
+def test_the_menu_says_which_page_this_is(served: socket.socket) -> None:
+    for path, name in (("/", "groups"), ("/members", "members"), ("/coordinator", "coordinator")):
+        assert f'<a href="{path}" aria-current="page">{name}</a>' in body(served, path)
+        assert body(served, path).count('aria-current="page"') == 1
+
+
+def test_json_has_what_the_pages_have(served: socket.socket) -> None:
+    for path, field in (
+        ("/api/members", "client"),
+        ("/api/members?by=host", "host"),
+        ("/api/coordinator", "key"),
+    ):
+        assert json.dumps(hostile(field)) in body(served, path)

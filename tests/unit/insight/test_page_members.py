@@ -1,0 +1,233 @@
+"""Clients and hosts across groups: their members, and the rebalances of the last hour that they caused."""
+
+import pytest
+from msgspec.structs import replace
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment
+from insight.page.fleet import WINDOW_MS, Fleet
+from insight.page.members import (
+    GROUPS_KEPT,
+    MEMBER_SORTS,
+    By,
+    MemberLine,
+    Members,
+    MembersSelection,
+    columns_of,
+    sentence,
+)
+from insight.page.overview import Overview
+from records.codec import encode
+from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
+from state.rocketmq.snapshot import ConnectionSnapshot
+from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, take_view, view
+from tests.unit.insight.test_page_overview import rocketmq
+from tests.unit.insight.why_story import END_MS, STORY
+
+
+def members_of(fleet: Fleet, now_ms: int = END_MS) -> Members:
+    overview = Overview(fleet)
+    overview.lines(now_ms)
+    return overview.members
+
+
+def line_of(members: Members, name: str, by: By = By.CLIENT) -> MemberLine:
+    (found,) = [line for line in members.lines[by] if line.name == name]
+    return found
+
+
+def storied(*group_ids: str) -> Fleet:
+    """Groups of that story: worker-1 and worker-4 join, worker-3 times out, worker-4 leaves."""
+    fleet = Fleet(LAYOUT)
+    for group_id in group_ids:
+        take_view(fleet, view(group_id))
+        take_entries(fleet, played(*STORY), END_MS, group_id)
+    return fleet
+
+
+def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kinds() -> None:
+    members = members_of(storied("a", "b"))
+    worker = line_of(members, "worker-4")
+    assert (worker.rebalances, worker.causes) == (4, {"member joined": 2, "member left": 2})
+    assert [*columns_of(worker)] == [0, 2, 2, 0]
+    assert [(group.group_id, group.rebalances) for group in worker.groups] == [("a", 2), ("b", 2)]
+    assert [*columns_of(line_of(members, "worker-3"))] == [2, 0, 0, 0]
+    assert members.rebalances == 8
+    assert sentence(members, By.CLIENT) == (
+        "worker-4 caused 4 of the 8 rebalances of the last hour: 2 x member joined, 2 x member left."
+    )
+
+
+def test_a_host_has_the_rebalances_of_all_its_clients() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view())
+    take_entries(fleet, [replace(entry, client_host="/10.0.0.7") for entry in played(*STORY)], END_MS)
+    members = members_of(fleet)
+    assert [host.rebalances for host in members.lines[By.HOST]] == [4]
+    assert sentence(members, By.HOST) == (
+        "Host /10.0.0.7 caused all 4 rebalances of the last hour: "
+        "2 x member joined, 1 x session timeout, 1 x member left."
+    )
+
+
+def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_out_come_first() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(members=[replace(member("m"), client_id="worker-1")]))
+    story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
+    take_entries(fleet, story, END_MS)
+    members = members_of(fleet)
+    assert [line.name for line in members.lines[By.CLIENT][:2]] == ["worker-3", "worker-1"]
+    assert sentence(members, By.CLIENT) == (
+        "worker-3 and 1 other client each caused 1 of the 2 rebalances of the last hour."
+    )
+
+
+def test_a_client_that_is_gone_has_no_members_and_no_partitions() -> None:
+    gone = line_of(members_of(storied("a")), "worker-3")
+    assert (gone.members, gone.partitions, gone.groups_number) == (0, 0, 1)
+
+
+def test_rebalances_that_are_older_than_an_hour_do_not_count() -> None:
+    fleet = storied("a")
+    assert members_of(fleet, END_MS + WINDOW_MS).rebalances == 1  # the last one has not ended
+    assert members_of(fleet, END_MS).rebalances == 4
+
+
+def test_without_a_rebalance_the_sentence_says_so() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(members=[member("m")]))
+    assert sentence(members_of(fleet), By.CLIENT) == "No group has rebalanced in the last hour."
+
+
+def test_rebalances_without_a_known_client_are_counted_apart() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view())
+    nameless = [replace(entry, client_id=None, client_host=None) for entry in played(*STORY)]
+    take_entries(fleet, nameless, END_MS)
+    members = members_of(fleet)
+    assert members.of_nobody == {"member joined": 2, "session timeout": 1, "member left": 1}
+    assert members.lines == {By.CLIENT: [], By.HOST: []}
+    assert sentence(members, By.HOST) == (
+        "No host is known to have caused one of the 4 rebalances of the last hour."
+    )
+
+
+def test_members_and_their_partitions_are_added_over_groups() -> None:
+    fleet = Fleet(LAYOUT)
+    two = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 1))))
+    take_view(fleet, view("a", members=[replace(member("m"), assignment=two), member("n")]))
+    take_view(fleet, view("b", members=[replace(member("o"), assignment=two, client_id="other")]))
+    members = members_of(fleet)
+    worker, host = line_of(members, "worker"), line_of(members, "/10.0.0.7", By.HOST)
+    assert (worker.members, worker.partitions, worker.groups_number) == (2, 2, 1)
+    assert (host.members, host.partitions, host.groups_number) == (3, 4, 2)
+
+
+def test_members_of_the_consumer_protocol_have_what_they_hold() -> None:
+    fleet = Fleet(LAYOUT)
+    epochs = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1, 2]}, {}, {})
+    take_view(
+        fleet,
+        view(
+            consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []),
+            members=[replace(member("m"), consumer=epochs)],
+        ),
+    )
+    assert line_of(members_of(fleet), "worker").partitions == 3
+
+
+@pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocol_type": "consumer"}])
+def test_partitions_that_cannot_be_read_are_not_known_and_not_zero(fields: dict[str, str]) -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view(members=[replace(member("m"), assignment=b"?")], **fields))
+    assert line_of(members_of(fleet), "worker").partitions is None
+
+
+def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> None:
+    fleet = Fleet(LAYOUT)
+    there = [ConnectionSnapshot(f"c{n}", "A", "JAVA", 401) for n in (1, 2)]
+    fleet.take(LAYOUT.groups_topic, b"rocket", encode(replace(rocketmq(), consumers=there)), 0)
+    members = members_of(fleet)
+    assert (line_of(members, "A").members, line_of(members, "A").partitions) == (1, None)
+    assert members.lines[By.HOST] == []
+
+
+def test_members_follow_the_views_of_their_groups() -> None:
+    fleet = Fleet(LAYOUT)
+    overview = Overview(fleet)
+    for there in ([member("m")], [member("m"), member("n")], []):
+        take_view(fleet, view(members=there))
+        overview.lines(END_MS)
+        assert sum(line.members for line in overview.members.lines[By.CLIENT]) == len(there)
+    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    overview.lines(END_MS)
+    assert overview.members.lines[By.CLIENT] == []
+
+
+def test_members_stay_as_they_are_where_only_the_lines_are_made() -> None:
+    """They take most of the time of a large fleet."""
+    fleet = storied("a")
+    overview = Overview(fleet)
+    overview.lines(END_MS)
+    before = overview.members
+    take_view(fleet, view("b", members=[member("m")]))
+    assert len(overview.lines(END_MS, with_members=False)) == 2
+    assert overview.members is before
+    overview.lines(END_MS)
+    assert line_of(overview.members, "worker").members == 1
+
+
+def test_groups_whose_members_are_left_out_of_their_views_are_counted() -> None:
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view("a", truncated=True))
+    take_view(fleet, view("b", truncated=True, members=[member("m")]))
+    assert members_of(fleet).groups_without_members == 1
+
+
+def test_of_many_groups_those_with_most_rebalances_are_named_and_the_others_counted() -> None:
+    names = [f"g{number}" for number in range(GROUPS_KEPT + 3)]
+    fleet = storied(names[-1])
+    for name in names:
+        take_view(fleet, view(name, members=[replace(member("m"), client_id="worker-4")]))
+    worker = line_of(members_of(fleet), "worker-4")
+    assert worker.groups_number == len(names)
+    assert [group.group_id for group in worker.groups] == [names[-1], *names[: GROUPS_KEPT - 1]]
+
+
+def line(name: str, **causes: int) -> MemberLine:
+    return MemberLine(
+        name=name,
+        members=len(name),
+        partitions=None,
+        rebalances=sum(causes.values()),
+        causes={kind.replace("_", " "): number for kind, number in causes.items()},
+        groups_number=1,
+        groups=[],
+    )
+
+
+ALL = [line("Web-1", session_timeout=2), line("batch", member_left=1), line("web-22", member_joined=1)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (MembersSelection(), ["Web-1", "web-22", "batch"]),
+        (MembersSelection(text="wEB"), ["Web-1", "web-22"]),
+        (MembersSelection(by=By.HOST), []),
+        (MembersSelection(sort="name"), ["Web-1", "batch", "web-22"]),
+        (MembersSelection(sort="members"), ["web-22", "Web-1", "batch"]),
+        (MembersSelection(sort="timeouts"), ["Web-1", "batch", "web-22"]),
+        (MembersSelection(sort="joins"), ["web-22", "Web-1", "batch"]),
+        (MembersSelection(sort="leaves"), ["batch", "Web-1", "web-22"]),
+        (MembersSelection(sort="there is no such"), ["Web-1", "batch", "web-22"]),
+    ],
+)
+def test_a_reader_selects_lines_and_their_order(selection: MembersSelection, expected: list[str]) -> None:
+    members = Members(lines={By.CLIENT: ALL, By.HOST: []})
+    assert [one.name for one in selection.of(members)] == expected
+
+
+def test_each_order_is_offered() -> None:
+    assert MEMBER_SORTS[0] == "rebalances"
+    assert {"name", "groups", "members", "partitions", "timeouts", "joins", "leaves"} < {*MEMBER_SORTS}
