@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -88,6 +88,9 @@ conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on wh
 
 bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
 	$(BIN)/python -m bench --write
+
+pictures: $(STAMP) ## photograph the page in a real run, for README (3 minutes; needs Chromium)
+	$(BIN)/python -m bench.pictures
 
 lint: types style imports ## style, types and the direction of imports
 
