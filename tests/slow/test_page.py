@@ -236,7 +236,7 @@ def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
         def answers(url: str = url, found: dict[str, Any] = found) -> bool:
             """A busy process may take longer to say its metrics than the page waits."""
             found |= in_json(url, "coordinator")
-            return found["is_read"] and found["sentence"].startswith("The coordinator answers: ")
+            return bool(found["is_read"]) and str(found["sentence"]).startswith("The coordinator answers: ")
 
         wait_until(answers, "the topics and the metrics")
         assert found["no_metrics"] == ""
