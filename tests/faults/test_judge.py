@@ -12,6 +12,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from tests.faults.campaign.judge import judging
 from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.outages import in_force
 from tests.faults.judged_topics import (
     REQUESTS,
     SESSION_MS,
@@ -315,3 +316,10 @@ def test_judge_imports_nothing_of_what_it_judges() -> None:
                 assert name.split(".")[0] not in PACKAGES, (path.name, name)
                 is_foreign = name.startswith("tests.") and not name.startswith("tests.faults.campaign.judge.")
                 assert not is_foreign, (path.name, name)
+
+
+def test_an_outage_that_a_lost_owner_wrote_for_itself_is_none() -> None:
+    """The newest owner's record decides from its first outage on. What is older than all of its own stays."""
+    assert in_force({(1, 2), (5, 6)}, {(5, 6), (8, 9)}) == {(1, 2), (5, 6), (8, 9)}
+    assert in_force({(5, 6), (11, 13)}, {(5, 6), (10, 12)}) == {(5, 6), (10, 12)}
+    assert in_force({(1, 2)}, ()) == {(1, 2)}

@@ -27,6 +27,7 @@ from tests.faults.campaign.judge.verdicts import Verdict
 from tests.faults.campaign.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
 from tests.faults.campaign.load.running import TRANSACTIONAL, Load
+from tests.faults.campaign.outages import in_force
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
@@ -206,13 +207,15 @@ class World:
         return Status(content["phase"], content["reason"])
 
     def note_outages(self) -> None:
-        """Keep the outages that the checkpoint knows: it keeps the last 100."""
-        for path in self.checkpoint.glob("owners/*.json"):
+        """Keep the outages of the newest owner's record, which has the last 100."""
+        for path in sorted(self.checkpoint.glob("owners/*.json"), key=lambda path: -int(path.stem)):
             try:
                 known = json.loads(path.read_text())["outages"]
             except (FileNotFoundError, json.JSONDecodeError):
                 continue  # written now, or damaged by a fault
-            self.outages |= {(one["outage"]["after_ms"], one["outage"]["until_ms"]) for one in known}
+            newest = {(one["outage"]["after_ms"], one["outage"]["until_ms"]) for one in known}
+            self.outages = in_force(self.outages, newest)
+            return
 
     def spark(self) -> SparkSession:
         """A Spark in this process, for faults that need topics of their own. Started at the first call."""
