@@ -3,6 +3,8 @@
 Every error names the field and the byte it starts at.
 """
 
+import struct
+
 _INT16_MAX = 2**15 - 1
 
 
@@ -30,6 +32,15 @@ class Reader:
 
     def int32(self, field: str) -> int:
         return self._int(4, field)
+
+    def int32s(self, count: int, field: str) -> tuple[int, ...]:
+        """Return `count` numbers one after the other."""
+        there = min(count, self._left() // 4)
+        found = struct.unpack_from(f">{there}i", self._data, self._offset)
+        self._offset += 4 * there
+        if there < count:
+            self._take(4, field)  # raises
+        return found
 
     def count(self, field: str) -> int:
         """Return the number of elements of an array that cannot be null."""

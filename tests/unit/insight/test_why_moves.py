@@ -11,7 +11,7 @@ from assignors.kafka.api import Assignment, MemberSubscription, Subscription, To
 from assignors.kafka.consumer_protocol import encode_assignment
 from assignors.kafka.range import RangeAssignor
 from insight.why.model import Moves
-from insight.why.moves import compare, needless, read_holdings
+from insight.why.moves import compare, needless
 
 MEMBERS = ("a", "b", "c", "d")
 Owners = Mapping[TopicPartition, str]
@@ -143,9 +143,3 @@ def test_range_moves_needlessly_where_it_shifts_everyone() -> None:
     assert [(m.moved, m.needless) for m in by_size] == [(1, 0), (1, 0)]
     shifted = compare(assign("bcd"), assign("abcd"))
     assert (shifted.moved, shifted.needless) == (5, 4)
-
-
-def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
-    readable = encode_assignment(Assignment(tuple(t(1))))
-    assert read_holdings({"a": readable, "b": b""}) == {"a": t(1), "b": frozenset()}
-    assert read_holdings({"a": readable, "b": b"for b"}) is None
