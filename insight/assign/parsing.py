@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.model import Group, InputError, Member
-from insight.why.moves import Holdings
+from insight.why.assignments import Holdings
 
 T = TypeVar("T")
 

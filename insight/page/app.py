@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,9 +20,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from insight.page import words
+from insight.page.courses import Courses
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
-from insight.page.histories import Histories
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol, Selection
 from insight.page.rebalance import rebalance_page
 from insight.page.security import Access, Guard
@@ -33,12 +32,9 @@ from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
 from state.kafka.snapshot import GroupSnapshot
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
-MAX_MAKING = 2
-"""Pages of groups and rebalances that are made at the same time. Those of a large group take seconds."""
 MAX_TEXT_CHARS = 32_767
 """Of a parameter in an address: a group id is not longer."""
 _LIVE_INTERVAL_S = 0.5
@@ -61,7 +57,7 @@ class Sources(NamedTuple):
 
     fleet: Fleet
     lines: Callable[[], list[GroupLine]]
-    histories: Histories
+    courses: Courses
     read_age_s: Callable[[], float]
     connect_to: str
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -99,7 +95,6 @@ class _Pages:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._making = threading.BoundedSemaphore(MAX_MAKING)
         self._live = 0
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -134,6 +129,7 @@ class _Pages:
             now_ms=found.now_ms,
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
             is_live="to" not in request.query_params,
+            only_time=_is_only_time(request),
             version=self._sources.fleet.group_version(group_id) or 0,
         )
 
@@ -216,17 +212,22 @@ class _Pages:
 
     def _group(self, request: Request, group_id: str, limits_ms: tuple[int, int]) -> Any:
         now_ms = self._sources.now_ms()
-        since_ms = min(limits_ms[0], now_ms - WINDOW_MS)
-        history = self._sources.histories.history(group_id, since_ms, now_ms)
-        if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
-            ours = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
-            return rocketmq_text(rocketmq_report(group_id, ours, now_ms, limits_ms[0]), Clock())
+        needed_ms = min(limits_ms[0], now_ms - WINDOW_MS), limits_ms[1]
+        is_told = request.url.path == "/group" and "to" not in request.query_params
+        made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)
+        if made.rocketmq:
+            return rocketmq_text(rocketmq_report(group_id, made.rocketmq, now_ms, limits_ms[0]), Clock())
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
-        if not history.entries and not isinstance(facts.view, GroupSnapshot):
+        if made.course is None and not isinstance(facts.view, GroupSnapshot):
             raise Refused(404, "the history of this group is older than the events topic's retention")
         unfolded = "all" in request.query_params
-        with self._making:
-            return group_page(facts, history, limits_ms, now_ms, unfolded=unfolded)
+        notes = []
+        if made.since_ms > needed_ms[0]:
+            notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")
+        only_time = _is_only_time(request)
+        return group_page(
+            facts, made.course, limits_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
+        )
 
     def _rebalance(self, request: Request) -> Any:
         group_id, now_ms = _parameter(request, "group"), self._sources.now_ms()
@@ -234,9 +235,12 @@ class _Pages:
             at_ms = int(_parameter(request, "at"))
         except ValueError as error:
             raise Refused(400, "`at` is the time of the rebalance in milliseconds") from error
-        history = self._sources.histories.history(group_id, max(at_ms - WINDOW_MS, 0), now_ms)
-        with self._making:
-            found = rebalance_page(group_id, history, at_ms, now_ms)
+        found = None
+        for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
+            made = self._sources.courses.made(group_id, (since_ms, now_ms), now_ms, is_patient=True)
+            found = None if made.course is None else rebalance_page(group_id, made.course, at_ms, now_ms)
+            if found is None or found.earlier_ms is not None or made.from_start:
+                break  # else it may have an earlier neighbour
         if found is None:
             raise Refused(404, "the history has no rebalance that began then")
         return found
@@ -267,6 +271,11 @@ def _selection(request: Request) -> Selection:
         sort=query.get("sort", SORTS[0]),
         page=max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
     )
+
+
+def _is_only_time(request: Request) -> bool:
+    """Whether the reader has the page, and asks for another time of it."""
+    return request.query_params.get("part") == "time"
 
 
 def _parameter(request: Request, name: str) -> str:

@@ -4,6 +4,7 @@ import ipaddress
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -12,11 +13,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from insight.page.app import Sources, app
+from insight.page.courses import Courses
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.histories import Histories
 from insight.page.overview import OverviewThread
 from insight.page.security import Access
+from insight.why.history import read_history
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -94,8 +97,9 @@ class Page:
         fleet = Fleet(layout)
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
-        histories = Histories(client_config, layout, fleet)
-        sources = Sources(fleet, lambda: overview.lines, histories, self._follower.read_age_s, connect_to)
+        histories = Histories(partial(read_history, client_config, layout), fleet)
+        self._courses = courses = Courses(histories, fleet)
+        sources = Sources(fleet, lambda: overview.lines, courses, self._follower.read_age_s, connect_to)
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
@@ -107,6 +111,7 @@ class Page:
     def stop(self) -> None:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
+        self._courses.close()
         self._overview.stop()
         self._follower.stop()
 

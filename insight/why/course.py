@@ -8,7 +8,7 @@ from insight.why.assignments import Assignments
 from insight.why.lanes import Lane, Span, member_lanes, state_spans
 from insight.why.lives import Life, lives
 from insight.why.model import Rebalance
-from insight.why.names import clients_of
+from insight.why.names import Names, clients_of, names_in
 from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
 from state.kafka.group import DEAD
@@ -21,7 +21,7 @@ class Course:
     those of members that were removed.
 
     `members` are those at the end. `states` and `lanes` are the lanes of a picture. `notes` name gaps and
-    faults. `clients` are those of `insight.why.names.clients_of`.
+    faults. `clients` are those of `insight.why.names.clients_of`, and `names` are for all members.
     """
 
     first: HistoryEntry
@@ -34,6 +34,7 @@ class Course:
     removals: list[HistoryEntry]
     notes: list[str]
     clients: dict[MemberId, str]
+    names: Names
 
 
 def course_of(
@@ -56,17 +57,20 @@ def course_of(
         member_lanes(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
     )
     entries = [event for life in group_lives for event in life.entries]
+    members = [lane.member_id for lane in latest if lane.is_open]
+    clients = clients_of(entries)
     return Course(
         first=entries[0],
         last=entries[-1],
         state_since_ms=_state_since_ms(last_life),
-        members=[lane.member_id for lane in latest if lane.is_open],
+        members=members,
         rebalances=rebalances,
         states=state_spans(group_lives),
         lanes=[*earlier, *latest],
         removals=[event for event in entries if event.type is EntryType.MEMBER_REMOVED],
         notes=_notes(group_lives, from_start),
-        clients=clients_of(entries),
+        clients=clients,
+        names=names_in(members, rebalances, clients),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from assignors.kafka.api import MemberId
+from insight.why.model import Rebalance
 from state.kafka.history import HistoryEntry
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -32,6 +33,19 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
 def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
     """Return what a member is called also after a restart of its client, which gives it another id."""
     return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
+
+
+def names_in(
+    members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
+) -> "Names":
+    """Return names for these members, and for all in these rebalances."""
+    ids = set(members)
+    for r in rebalances:
+        ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or ())
+        ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
+        ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
+        ids.update([way.member_id for way in r.progress])
+    return Names(ids, clients)
 
 
 class Names:

@@ -29,9 +29,7 @@ def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
     return rebalances_of(lives(history), Assignments())
 
 
-def rebalances_of(
-    group_lives: Sequence[Life[HistoryEntry]], assignments: Assignments
-) -> list[Rebalance]:
+def rebalances_of(group_lives: Sequence[Life[HistoryEntry]], assignments: Assignments) -> list[Rebalance]:
     """Return the rebalances of these lives. Only one in the last life can be under way."""
     found: list[Rebalance] = []
     for life in group_lives:
@@ -204,9 +202,7 @@ def _assign(
     return moves, idle_partitions, assignment_bytes
 
 
-def _now_held(
-    stretch: Stretch, assignments: Assignments
-) -> tuple[Holdings | None, dict[str, int] | None]:
+def _now_held(stretch: Stretch, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
     """Return the new assignment as partitions or, if it cannot be read as such, its sizes in bytes."""
     if stretch.outcome is Outcome.EMPTY:
         return {}, None

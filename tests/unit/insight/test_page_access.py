@@ -6,16 +6,19 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway.security.credentials import Users
 from insight.page.app import Sources, app
+from insight.page.courses import Courses
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
+from insight.why.history import read_history
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -28,7 +31,8 @@ PASSWORD = "geheim: ä"
 def serving(access: Access | None = None) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
     fleet.complete()
-    sources = Sources(fleet, list, Histories(NOBODY, LAYOUT, fleet), lambda: 0.0, "127.0.0.1:9092")
+    courses = Courses(Histories(partial(read_history, NOBODY, LAYOUT), fleet), fleet)
+    sources = Sources(fleet, list, courses, lambda: 0.0, "127.0.0.1:9092")
     with listening_at("127.0.0.1", 0) as listening:
         web = Web(app(sources, access or Access(names_of(listening))), listening)
         web.start()

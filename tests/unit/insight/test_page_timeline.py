@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from insight.page.timeline import MAX_LANES, MAX_TICKS, SILENT, LaneRow, Timeline, timeline
+from insight.why.course import course_of
 from insight.why.lanes import Lane, MemberState, Span
 from insight.why.model import Outcome
 from insight.why.names import Names
-from insight.why.report import lanes_of, report
-from insight.why.text import names_of
+from insight.why.report import report
 from state.config import CoordinatorConfig
 from state.kafka.history import HistoryEntry
 from tests.harness.examples import examples
@@ -26,10 +26,10 @@ UUIDS = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
 def drawn(
     entries: list[HistoryEntry], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
 ) -> Timeline:
-    found, (_, lanes) = report("g", entries, now_ms), lanes_of(entries)
-    names = names_of(found)
+    course = course_of(entries)
+    found, removals = course.rebalances, course.removals
     return timeline(
-        lanes, found.rebalances, entries, names, found.clients, limits_ms, now_ms, unfolded=unfolded
+        course.lanes, found, removals, course.names, course.clients, limits_ms, now_ms, unfolded=unfolded
     )
 
 

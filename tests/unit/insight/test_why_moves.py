@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
+from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.range import RangeAssignor
 from insight.why.model import Moves
 from insight.why.moves import compare, needless
