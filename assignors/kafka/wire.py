@@ -78,11 +78,11 @@ class Reader:
         return int.from_bytes(self._take(size, field), "big", signed=True)
 
     def _take(self, size: int, field: str) -> bytes:
-        if size > self._left():
-            raise ProtocolError(f"{field} needs {size} bytes, but {self._left()} are left", self._offset)
-        start = self._offset
-        self._offset += size
-        return self._data[start : self._offset]
+        start, end = self._offset, self._offset + size
+        if end > len(self._data):
+            raise ProtocolError(f"{field} needs {size} bytes, but {self._left()} are left", start)
+        self._offset = end
+        return self._data[start:end]
 
     def _left(self) -> int:
         return len(self._data) - self._offset

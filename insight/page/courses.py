@@ -22,6 +22,8 @@ MAX_MAKING = 2
 """Courses that are read and made at the same time. Who comes later waits, or gets an older one."""
 PATIENCE_S = 0.5
 """How long a reader waits for the whole history, if the fleet has a part of it."""
+MANY_ENTRIES = 2_000
+"""Nobody waits for the whole history if the fleet has so many entries of it."""
 AGED_PATIENCE_S = 0.05
 """How long a reader waits for the newest entries, if there is a course without them."""
 
@@ -49,9 +51,9 @@ class Made:
         """Whether it has all that was between two times."""
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
-    def may_be_made_again(self) -> bool:
-        """Whether making it took a third of the time since then, at most: readers need the interpreter."""
-        return time.monotonic() - self.ended_s >= 2 * self.took_s
+    def pause_s(self) -> float:
+        """How long not to make it again: that takes a third of the interpreter at most."""
+        return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
 class Courses:
@@ -79,20 +81,57 @@ class Courses:
         known = self._look_up(group_id)
         if known is not None and known.has(limits_ms):
             return known
-        reaches_back = known is not None and known.has((limits_ms[0], known.until_ms))
-        if known is not None and reaches_back and self._is_current(group_id, known):
+        if known is not None and known.is_whole and known.since_ms <= limits_ms[0]:
+            return self._newest(group_id, known, now_ms)
+        if is_patient:
+            return self._start(group_id, limits_ms[0], now_ms).result()
+        return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
+
+    def _newest(self, group_id: str, known: Made, now_ms: int) -> Made:
+        """Return one with the newest entries; the known one if that is too early, takes long or fails."""
+        if known.entries_version == self._fleet.entries_version(group_id):
             return known
-        if known is not None and reaches_back and not known.may_be_made_again():
+        if (pause_s := known.pause_s()) > 0:
+            self._touch_after(group_id, pause_s)
             return known
-        making = self._start(group_id, limits_ms[0], now_ms)
-        patience_s = AGED_PATIENCE_S if reaches_back else None if is_patient else PATIENCE_S
-        if patience_s is not None:
-            self._awaited.add(group_id)
-        wait([making], patience_s)
-        if making.done() and (making.exception() is None or not reaches_back):
+        making = self._start(group_id, known.since_ms, now_ms)
+        self._wait(group_id, making, AGED_PATIENCE_S)
+        return making.result() if making.done() and making.exception() is None else known
+
+    def _whole_or_part(self, group_id: str, known: Made | None, since_ms: int, now_ms: int) -> Made:
+        part = None
+        if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
+            part = self._of_fleet(group_id, None)  # before the whole, because both at once take long
+        making = self._start(group_id, since_ms, now_ms)
+        self._wait(group_id, making, PATIENCE_S if part is None else 0)
+        if making.done():
             return making.result()
-        less = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
-        return making.result() if less is None else less
+        if part is None:
+            part = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
+        return making.result() if part is None else part
+
+    def _wait(self, group_id: str, making: Future[Made], patience_s: float) -> None:
+        """Wait for a course. If it is not there then, the group is touched when it is."""
+        wait([making], patience_s)
+        if not making.done():
+            with self._lock:
+                self._awaited.add(group_id)
+
+    def _touch_after(self, group_id: str, pause_s: float) -> None:
+        with self._lock:
+            if group_id in self._awaited:
+                return
+            self._awaited.add(group_id)
+        timer = threading.Timer(pause_s, self._touch_awaited, [group_id])
+        timer.daemon = True
+        timer.start()
+
+    def _touch_awaited(self, group_id: str) -> None:
+        with self._lock:
+            is_awaited = group_id in self._awaited
+            self._awaited.discard(group_id)
+        if is_awaited:
+            self._fleet.touch(group_id)
 
     def _look_up(self, group_id: str) -> Made | None:
         with self._lock:
@@ -109,9 +148,6 @@ class Courses:
                 self._known.popitem(last=False)
         return made
 
-    def _is_current(self, group_id: str, known: Made) -> bool:
-        return known.entries_version == self._fleet.entries_version(group_id)
-
     def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[Made]:
         """Make a course, unless one that begins as early is being made."""
         with self._lock:
@@ -126,9 +162,7 @@ class Courses:
     def _is_made(self, group_id: str, since_ms: int) -> None:
         with self._lock:
             del self._making[group_id, since_ms]
-        if group_id in self._awaited:
-            self._awaited.discard(group_id)
-            self._fleet.touch(group_id)
+        self._touch_awaited(group_id)
 
     def _make(self, group_id: str, since_ms: int, now_ms: int) -> Made:
         began_s = time.monotonic()

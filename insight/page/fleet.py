@@ -183,6 +183,12 @@ class Fleet:
             group = self._groups.get(group_id)
             return 0 if group is None else group.entries_version
 
+    def entry_count(self, group_id: str) -> int:
+        """How many entries of a group there are."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return 0 if group is None else len(group.entries)
+
     def touch(self, group_id: str) -> None:
         """Let the version of a group grow, because there is more to show of it."""
         with self._lock:

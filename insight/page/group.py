@@ -1,6 +1,7 @@
 """One group, for its page and `/api/group`: what it is now, what is wrong, its timeline, its rebalances."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -180,12 +181,12 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
 
 def _waited(r: Rebalance, names: Names) -> str:
     """`2.9 s of it waiting for worker-2`, "" if it waited for no member."""
-    came = {
-        **{gone.member_id: gone.after_ms for gone in r.removed},
-        **{joined.member_id: joined.after_ms for joined in r.joined},
-        **{way.member_id: way.settled_after_ms for way in r.progress},
-    }
-    after_ms = came.get(r.last or "")
+    came = chain(
+        ((way.member_id, way.settled_after_ms) for way in reversed(r.progress)),
+        ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),
+        ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
+    )
+    after_ms = next((after_ms for member_id, after_ms in came if member_id == r.last), None)
     return f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}" if after_ms else ""
 
 

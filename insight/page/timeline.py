@@ -285,7 +285,8 @@ def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -
     lasted: dict[tuple[str, int | None], int] = {}
     for span in run:
         state = span.what, span.partitions
-        lasted[state] = lasted.get(state, 0) + _end_ms(span, now_ms) - span.from_ms
+        to_ms = now_ms if span.to_ms is None else span.to_ms
+        lasted[state] = lasted.get(state, 0) + to_ms - span.from_ms
     longest = sorted(lasted, key=lambda state: -lasted[state])
     kinds: Counter[str] = Counter()
     for what, partitions in longest:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.range import RangeAssignor
 from insight.why.model import Moves
-from insight.why.moves import compare, needless
+from insight.why.moves import compare, needless, owners
 
 MEMBERS = ("a", "b", "c", "d")
 Owners = Mapping[TopicPartition, str]
@@ -86,6 +86,22 @@ def test_partitions_are_conserved(
     assert (moves.fresh, moves.released) == (len(now - held), len(held - now))
     assert moves.needless is not None
     assert 0 <= moves.needless <= moves.moved <= len(now & held)
+
+
+@given(holdings, holdings)
+def test_members_that_keep_their_partitions_change_nothing(
+    before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
+) -> None:
+    """The figures are those of all partitions, though only changed members are looked at."""
+    last, now = owners(before), owners(after)
+    moves = compare(before, after)
+    assert moves.moved == sum(p in last and owner != last[p] for p, owner in now.items())
+    assert moves.needless == needless(last, now, after.keys())
+    kept = {"kept": frozenset({TopicPartition("k", n) for n in range(3)})}
+    more = compare(before | kept, after | kept)
+    assert (more.moved, more.fresh, more.released) == (moves.moved, moves.fresh, moves.released)
+    assert more.partitions == moves.partitions + 3
+    assert more.needless == needless(owners(before | kept), owners(after | kept), (after | kept).keys())
 
 
 @given(holdings)
