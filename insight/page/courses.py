@@ -18,6 +18,8 @@ from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 MAX_GROUPS = 32
 """Courses that are kept, those that were looked at last."""
+MAX_FOLLOWED_ENTRIES = 500_000
+"""Of all courses that are kept, some 0.6 kB each. The last one is kept also if it is of more."""
 MAX_MAKING = 2
 """Courses that are read and made at the same time. Who comes later waits, or gets an older one."""
 PATIENCE_S = 0.5
@@ -34,7 +36,8 @@ class Made:
 
     `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
     one is of a RocketMQ group. `from_start`: the history begins with the first retained entry. `is_whole`: it
-    was read from the topic. `entries_version` is that of the fleet's facts which it has.
+    was read from the topic. `entries_version` is that of the fleet's facts which it has. `entries` counts
+    those of the course.
     """
 
     course: Course | None
@@ -43,6 +46,7 @@ class Made:
     since_ms: int
     until_ms: int
     entries_version: int
+    entries: int
     is_whole: bool = True
     ended_s: float = 0.0
     took_s: float = 0.0
@@ -144,7 +148,10 @@ class Courses:
         with self._lock:
             self._known[group_id] = made
             self._known.move_to_end(group_id)
-            while len(self._known) > MAX_GROUPS:
+            while len(self._known) > 1 and (
+                len(self._known) > MAX_GROUPS
+                or sum(one.entries for one in self._known.values()) > MAX_FOLLOWED_ENTRIES
+            ):
                 self._known.popitem(last=False)
         return made
 
@@ -182,6 +189,7 @@ class Courses:
             read.since_ms,
             now_ms,
             read.entries_version,
+            len(ours),
             ended_s=time.monotonic(),
             took_s=time.monotonic() - began_s,
         )
@@ -197,7 +205,7 @@ class Courses:
         ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
         course = course_of(ours, from_start=False)
         first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
-        part = Made(course, [], False, first_ms, last_ms, facts.entries_version, is_whole=False)
+        part = Made(course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False)
         with self._lock:
             if group_id not in self._known or not self._known[group_id].is_whole:
                 self._known[group_id] = part

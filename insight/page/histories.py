@@ -12,8 +12,8 @@ from records.truncation import AnyHistoryEntry
 
 MAX_GROUPS = 32
 """Histories that are kept, those that were looked at last."""
-MAX_KEPT_ENTRIES = 200_000
-"""Of all histories that are kept, some 1 kB each. The last one is kept also if it has more."""
+MAX_KEPT_ENTRIES = 120_000
+"""Of all histories that are kept, some 1.8 kB each. The last one is kept also if it has more."""
 _FRESH_MS = WINDOW_MS // 2
 
 Reader: TypeAlias = Callable[[str, int], History]

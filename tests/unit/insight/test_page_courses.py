@@ -108,11 +108,16 @@ def test_a_drag_reads_nothing_and_makes_no_report_again(room: Room, followed: li
     assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
 
 
-def test_a_time_that_is_over_needs_no_newer_entry(room: Room, followed: list[int]) -> None:
+def test_a_time_that_is_over_needs_no_newer_entry(
+    room: Room, followed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Made, "pause_s", lambda _: 0.0)
+    monkeypatch.setattr(courses_module, "AGED_PATIENCE_S", WAIT_S)
     first = room.made()
     take_entries(room.fleet, [replace(room.entries[-1], seq=1_000)], END_MS)
     assert room.made((SINCE_MS, END_MS - 1), END_MS + 5) is first
     assert len(followed) == 1
+    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is not first
 
 
 def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(room: Room) -> None:
@@ -167,10 +172,10 @@ def test_an_earlier_time_is_read_and_shows_what_is_known_meanwhile(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courses_module, "PATIENCE_S", 0.01)
+    take_entries(room.fleet, room.entries, END_MS)
     known = room.made()
     room.topic.is_there.clear()
     version = room.version()
-    take_entries(room.fleet, room.entries[-1:], END_MS)
     assert room.made((SINCE_MS - 1, END_MS), is_patient=False) is known
     room.topic.is_there.set()
     room.wait_for_more(version)

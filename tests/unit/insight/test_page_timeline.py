@@ -231,11 +231,22 @@ def test_however_many_lanes_and_changes_a_picture_has_few_marks() -> None:
 
 
 def test_a_member_that_was_silent_is_so_in_a_mark_of_much_else() -> None:
-    entries = played(*STORY)
+    entries = played(
+        "config group.initial.rebalance.delay.ms=0",
+        "at 0s",
+        "join a api=3 session=10s",
+        "sync a assign=@a:t-0",
+        "at 9s",
+        "heartbeat a",
+        "at 18s",
+        "heartbeat a",
+        "at 30s",
+    )
     week_ms = 7 * 24 * 3_600_000
-    row = row_of(drawn(entries, (BEGIN_MS - week_ms, END_MS + week_ms), END_MS + week_ms), "worker-3")
-    assert [mark.kind for mark in row.marks] == [SILENT]
-    assert "sent no heartbeat, 10.0 s" in row.marks[0].text
+    row = row_of(drawn(entries, (0, week_ms), week_ms), "a")
+    assert [(mark.kind, mark.text) for mark in row.marks] == [
+        (SILENT, "a holds 1 partition, 18.0 s, sent no heartbeat, 10.0 s")
+    ]
 
 
 def test_bands_on_the_same_pixel_are_drawn_once() -> None:
