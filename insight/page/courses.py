@@ -120,6 +120,8 @@ class Courses:
         if not making.done():
             with self._lock:
                 self._awaited.add(group_id)
+            if making.done():  # in this moment
+                self._touch_awaited(group_id)
 
     def _touch_after(self, group_id: str, pause_s: float) -> None:
         with self._lock:

@@ -95,10 +95,7 @@ class Histories:
 def _later(
     known: Sequence[AnyHistoryEntry], of_fleet: Sequence[AnyHistoryEntry]
 ) -> Sequence[AnyHistoryEntry] | None:
-    """Return the fleet's entries after the last known one, None if some between may have been forgotten."""
-    if known:
-        last = known[-1].incarnation, known[-1].seq
-        for place in range(len(of_fleet) - 1, -1, -1):
-            if (of_fleet[place].incarnation, of_fleet[place].seq) == last:
-                return of_fleet[place + 1 :]
-    return None if len(of_fleet) >= MAX_ENTRIES else of_fleet
+    """Return the fleet's entries that are not known, None if some between may have been forgotten."""
+    names = {(entry.incarnation, entry.seq) for entry in known[-MAX_ENTRIES:]}
+    later = [entry for entry in of_fleet if (entry.incarnation, entry.seq) not in names]
+    return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later

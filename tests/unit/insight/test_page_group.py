@@ -1,5 +1,7 @@
 """The page of a group and of one of its rebalances."""
 
+from msgspec.structs import replace
+
 from insight.page.fleet import WINDOW_MS
 from insight.page.group import GroupPage, group_page
 from insight.page.rebalance import RebalancePage, rebalance_page
@@ -7,7 +9,7 @@ from insight.page.unwell import Kind
 from insight.why.course import course_of
 from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder
-from tests.unit.insight.page_facts import facts, lag, played, view
+from tests.unit.insight.page_facts import facts, lag, member, played, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
 LIMITS_MS = (BEGIN_MS - 1, END_MS)
@@ -84,6 +86,15 @@ def test_the_committed_offsets_are_in_order() -> None:
         ("t", 9, None, None),
         ("t", 10, 5, 2),
     ]
+
+
+def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
+    course, has = course_of(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
+    whole, part = (
+        group_page(has, course, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
+    )
+    assert (len(whole.members), len(whole.partitions), whole.member_count) == (1, 1, 1)
+    assert part == replace(whole, members=[], partitions=[])
 
 
 def test_the_picture_leaves_out_what_was_before_the_history() -> None:
