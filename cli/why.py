@@ -16,8 +16,9 @@ from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.visible import visible_lines
 from insight.why.clock import Clock
+from insight.why.course import Course, course_of
 from insight.why.history import History, HistoryUnavailable, read_history
-from insight.why.report import Report, lanes_of, report
+from insight.why.report import Report, report_of
 from insight.why.rocketmq.model import Report as RocketMqReport
 from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
@@ -108,10 +109,11 @@ def _show_kafka(
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
-    shown = report(group_id, ours, now_ms, since_ms, unread=history.unread, from_start=history.from_start)
+    course = course_of(ours, unread=history.unread, from_start=history.from_start)
+    shown = report_of(group_id, course, now_ms, since_ms)
     _show(shown, report_text, output)
     if plot is not None:
-        _plot(shown, ours, plot)
+        _plot(shown, course, plot)
 
 
 def _show_rocketmq(
@@ -138,11 +140,10 @@ def _show(shown: R, as_text: Callable[[R, Clock], str], output: str) -> None:
         click.echo(visible_lines(as_text(shown, Clock())), nl=False)
 
 
-def _plot(shown: Report, history: list[HistoryEntry], path: Path) -> None:
+def _plot(shown: Report, course: Course, path: Path) -> None:
     from insight.why.plot import draw  # matplotlib takes a second to import
 
-    states, members = lanes_of(history)
     try:
-        draw(shown, states, members, path, Clock())
+        draw(shown, course.states, course.lanes, path, Clock())
     except OSError as error:
         raise click.ClickException(f"the picture cannot be written: {error}") from error

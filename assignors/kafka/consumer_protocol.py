@@ -8,6 +8,7 @@ only append fields. A negative version is an error.
 """
 
 from collections.abc import Iterable
+from itertools import repeat
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.members import java_order
@@ -128,7 +129,7 @@ def _read_partitions(reader: Reader, field: str) -> tuple[TopicPartition, ...]:
     for _ in range(reader.count(field)):
         topic = reader.string(f"{field}.topic")
         count = reader.count(f"{field}.partitions")
-        partitions += [TopicPartition(topic, reader.int32(f"{field}.partition")) for _ in range(count)]
+        partitions += map(TopicPartition, repeat(topic), reader.int32s(count, f"{field}.partition"))
     return tuple(partitions)
 
 

@@ -3,6 +3,8 @@
 Every error names the field and the byte it starts at.
 """
 
+import struct
+
 _INT16_MAX = 2**15 - 1
 
 
@@ -30,6 +32,15 @@ class Reader:
 
     def int32(self, field: str) -> int:
         return self._int(4, field)
+
+    def int32s(self, count: int, field: str) -> tuple[int, ...]:
+        """Return `count` numbers one after the other."""
+        there = min(count, self._left() // 4)
+        found = struct.unpack_from(f">{there}i", self._data, self._offset)
+        self._offset += 4 * there
+        if there < count:
+            self._take(4, field)  # raises
+        return found
 
     def count(self, field: str) -> int:
         """Return the number of elements of an array that cannot be null."""
@@ -67,11 +78,11 @@ class Reader:
         return int.from_bytes(self._take(size, field), "big", signed=True)
 
     def _take(self, size: int, field: str) -> bytes:
-        if size > self._left():
-            raise ProtocolError(f"{field} needs {size} bytes, but {self._left()} are left", self._offset)
-        start = self._offset
-        self._offset += size
-        return self._data[start : self._offset]
+        start, end = self._offset, self._offset + size
+        if end > len(self._data):
+            raise ProtocolError(f"{field} needs {size} bytes, but {self._left()} are left", start)
+        self._offset = end
+        return self._data[start:end]
 
     def _left(self) -> int:
         return len(self._data) - self._offset

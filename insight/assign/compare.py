@@ -14,8 +14,9 @@ from assignors.kafka.api import MemberId, TopicPartition
 from assignors.kafka.members import members_in_order
 from insight.assign.model import Group
 from insight.assign.strategies import rounds
+from insight.why.assignments import Holdings
 from insight.why.model import Moves
-from insight.why.moves import Holdings, compare, owners
+from insight.why.moves import compare, owners
 
 NOW = "now"
 ByTopic = dict[str, list[int]]

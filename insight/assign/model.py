@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from assignors.kafka.api import MemberId, MemberSubscription, PartitionRacks, Subscription, TopicPartition
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
-from insight.why.moves import Holdings
+from insight.why.assignments import Holdings
 
 
 class InputError(ValueError):

@@ -23,7 +23,7 @@ from msgspec import Struct
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.compare import by_topic
 from insight.assign.model import Group, InputError, Member
-from insight.why.moves import Holdings
+from insight.why.assignments import Holdings
 
 T = TypeVar("T")
 

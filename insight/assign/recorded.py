@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from assignors.kafka.api import MemberId
 from insight.assign.model import Group, InputError, Member
+from insight.why.assignments import Holdings, read_holdings
 from insight.why.ground import Ground
 from insight.why.lives import lives
 from insight.why.model import Rebalance
-from insight.why.moves import Holdings, read_holdings
 from state.kafka.history import EntryType, HistoryEntry
 
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)

@@ -23,7 +23,7 @@ from assignors.rocketmq.machine_room_nearby import MachineRoomResolver
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import NEARBY_PREFIX, Settings, strategy_named
 from insight.assign.model import Group, InputError
-from insight.why.moves import Holdings
+from insight.why.assignments import Holdings
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
 CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)

@@ -72,6 +72,11 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
     return from_ms, to_ms
 
 
+def is_only_time(request: Request) -> bool:
+    """Whether the reader has the page, and asks for another time of it."""
+    return request.query_params.get("part") == "time"
+
+
 def _page_number(request: Request) -> int:
     page = request.query_params.get("page", "1")
     return max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1

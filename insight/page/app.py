@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from insight.page import words
 from insight.page.address import (
     Refused,
+    is_only_time,
     limits_ms,
     members_selection,
     parameter,
@@ -32,6 +32,7 @@ from insight.page.address import (
 from insight.page.asked import Asked
 from insight.page.commands import Source
 from insight.page.coordinator import CoordinatorPage, coordinator_page
+from insight.page.courses import Courses
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
@@ -45,12 +46,9 @@ from insight.page.service_topics import ServiceTopics
 from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
 from state.kafka.snapshot import GroupSnapshot
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
-MAX_MAKING = 2
-"""Pages of groups and rebalances that are made at the same time. Those of a large group take seconds."""
 CHANGES_MS = 5_000
 """The page of the coordinator counts as changed so often."""
 _LIVE_INTERVAL_S = 0.5
@@ -70,6 +68,7 @@ class Sources(NamedTuple):
     lines: Callable[[], list[GroupLine]]
     members: Callable[[], Members]
     histories: Histories
+    courses: Courses
     read_age_s: Callable[[], float]
     service_topics: ServiceTopics
     service_metrics: ServiceMetrics | None
@@ -116,7 +115,6 @@ class _Pages:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._making = threading.BoundedSemaphore(MAX_MAKING)
         self._live = 0
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -157,6 +155,7 @@ class _Pages:
             now_ms=found.now_ms,
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
             is_live="to" not in request.query_params,
+            only_time=is_only_time(request),
             version=self._sources.fleet.group_version(group_id) or 0,
         )
 
@@ -289,25 +288,32 @@ class _Pages:
 
     def _group(self, request: Request, group_id: str, between_ms: tuple[int, int]) -> Any:
         now_ms = self._sources.now_ms()
-        since_ms = min(between_ms[0], now_ms - WINDOW_MS)
-        history = self._sources.histories.history(group_id, since_ms, now_ms)
+        needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
+        is_told = request.url.path == "/group" and "to" not in request.query_params
+        made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)
         unfolded = "all" in request.query_params
-        if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
-            ours = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
-            with self._making:
-                return rocketmq_page(group_id, ours, between_ms, now_ms, unfolded=unfolded)
+        if made.rocketmq:
+            return rocketmq_page(group_id, made.rocketmq, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
-        if not history.entries and not isinstance(facts.view, GroupSnapshot):
+        if made.course is None and not isinstance(facts.view, GroupSnapshot):
             raise Refused(404, "the history of this group is older than the events topic's retention")
-        with self._making:
-            return group_page(facts, history, between_ms, now_ms, unfolded=unfolded)
+        notes = []
+        if made.since_ms > needed_ms[0]:
+            notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")
+        only_time = is_only_time(request)
+        return group_page(
+            facts, made.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
+        )
 
     def _rebalance(self, request: Request) -> Any:
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
         at_ms = time_parameter(request, "at")
-        history = self._sources.histories.history(group_id, max(at_ms - WINDOW_MS, 0), now_ms)
-        with self._making:
-            found = rebalance_page(group_id, history, at_ms, now_ms)
+        found = None
+        for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
+            made = self._sources.courses.made(group_id, (since_ms, now_ms), now_ms, is_patient=True)
+            found = None if made.course is None else rebalance_page(group_id, made.course, at_ms, now_ms)
+            if found is None or found.earlier_ms is not None or made.from_start:
+                break  # else it may have an earlier neighbour
         if found is None:
             raise Refused(404, "the history has no rebalance that began then")
         return found

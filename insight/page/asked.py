@@ -150,7 +150,7 @@ class Asked:
 
     def _rebalance(self, group_id: str, at_ms: int) -> tuple[list[HistoryEntry], Rebalance]:
         now_ms = self._now_ms()
-        history = self._histories.history(group_id, max(at_ms - WINDOW_MS, 0), now_ms)
+        history = self._histories.read(group_id, max(at_ms - WINDOW_MS, 0), now_ms).history
         entries = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
         found = report(group_id, entries, now_ms, unread=history.unread, from_start=history.from_start)
         at = [rebalance for rebalance in found.rebalances if rebalance.began_ms == at_ms]

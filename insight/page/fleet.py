@@ -185,6 +185,25 @@ class Fleet:
             group = self._groups.get(group_id)
             return None if group is None else group.version
 
+    def entries_version(self, group_id: str) -> int:
+        """The version of a group's entries, 0 if it is not known."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return 0 if group is None else group.entries_version
+
+    def entry_count(self, group_id: str) -> int:
+        """How many entries of a group there are."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return 0 if group is None else len(group.entries)
+
+    def touch(self, group_id: str) -> None:
+        """Let the version of a group grow, because there is more to show of it."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._touch(group)
+
     def facts(self, group_id: str) -> GroupFacts | None:
         """What is known of a group, None if it is not known."""
         with self._lock:

@@ -1,6 +1,7 @@
 """One group, for its page and `/api/group`: what it is now, what is wrong, its timeline, its rebalances."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,14 +12,13 @@ from insight.page.timeline import Timeline, end_ms, timeline
 from insight.page.unwell import Finding, awaited_members, findings
 from insight.view import holdings, progress
 from insight.why.clock import duration_text
-from insight.why.history import History
+from insight.why.course import Course
 from insight.why.lanes import Lane
 from insight.why.model import Outcome, Rebalance
 from insight.why.names import Names
-from insight.why.report import Summary, lanes_of, report, summary
-from insight.why.text import cause_text, names_of
+from insight.why.report import Summary, report_of, summary
+from insight.why.text import cause_text
 from insight.why.wording import shortened
-from state.kafka.history import HistoryEntry
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 
 
@@ -71,6 +71,7 @@ class GroupPage(Struct, frozen=True, kw_only=True):
     now_ms: int
     findings: list[Finding]
     awaited: str
+    member_count: int
     members: list[MemberLine]
     partitions: list[PartitionLine]
     picture: Timeline
@@ -80,25 +81,24 @@ class GroupPage(Struct, frozen=True, kw_only=True):
 
 
 def group_page(
-    facts: GroupFacts, history: History, limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
+    facts: GroupFacts,
+    course: Course | None,
+    limits_ms: tuple[int, int],
+    now_ms: int,
+    *,
+    unfolded: bool = False,
+    only_time: bool = False,
+    notes: Sequence[str] = (),
 ) -> GroupPage:
     """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
-    by the last hour. `history` has at least one entry of a group of Kafka's, or `facts` a view of it.
+    by the last hour. There is a `course`, or `facts` have a view. `only_time` leaves out what does not depend
+    on the limits: members and committed offsets. `notes` come before those of `why`.
     """
-    ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
-    if not ours:
+    if course is None:
         return _page_of_view(facts, limits_ms, now_ms)
     hour_ms = now_ms - WINDOW_MS
-    found = report(
-        facts.group_id,
-        ours,
-        now_ms,
-        min(limits_ms[0], hour_ms),
-        unread=history.unread,
-        from_start=history.from_start,
-    )
-    _, lanes = lanes_of(ours)
-    names = names_of(found)
+    found = report_of(facts.group_id, course, now_ms, min(limits_ms[0], hour_ms))
+    names = course.names
     view = facts.view if isinstance(facts.view, GroupSnapshot) else None
     within = [r for r in found.rebalances if limits_ms[0] <= end_ms(r, now_ms) and r.began_ms <= limits_ms[1]]
     of_hour = replace(found, rebalances=[r for r in found.rebalances if end_ms(r, now_ms) >= hour_ms])
@@ -115,11 +115,21 @@ def group_page(
         now_ms=now_ms,
         findings=findings(facts, of_hour, now_ms),
         awaited=shortened([names.of(member_id) for member_id in awaited]),
-        members=[] if view is None else _members(view, lanes, names),
-        partitions=_partitions(facts.lags),
-        picture=timeline(lanes, within, ours, names, found.clients, shown_ms, now_ms, unfolded=unfolded),
+        member_count=0 if view is None else len(view.members),
+        members=[] if view is None or only_time else _members(view, course.lanes, names),
+        partitions=[] if only_time else _partitions(facts.lags),
+        picture=timeline(
+            course.lanes,
+            within,
+            course.removals,
+            names,
+            course.clients,
+            shown_ms,
+            now_ms,
+            unfolded=unfolded,
+        ),
         rebalances=[rebalance_line(r, names) for r in reversed(within)],
-        notes=[names.put_in(note) for note in found.notes],
+        notes=[*notes, *(names.put_in(note) for note in found.notes)],
         summary=_summary(summary(within, now_ms)),
     )
 
@@ -139,6 +149,7 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         now_ms=now_ms,
         findings=findings(facts, None, now_ms),
         awaited="",
+        member_count=len(view.members),
         members=_members(view, (), names),
         partitions=_partitions(facts.lags),
         picture=timeline((), (), (), names, {}, limits_ms, now_ms),
@@ -170,12 +181,12 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
 
 def _waited(r: Rebalance, names: Names) -> str:
     """`2.9 s of it waiting for worker-2`, "" if it waited for no member."""
-    came = {
-        **{gone.member_id: gone.after_ms for gone in r.removed},
-        **{joined.member_id: joined.after_ms for joined in r.joined},
-        **{way.member_id: way.settled_after_ms for way in r.progress},
-    }
-    after_ms = came.get(r.last or "")
+    came = chain(
+        ((way.member_id, way.settled_after_ms) for way in reversed(r.progress)),
+        ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),
+        ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
+    )
+    after_ms = next((after_ms for member_id, after_ms in came if member_id == r.last), None)
     return f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}" if after_ms else ""
 
 

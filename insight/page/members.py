@@ -16,8 +16,8 @@ from msgspec import Struct
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.page.fleet import GroupFacts
 from insight.page.words import thousands
+from insight.why.assignments import read_holdings
 from insight.why.model import CauseKind, Rebalance
-from insight.why.moves import read_holdings
 from insight.why.wording import count
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot

@@ -13,10 +13,10 @@ from insight.page.members import EMPTY, Members, MembersSum, OfView, of_view
 from insight.page.timeline import end_ms
 from insight.page.unwell import Finding, findings
 from insight.rocketmq_group import group_state
-from insight.why.lanes import Span, state_spans
-from insight.why.lives import lives
+from insight.why.course import Course, course_of
+from insight.why.lanes import Span
 from insight.why.model import Outcome
-from insight.why.report import Report, report
+from insight.why.report import Report, report_of
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
@@ -201,19 +201,19 @@ def _of_hour(facts: GroupFacts, now_ms: int) -> _OfHour:
     ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
     if not ours:
         return _OfHour(facts.entries_version, math.inf, None, [])
-    made = report(facts.group_id, ours, now_ms, now_ms - WINDOW_MS, from_start=False)
+    course = course_of(ours, from_start=False)
+    made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
     ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not Outcome.UNDER_WAY)
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
-    return _OfHour(facts.entries_version, until_ms, made, [*_not_settled(_states(ours))])
+    return _OfHour(facts.entries_version, until_ms, made, [*_not_settled(_states(course))])
 
 
-def _states(entries: Sequence[HistoryEntry]) -> Iterator[Span]:
+def _states(course: Course) -> Iterator[Span]:
     """Yield the states of the group. It had the first one before the first entry, unless it began with it."""
-    group_lives = lives(entries)
-    first = group_lives[0].entries[0]
+    first = course.first
     if first.seq > 1:
         yield Span(first.from_state, 0, first.at_ms)
-    yield from state_spans(group_lives)
+    yield from course.states
 
 
 def _now(view: GroupSnapshot) -> Iterator[Span]:

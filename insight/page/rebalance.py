@@ -6,12 +6,11 @@ from clients.partition_text import number_list
 from insight.page.group import RebalanceLine, rebalance_line
 from insight.page.timeline import end_ms
 from insight.why.clock import duration_text
-from insight.why.history import History
+from insight.why.course import Course
 from insight.why.model import Outcome, Rebalance
 from insight.why.names import Names
-from insight.why.report import report
-from insight.why.text import details, names_of
-from state.kafka.history import HistoryEntry
+from insight.why.report import report_of
+from insight.why.text import details
 
 MAX_MEMBERS = 12
 """Members whose part of a phase is shown, the slowest."""
@@ -52,19 +51,16 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     now_ms: int
 
 
-def rebalance_page(group_id: str, history: History, at_ms: int, now_ms: int) -> RebalancePage | None:
+def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> RebalancePage | None:
     """Return the page of the rebalance that began at a time, None if there is none. Of several that began in
     the same millisecond it is the last one, which overtook the others.
     """
-    ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
-    if not ours:
-        return None
-    found = report(group_id, ours, now_ms, unread=history.unread, from_start=history.from_start)
+    found = report_of(group_id, course, now_ms)
     by_time = {r.began_ms: r for r in found.rebalances}
     r = by_time.get(at_ms)
     if r is None:
         return None
-    names = names_of(found)
+    names = course.names
     return RebalancePage(
         group_id=group_id,
         line=rebalance_line(r, names),

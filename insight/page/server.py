@@ -4,6 +4,7 @@ import ipaddress
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp
 
 from insight.page.app import Sources, app
 from insight.page.commands import Source
+from insight.page.courses import Courses
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.histories import Histories
@@ -20,6 +22,7 @@ from insight.page.overview import OverviewThread
 from insight.page.security import Access
 from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
+from insight.why.history import read_history
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -101,11 +104,14 @@ class Page:
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
         self._service = ServiceFollower(client_config, layout, topics)
+        histories = Histories(partial(read_history, client_config, layout), fleet)
+        self._courses = courses = Courses(histories, fleet)
         sources = Sources(
             fleet=fleet,
             lines=lambda: overview.lines,
             members=lambda: overview.members,
-            histories=Histories(client_config, layout, fleet),
+            histories=histories,
+            courses=courses,
             read_age_s=self._follower.read_age_s,
             service_topics=topics,
             service_metrics=None if metrics_url is None else ServiceMetrics(metrics_url),
@@ -125,6 +131,7 @@ class Page:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
         self._service.stop()
+        self._courses.close()
         self._overview.stop()
         self._follower.stop()
 

@@ -4,8 +4,10 @@ The server draws it as SVG. Positions in per cent fit any width, and need no scr
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 
 from msgspec import Struct
@@ -18,12 +20,18 @@ from insight.why.model import Outcome, Rebalance
 from insight.why.names import Names, lasting_name
 from insight.why.text import cause_text
 from insight.why.wording import count
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import HistoryEntry
 
 MAX_LANES = 40
 LANE_PX, BAR_PX, BANDS_PX, AXIS_PX = 36, 14, 34, 22
 LEAST_PERCENT = 0.05
 """A mark is at least so wide, as far as the next one leaves room: half a point of a picture 1,000 wide."""
+PIXEL_PERCENT = 0.1
+"""Of such a picture. Marks that are narrower are drawn as one, if they follow each other."""
+MAX_MARKS = 2_000
+"""In all lanes. Of a picture with more, marks are drawn as one up to a greater width."""
+LEAST_MARKS = 20
+"""In each lane, however many lanes there are."""
 MAX_TICKS = 6
 _HOUR_S, _DAY_S = 3_600, 86_400
 _OF_HOURS_S = (_HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S)
@@ -32,7 +40,7 @@ _LABEL_PERCENT = 3
 _SILENCE = re.compile(r"session timeout of (\d+) ms")
 
 HOLDS, WAITS, GIVES, SILENT, AWAY = "holds", "waits", "gives", "silent", "away"
-_MARKS = {
+_MARKS: dict[str, str] = {
     MemberState.HOLDS: HOLDS,
     MemberState.JOINED: WAITS,
     MemberState.ASSIGNING: WAITS,
@@ -40,6 +48,7 @@ _MARKS = {
     MemberState.WAITING: WAITS,
     MemberState.REVOKING: GIVES,
     MemberState.AWAY: AWAY,
+    SILENT: SILENT,
 }
 
 
@@ -100,7 +109,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 def timeline(
     lanes: Sequence[Lane],
     rebalances: Sequence[Rebalance],
-    entries: Iterable[HistoryEntry],
+    removals: Iterable[HistoryEntry],
     names: Names,
     clients: Mapping[MemberId, str],
     limits_ms: tuple[int, int],
@@ -108,16 +117,15 @@ def timeline(
     *,
     unfolded: bool = False,
 ) -> Timeline:
-    """Return the picture between two times. `clients` are those of `insight.why.names.clients_of`."""
+    """Return the picture between two times. `removals` and `clients` are those of `insight.why.course`."""
     scale = _Scale(*limits_ms)
-    removals: _Removals = {
-        (entry.member_id, entry.at_ms): entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED
-    }
-    seen = [lane for lane in lanes if any(scale.place(span, now_ms) for span in lane.spans)]
+    removed: _Removals = {(entry.member_id, entry.at_ms): entry for entry in removals}
+    seen = [lane for lane in lanes if scale.shows(lane.spans, now_ms)]
     rows_of = _by_client(seen, clients)
     shown = rows_of if unfolded or len(rows_of) <= MAX_LANES else _chosen(rows_of, rebalances)
+    most = max(MAX_MARKS // max(len(shown), 1), LEAST_MARKS)
     rows = [
-        _row(name, members, BANDS_PX + place * LANE_PX, removals, names, scale, now_ms)
+        _row(name, members, BANDS_PX + place * LANE_PX, removed, names, scale, now_ms, most)
         for place, (name, members) in enumerate(shown)
     ]
     return Timeline(
@@ -140,14 +148,30 @@ class _Scale:
     def x(self, at_ms: float) -> float:
         return round((at_ms - self.from_ms) * 100 / (self.to_ms - self.from_ms), 3)
 
-    def place(self, span: Span, now_ms: int) -> tuple[float, float] | None:
+    def ms(self, percent: float) -> float:
+        return percent * (self.to_ms - self.from_ms) / 100
+
+    def place(self, from_ms: int, to_ms: int) -> tuple[float, float] | None:
         """The place and the width of what is within the limits, None if nothing is."""
-        from_ms = max(span.from_ms, self.from_ms)
-        to_ms = min(now_ms if span.to_ms is None else span.to_ms, self.to_ms)
+        from_ms, to_ms = max(from_ms, self.from_ms), min(to_ms, self.to_ms)
         if from_ms >= to_ms:
             return None
         x = min(self.x(from_ms), 100 - LEAST_PERCENT)
         return x, max(round(self.x(to_ms) - x, 3), LEAST_PERCENT)
+
+    def shows(self, spans: Sequence[Span], now_ms: int) -> bool:
+        """Whether a part of these spans, which are one after the other, is within the limits."""
+        within = self._within(spans, now_ms)
+        return any(self.place(spans[i].from_ms, _end_ms(spans[i], now_ms)) for i in within)
+
+    def within(self, spans: Sequence[Span], now_ms: int) -> Sequence[Span]:
+        """The spans of which a part is within the limits, and perhaps one that begins now."""
+        within = self._within(spans, now_ms)
+        return spans[within.start : within.stop]
+
+    def _within(self, spans: Sequence[Span], now_ms: int) -> range:
+        first = bisect_right(spans, self.from_ms, key=partial(_end_ms, now_ms=now_ms))
+        return range(first, bisect_left(spans, self.to_ms, first, key=lambda span: span.from_ms))
 
     def has(self, at_ms: int) -> bool:
         return self.from_ms <= at_ms <= self.to_ms
@@ -196,6 +220,7 @@ def _row(
     names: Names,
     scale: _Scale,
     now_ms: int,
+    most: int,
 ) -> LaneRow:
     spans: list[Span] = []
     gone: list[tuple[float, str]] = []
@@ -204,7 +229,7 @@ def _row(
         spans += lane.spans if entry is None else _with_silence(lane.spans, entry)
         if entry is not None and scale.has(entry.at_ms):
             gone.append((scale.x(entry.at_ms), f"{name} was removed: {names.put_in(entry.reason)}"))
-    marks = list(_marks(name, spans, scale, now_ms))
+    marks = list(_marks(name, spans, scale, now_ms, most))
     if len(members) == 1:
         name = names.of(members[0].member_id)
     return LaneRow(name, [lane.member_id for lane in members], y, marks, gone)
@@ -224,28 +249,83 @@ def _with_silence(spans: Sequence[Span], removal: HistoryEntry) -> Iterator[Span
     yield Span(SILENT, from_ms, removal.at_ms)
 
 
-def _marks(name: str, spans: Iterable[Span], scale: _Scale, now_ms: int) -> Iterator[Mark]:
-    places = [(span, place) for span in spans if (place := scale.place(span, now_ms)) is not None]
-    for (span, (x, width)), later in zip_longest(places, places[1:]):
-        width = width if later is None else min(width, round(later[1][0] - x, 3))
-        if width <= 0:
-            continue  # the one after it begins at the same thousandth of a per cent
-        kind = SILENT if span.what == SILENT else _MARKS.get(MemberState(span.what), WAITS)
-        lasted = duration_text((now_ms if span.to_ms is None else span.to_ms) - span.from_ms)
-        what = "sent no heartbeat" if span.what == SILENT else span.what
-        label = ""
-        if kind == HOLDS and span.partitions is not None:
-            what = f"holds {count(span.partitions, 'partition')}"
-            label = str(span.partitions) if width > _LABEL_PERCENT else ""
-        yield Mark(x, width, kind, f"{name} {what}, {lasted}", label)
+def _marks(name: str, spans: Sequence[Span], scale: _Scale, now_ms: int, most: int) -> Iterator[Mark]:
+    within = scale.within(spans, now_ms)
+    least = PIXEL_PERCENT if len(within) <= most else max(100 / most, PIXEL_PERCENT)
+    places = [
+        (run, place)
+        for run in _runs(within, scale.ms(least), now_ms)
+        if (place := scale.place(run[0].from_ms, _end_ms(run[-1], now_ms))) is not None
+    ]
+    later_x = [x for _, (x, _) in places[1:]]
+    for (run, (x, width)), later in zip_longest(places, later_x):
+        width = width if later is None else min(width, round(later - x, 3))
+        if width > 0:  # else the one after it begins at the same thousandth of a per cent
+            yield _mark(name, run, x, width, now_ms)
+
+
+def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[Span]]:
+    """Put spans that are shorter together, until they are as long, if they follow each other."""
+    run: list[Span] = []
+    began_ms = ended_ms = 0
+    for span in spans:
+        to_ms = _end_ms(span, now_ms)
+        is_long = to_ms - span.from_ms >= least_ms or span.from_ms - began_ms >= least_ms
+        if run and (is_long or span.from_ms > ended_ms):
+            yield run
+            run = []
+        if not run:
+            began_ms = span.from_ms
+        run.append(span)
+        ended_ms = to_ms
+    if run:
+        yield run
+
+
+def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -> Mark:
+    """Return the mark of a run. It is of the kind that lasted longest, or shows that a member was silent."""
+    lasted: dict[tuple[str, int | None], int] = {}
+    for span in run:
+        state = span.what, span.partitions
+        to_ms = now_ms if span.to_ms is None else span.to_ms
+        lasted[state] = lasted.get(state, 0) + to_ms - span.from_ms
+    longest = sorted(lasted, key=lambda state: -lasted[state])
+    kinds: Counter[str] = Counter()
+    for what, partitions in longest:
+        kinds[_MARKS[what]] += lasted[what, partitions]
+    kind = SILENT if SILENT in kinds else max(kinds, key=lambda kind: kinds[kind])
+    told = ", ".join(f"{_words(*state)}, {duration_text(lasted[state])}" for state in longest)
+    label = str(longest[0][1]) if kind == HOLDS and len(run) == 1 and width > _LABEL_PERCENT else ""
+    return Mark(x, width, kind, f"{name} {told}", "" if longest[0][1] is None else label)
+
+
+def _words(what: str, partitions: int | None) -> str:
+    if what == SILENT:
+        return "sent no heartbeat"
+    if what == MemberState.HOLDS and partitions is not None:
+        return f"holds {count(partitions, 'partition')}"
+    return what
 
 
 def _bands(rebalances: Iterable[Rebalance], names: Names, scale: _Scale, now_ms: int) -> Iterator[Band]:
+    """Yield the bands. One that begins less than a pixel after another, with an end as near, is not drawn."""
+    last: Band | None = None
     for r in rebalances:
-        place = scale.place(Span("", r.began_ms, max(end_ms(r, now_ms), r.began_ms + 1)), now_ms)
-        if place is not None:
-            took = "" if r.ended_ms is None else f", {duration_text(r.ended_ms - r.began_ms)}"
-            yield Band(*place, r.number, r.began_ms, f"#{r.number} {cause_text(r, names)}{took}")
+        place = scale.place(r.began_ms, max(end_ms(r, now_ms), r.began_ms + 1))
+        if place is None or (last is not None and _is_covered(place, last)):
+            continue
+        took = "" if r.ended_ms is None else f", {duration_text(r.ended_ms - r.began_ms)}"
+        last = Band(*place, r.number, r.began_ms, f"#{r.number} {cause_text(r, names)}{took}")
+        yield last
+
+
+def _is_covered(place: tuple[float, float], band: Band) -> bool:
+    x, width = place
+    return x < band.x + PIXEL_PERCENT and x + width < band.x + band.width + PIXEL_PERCENT
+
+
+def _end_ms(span: Span, now_ms: int) -> int:
+    return now_ms if span.to_ms is None else span.to_ms
 
 
 def end_ms(r: Rebalance, now_ms: int) -> int:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from assignors.kafka.api import MemberId
+from insight.why.assignments import Holdings
 from insight.why.causes import LOST, conversion
 from insight.why.ground import Ground
 from insight.why.lives import Life
 from insight.why.model import Cause, CauseKind, EpochChange, Joined, Moves, Outcome, Rebalance, Removed
-from insight.why.moves import Holdings, compare
+from insight.why.moves import compare
 from insight.why.reconciling import Reconciling
 from insight.why.topic_names import TopicNames
 from state.kafka.consumer_group import ConsumerGroupState

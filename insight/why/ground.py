@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from assignors.kafka.api import MemberId, TopicPartition
-from insight.why.moves import Holdings, owners
+from insight.why.assignments import Holdings
+from insight.why.moves import owners
 from state.kafka.history import EntryType, HistoryEntry
 
 
@@ -37,7 +38,7 @@ class Ground:
                     renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
                     renamed[old] = event.member_id
             self._instances[event.group_instance_id] = event.member_id
-        if self.holdings is not None:
+        if self.holdings is not None and renamed:
             self.holdings = {renamed.get(m, m): held for m, held in self.holdings.items()}
         self.released = {p: renamed.get(m, m) for p, m in self.released.items()}
         return renamed
@@ -45,8 +46,10 @@ class Ground:
     def assigned(self, holdings: Holdings | None) -> None:
         """Set the new assignment."""
         if self.holdings is not None and holdings is not None:
-            now = owners(holdings)
-            self.released = {p: m for p, m in owners(self.holdings).items() if p not in now}
+            now: frozenset[TopicPartition] = frozenset().union(*holdings.values())
+            before = self.holdings.items()
+            left = {m: had - now for m, had in before if holdings.get(m) is not had}
+            self.released = owners(left)
         else:
             self.released = {}
         self.holdings = holdings

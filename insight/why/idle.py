@@ -9,8 +9,8 @@ because it was silent may have stopped earlier; the history does not say when.
 from collections.abc import Iterable, Mapping
 
 from assignors.kafka.api import MemberId, TopicPartition
+from insight.why.assignments import Holdings
 from insight.why.model import Idle
-from insight.why.moves import Holdings
 from state.kafka.history import EntryType, HistoryEntry
 
 COOPERATIVE = "cooperative-sticky"
@@ -41,12 +41,15 @@ def idle(
             stopped_ms.setdefault(event.member_id, event.at_ms)
     if not settled and not cooperative:
         stopped_ms = dict.fromkeys(held, began_ms)
-    since = {
-        partition: stopped_ms[member_id]
-        for member_id, partitions in held.items()
-        if member_id in stopped_ms
-        for partition in partitions
-    }
-    since |= dict.fromkeys(released, began_ms)
-    times = [ended_ms - at_ms for at_ms in since.values() if at_ms < ended_ms]
-    return Idle(len(times), sum(times), max(times, default=0))
+    times = [(len(released), ended_ms - began_ms)]
+    seen = set(released)
+    for member_id in reversed([m for m in held if m in stopped_ms]):
+        # Of several owners, which only a faulty leader assigns, the last counts.
+        times.append((len(held[member_id] - seen), ended_ms - stopped_ms[member_id]))
+        seen |= held[member_id]
+    times = [(number, ms) for number, ms in times if number and ms > 0]
+    return Idle(
+        sum(number for number, _ in times),
+        sum(number * ms for number, ms in times),
+        max((ms for _, ms in times), default=0),
+    )

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from assignors.kafka.api import MemberId
+from insight.why.assignments import Assignments, Numbers
 from insight.why.lives import Life
-from insight.why.moves import read_holdings
 from insight.why.phases import CONSUMER
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import MemberState as Kafkas
@@ -34,8 +36,7 @@ _OF_CONSUMERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True, gc=False):
     """A state from one time to another; end None: it still lasts. `partitions` is None if unknown."""
 
     what: str
@@ -63,12 +64,14 @@ class Lane:
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
         """Start a new state; None: the member has left. States of zero length leave no span."""
-        if self.is_open:
-            last = self.spans.pop()
+        spans = self.spans
+        if spans and (last := spans[-1]).to_ms is None:
             if last.from_ms < at_ms:
-                self.spans.append(Span(last.what, last.from_ms, at_ms, last.partitions))
+                spans[-1] = Span(last.what, last.from_ms, at_ms, last.partitions)
+            else:
+                spans.pop()
         if what is not None:
-            self.spans.append(Span(what, at_ms, None, partitions))
+            spans.append(Span(what, at_ms, None, partitions))
 
 
 def state_spans(group_lives: Iterable[Life[HistoryEntry]]) -> list[Span]:
@@ -85,11 +88,11 @@ def state_spans(group_lives: Iterable[Life[HistoryEntry]]) -> list[Span]:
     return lane.spans
 
 
-def member_lanes(group_lives: Iterable[Life[HistoryEntry]]) -> list[Lane]:
+def member_lanes(group_lives: Iterable[Life[HistoryEntry]], assignments: Assignments) -> list[Lane]:
     """Return the lanes of all members, in the order of their first joins."""
     found: list[Lane] = []
     for life in group_lives:
-        members = _Members()
+        members = _Members(assignments)
         for event in life.entries:
             members.take(event)
         if life.entries[-1].to_state == DEAD:
@@ -101,8 +104,9 @@ def member_lanes(group_lives: Iterable[Life[HistoryEntry]]) -> list[Lane]:
 class _Members:
     """Follows the members of one life."""
 
-    def __init__(self) -> None:
+    def __init__(self, assignments: Assignments) -> None:
         self.lanes: list[Lane] = []
+        self._assignments = assignments
         self._present: dict[MemberId, Lane] = {}
         self._instances: dict[str, MemberId] = {}
         self._joined_by: dict[MemberId, str] = {}  # the request of its last join
@@ -137,7 +141,7 @@ class _Members:
             case EntryType.COMPLETING_REBALANCE:
                 self._are(event.members or list(self._present), at_ms)
             case EntryType.STABLE if event.assignments is not None:
-                self._hold(event.assignments, at_ms)
+                self._hold(event.assignments, self._assignments.numbers(event), at_ms)
 
     def _take_of_consumers(self, event: HistoryEntry) -> None:
         """Set the state and the partitions of members in a group of the consumer protocol."""
@@ -186,11 +190,11 @@ class _Members:
         for member_id in members:
             self._lane(member_id).become(MemberState.ASSIGNING, at_ms)
 
-    def _hold(self, assignments: dict[MemberId, bytes], at_ms: int) -> None:
-        holdings = read_holdings(assignments)
-        for member_id in assignments:
-            partitions = None if holdings is None else len(holdings[member_id])
-            self._lane(member_id).become(MemberState.HOLDS, at_ms, partitions)
+    def _hold(self, member_ids: Iterable[MemberId], numbers: Numbers | None, at_ms: int) -> None:
+        for member_id in member_ids:
+            self._lane(member_id).become(
+                MemberState.HOLDS, at_ms, None if numbers is None else numbers[member_id]
+            )
 
 
 def _number(partitions: Mapping[str, Sequence[int]] | None) -> int:

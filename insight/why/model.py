@@ -59,14 +59,14 @@ class Cause(Struct, frozen=True, kw_only=True):
     client_reason: str | None = None
 
 
-class Joined(Struct, frozen=True):
+class Joined(Struct, frozen=True, gc=False):
     """A member that joined this round, and how long after its beginning."""
 
     member_id: str
     after_ms: int
 
 
-class Removed(Struct, frozen=True):
+class Removed(Struct, frozen=True, gc=False):
     """A removed member, or an id that never joined, and how long after the rebalance's beginning."""
 
     member_id: str
@@ -75,7 +75,7 @@ class Removed(Struct, frozen=True):
     client_reason: str | None = None
 
 
-class MemberMoves(Struct, frozen=True):
+class MemberMoves(Struct, frozen=True, gc=False):
     """One member's partitions by topic; `before` and `after` are counts."""
 
     member_id: str

@@ -19,27 +19,17 @@ number that `sticky` moves from the stayers, because `sticky` is exact there.
 """
 
 from collections.abc import Collection, Mapping
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from assignors.kafka.sticky.assignor import StickyAssignor
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from insight.why.assignments import Holdings, Numbers, Partitions
 from insight.why.model import MemberMoves, Moves
 
-Holdings: TypeAlias = Mapping[MemberId, frozenset[TopicPartition]]
 Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
-
-
-def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
-    """Return the assignment; None if one is not of Kafka's consumer. Empty bytes are no partitions."""
-    try:
-        return {
-            member_id: frozenset(decode_assignment(data).partitions) if data else frozenset()
-            for member_id, data in assignments.items()
-        }
-    except ProtocolError:
-        return None
+_NOTHING: Final[Partitions] = frozenset()
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
@@ -62,42 +52,63 @@ def compare(
     `released`: last owners of partitions that had no owner before. `subscriptions` are topics by member, None
     if all members subscribe to the same topics.
     """
-    held, last = owners(before), {**(released or {}), **owners(before)}
-    now = owners(after)
+    changed = _changed(before, after)
+    held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
+    now = owners({member_id: after[member_id] for member_id in after if member_id in changed})
+    last = {**(released or {}), **held}
+    kept = {member_id: len(has) for member_id, has in after.items() if member_id not in changed}
     moved = [p for p, owner in now.items() if p in last and owner != last[p]]
     return Moves(
-        partitions=len(now),
+        partitions=len(now) + sum(kept.values()),
         moved=len(moved),
         needless=(
-            needless(last, now, after.keys())
+            needless(last, now, after.keys(), kept)
             if subscriptions is None
-            else needless_of_unequal(last, now, subscriptions)
+            else needless_of_unequal({**(released or {}), **owners(before)}, owners(after), subscriptions)
         ),
         fresh=len(now.keys() - last.keys()),
         released=len(held.keys() - now.keys()),
         members=[
-            _of_member(member_id, before.get(member_id, frozenset()), after.get(member_id, frozenset()))
+            _of_member(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
             for member_id in dict.fromkeys([*before, *after])
         ],
     )
+
+
+def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
+    """Return the members that determine what moved: those whose partitions have changed. If one partition
+    has two owners, these are all members, because the first of them counts.
+    """
+    members = dict.fromkeys([*before, *after])
+    if not (_has_single_owners(before) and _has_single_owners(after)):
+        return members.keys()
+    return {m for m in members if m not in before or m not in after or before[m] != after[m]}
+
+
+def _has_single_owners(holdings: Holdings) -> bool:
+    return len(_NOTHING.union(*holdings.values())) == sum(map(len, holdings.values()))
 
 
 def needless(
     last: Mapping[TopicPartition, MemberId],
     now: Mapping[TopicPartition, MemberId],
     members: Collection[MemberId],
+    kept: Numbers = MappingProxyType({}),
 ) -> int:
-    """Return how many moves from stayers exceed what an even split needs; `members` are the current ones."""
+    """Return how many moves from stayers exceed what an even split needs; `members` are the current ones.
+
+    `kept` are the numbers of further partitions, of the members whose partitions have not changed.
+    """
     if not members:
         return 0
-    owned = dict.fromkeys(members, 0)
+    owned = {**dict.fromkeys(members, 0), **kept}
     given_up = 0
     for partition, owner in now.items():
         stayer = last.get(partition)
         if stayer in owned:
             owned[stayer] += 1
             given_up += owner != stayer
-    fair, one_more = divmod(len(now), len(members))
+    fair, one_more = divmod(len(now) + sum(kept.values()), len(members))
     over = sum(count > fair for count in owned.values())
     can_stay = sum(min(count, fair) for count in owned.values()) + min(one_more, over)
     return max(0, given_up - (sum(owned.values()) - can_stay))
@@ -138,15 +149,14 @@ def _given_up(
     )
 
 
-def _of_member(
-    member_id: MemberId, before: frozenset[TopicPartition], after: frozenset[TopicPartition]
-) -> MemberMoves:
-    return MemberMoves(
-        member_id, len(before), len(after), _by_topic(after - before), _by_topic(before - after)
-    )
+def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
+    if before is after:
+        return MemberMoves(member_id, len(before), len(after), {}, {})
+    gained, lost = _by_topic(after - before), _by_topic(before - after)
+    return MemberMoves(member_id, len(before), len(after), gained, lost)
 
 
-def _by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
+def _by_topic(partitions: Partitions) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)

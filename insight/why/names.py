@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from assignors.kafka.api import MemberId
+from insight.why.model import Rebalance
 from state.kafka.history import HistoryEntry
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -20,18 +22,30 @@ def is_bare(member_id: MemberId) -> bool:
 
 def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
     """Return the instance id, else the client id, of the members whose ids are only UUIDs."""
-    return {
+    clients = {
         event.member_id: client
         for event in entries
-        if event.member_id is not None
-        and (client := event.group_instance_id or event.client_id)
-        and is_bare(event.member_id)
+        if event.member_id is not None and (client := event.group_instance_id or event.client_id)
     }
+    return {member_id: client for member_id, client in clients.items() if is_bare(member_id)}
 
 
 def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
     """Return what a member is called also after a restart of its client, which gives it another id."""
     return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
+
+
+def names_in(
+    members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
+) -> "Names":
+    """Return names for these members, and for all in these rebalances."""
+    ids = set(members)
+    for r in rebalances:
+        ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or ())
+        ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
+        ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
+        ids.update([way.member_id for way in r.progress])
+    return Names(ids, clients)
 
 
 class Names:
@@ -47,8 +61,7 @@ class Names:
         short = {m: lasting_name(m, clients or {}) for m in ids}
         shared = Counter(short.values())
         self._names = {m: short[m] if shared[short[m]] == 1 else long[m] for m in ids}
-        longest_first = "|".join(re.escape(member_id) for member_id in ids)
-        self._anywhere = re.compile(longest_first) if ids else None
+        self._longest_first = ids
 
     def of(self, member_id: MemberId) -> str:
         """Return the short name; an unknown id is its own name."""
@@ -56,4 +69,8 @@ class Names:
 
     def put_in(self, text: str) -> str:
         """Return the text with names instead of ids."""
-        return self._anywhere.sub(lambda found: self.of(found[0]), text) if self._anywhere else text
+        return self._anywhere.sub(lambda found: self.of(found[0]), text) if self._names else text
+
+    @cached_property
+    def _anywhere(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._longest_first)))

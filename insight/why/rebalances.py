@@ -6,13 +6,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from assignors.kafka.api import MemberId
+from insight.why.assignments import Assignments, Holdings
 from insight.why.causes import LOST, cause_of, conversion
 from insight.why.epochs import rebalances_by_epochs
 from insight.why.ground import Ground
 from insight.why.idle import idle
 from insight.why.lives import Life, lives
 from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
-from insight.why.moves import Holdings, compare, read_holdings
+from insight.why.moves import compare
 from insight.why.phases import phases
 from insight.why.stretches import Stretch, generation_before, stretches
 from state.kafka.classic_group import GroupState
@@ -25,10 +26,10 @@ _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
     """Return all rebalances of one group in order; `history` may have duplicates and gaps."""
-    return rebalances_of(lives(history))
+    return rebalances_of(lives(history), Assignments())
 
 
-def rebalances_of(group_lives: Sequence[Life[HistoryEntry]]) -> list[Rebalance]:
+def rebalances_of(group_lives: Sequence[Life[HistoryEntry]], assignments: Assignments) -> list[Rebalance]:
     """Return the rebalances of these lives. Only one in the last life can be under way."""
     found: list[Rebalance] = []
     for life in group_lives:
@@ -40,12 +41,19 @@ def rebalances_of(group_lives: Sequence[Life[HistoryEntry]]) -> list[Rebalance]:
             if is_of_epochs:
                 found += rebalances_by_epochs(phase, ground, is_converted=not is_last_phase, is_last=is_last)
             else:
-                found += _of_generations(phase, ground, is_converted=not is_last_phase, is_last=is_last)
+                found += _of_generations(
+                    phase, ground, assignments, is_converted=not is_last_phase, is_last=is_last
+                )
     return [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
 
 
 def _of_generations(
-    phase: Life[HistoryEntry], ground: Ground, *, is_converted: bool, is_last: bool
+    phase: Life[HistoryEntry],
+    ground: Ground,
+    assignments: Assignments,
+    *,
+    is_converted: bool,
+    is_last: bool,
 ) -> Iterator[Rebalance]:
     """Yield the rebalances of a phase of the classic protocol."""
     for stretch in stretches(phase):
@@ -57,13 +65,14 @@ def _of_generations(
             ground.lose_track()
         renamed = ground.take([*stretch.lead, *stretch.entries])
         if stretch.outcome is not None:
-            yield _rebalance(phase.incarnation, stretch, ground, renamed)
+            yield _rebalance(phase.incarnation, stretch, ground, assignments, renamed)
 
 
 def _rebalance(
     incarnation: str,
     stretch: Stretch,
     ground: Ground,
+    assignments: Assignments,
     renamed: Mapping[MemberId, MemberId],
 ) -> Rebalance:
     assert stretch.outcome is not None
@@ -72,7 +81,7 @@ def _rebalance(
     preparing_ms, completing_ms, duration_ms = _phases(stretch)
     protocol_name = _latest(stretch, "protocol_name")
     stable = stretch.entries[-1] if stretch.outcome is Outcome.STABLE else None
-    moves, idle_partitions, assignment_bytes = _assign(stretch, ground, protocol_name)
+    moves, idle_partitions, assignment_bytes = _assign(stretch, ground, assignments, protocol_name)
     return Rebalance(
         number=0,
         incarnation=incarnation,
@@ -133,8 +142,8 @@ def _generation_to(stretch: Stretch) -> int | None:
 
 def _latest(stretch: Stretch, name: str) -> Any:
     """Return the latest value of this field in the entries of the rebalance."""
-    values = [getattr(event, name) for event in stretch.entries]
-    return next((value for value in reversed(values) if value is not None), None)
+    values = (getattr(event, name) for event in reversed(stretch.entries))
+    return next((value for value in values if value is not None), None)
 
 
 def _first_of_each(
@@ -164,12 +173,13 @@ def _last(stretch: Stretch, waited_for: Sequence[MemberId]) -> MemberId | None:
     if stretch.forming is None:
         return None
     there = _first_of_each(stretch, (*_JOINS, *_REMOVALS))
-    awaited = [(after_ms, member_id) for member_id, after_ms, _ in there if member_id in waited_for]
+    were_awaited = set(waited_for)
+    awaited = [(after_ms, member_id) for member_id, after_ms, _ in there if member_id in were_awaited]
     return max(awaited, key=lambda came: came[0])[1] if awaited else None
 
 
 def _assign(
-    stretch: Stretch, ground: Ground, protocol_name: str | None
+    stretch: Stretch, ground: Ground, assignments: Assignments, protocol_name: str | None
 ) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
     """Return the moves and the idle time, and update the ground for the next rebalance."""
     held, released, settled = ground.holdings, ground.released, ground.settled
@@ -185,19 +195,19 @@ def _assign(
             settled=settled,
         )
     if ground.settled:
-        now, assignment_bytes = _now_held(stretch)
+        now, assignment_bytes = _now_held(stretch, assignments)
         if held is not None and now is not None:
             moves = compare(held, now, released, _latest(stretch, "subscriptions"))
         ground.assigned(now)
     return moves, idle_partitions, assignment_bytes
 
 
-def _now_held(stretch: Stretch) -> tuple[Holdings | None, dict[str, int] | None]:
+def _now_held(stretch: Stretch, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
     """Return the new assignment as partitions or, if it cannot be read as such, its sizes in bytes."""
     if stretch.outcome is Outcome.EMPTY:
         return {}, None
-    assignments = stretch.entries[-1].assignments
-    if assignments is None:
-        return None, None
-    holdings = read_holdings(assignments)
-    return holdings, {m: len(data) for m, data in assignments.items()} if holdings is None else None
+    stable = stretch.entries[-1]
+    holdings = assignments.holdings(stable)
+    if holdings is not None or stable.assignments is None:
+        return holdings, None
+    return None, {m: len(data) for m, data in stable.assignments.items()}

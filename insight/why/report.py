@@ -6,13 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from insight.why.lanes import Lane, Span, member_lanes, state_spans
-from insight.why.lives import Life, lives
+from insight.why.course import Course, course_of
+from insight.why.lanes import Lane, Span
 from insight.why.model import CauseKind, Outcome, Rebalance
-from insight.why.names import clients_of
-from insight.why.notes import notes
-from insight.why.rebalances import rebalances_of
-from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
 
 
@@ -70,31 +66,31 @@ def report(
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
 ) -> Report:
-    """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
+    """Return the report on a group. For the other arguments see `course_of` and `report_of`."""
+    return report_of(group_id, course_of(history, unread=unread, from_start=from_start), now_ms, since_ms)
 
-    `since_ms` omits the rebalances that ended before it; the others are numbered from 1. `unread` are the
-    names of entries that were not read because nothing depends on them. `from_start`: the history begins with
-    the first retained entry.
+
+def report_of(group_id: str, course: Course, now_ms: int, since_ms: int | None = None) -> Report:
+    """Return the report on a group that has taken this course.
+
+    `since_ms` omits the rebalances that ended before it; the others are numbered from 1.
     """
-    group_lives = lives(history, unread)
-    assert group_lives, "a group without history has no report"
-    found = [r for r in rebalances_of(group_lives) if since_ms is None or _end_ms(r, now_ms) >= since_ms]
+    found = [r for r in course.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
     found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
-    last = group_lives[-1].entries[-1]
     return Report(
         group_id=group_id,
         now_ms=now_ms,
         since_ms=since_ms,
-        from_ms=group_lives[0].entries[0].at_ms,
-        state=last.to_state,
-        state_since_ms=_state_since_ms(group_lives[-1]),
-        generation=last.generation,
-        members=[lane.member_id for lane in member_lanes(group_lives[-1:]) if lane.is_open],
+        from_ms=course.first.at_ms,
+        state=course.last.to_state,
+        state_since_ms=course.state_since_ms,
+        generation=course.last.generation,
+        members=course.members,
         summary=summary(found, now_ms),
-        notes=_notes(group_lives, from_start),
+        notes=course.notes,
         rebalances=found,
-        group_type=last.group_type,
-        clients=clients_of(event for life in group_lives for event in life.entries),
+        group_type=course.last.group_type,
+        clients=course.clients,
     )
 
 
@@ -132,8 +128,8 @@ def client_of(rebalance: Rebalance) -> str:
 
 def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[Lane]]:
     """Return the spans of the group's states and the lanes of its members, for a picture."""
-    group_lives = lives(history)
-    return state_spans(group_lives), member_lanes(group_lives)
+    course = course_of(history)
+    return course.states, course.lanes
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
@@ -142,17 +138,3 @@ def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
         return rebalance.ended_ms
     under_way = rebalance.outcome is Outcome.UNDER_WAY
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
-
-
-def _state_since_ms(life: Life[HistoryEntry]) -> int:
-    last = life.entries[-1]
-    for event in reversed(life.entries):
-        if event.from_state != event.to_state:
-            return event.at_ms if event.to_state == last.to_state else last.at_ms
-    return life.entries[0].at_ms
-
-
-def _notes(group_lives: Sequence[Life[HistoryEntry]], from_start: bool) -> list[str]:
-    last = group_lives[-1].entries[-1]
-    ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
-    return [*notes(group_lives, from_start=from_start), *ended]

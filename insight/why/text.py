@@ -7,7 +7,7 @@ from insight.visible import visible
 from insight.why.clock import Clock, duration_text
 from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
-from insight.why.names import Names
+from insight.why.names import Names, names_in
 from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
@@ -40,13 +40,7 @@ def report_text(report: Report, clock: Clock) -> str:
 
 def names_of(report: Report) -> Names:
     """Return names for all members in the report."""
-    ids = set(report.members)
-    for r in report.rebalances:
-        ids |= {*r.waited_for, *r.members, *r.cause.member_ids, *(r.assignment_bytes or {})}
-        ids |= {joined.member_id for joined in r.joined} | {gone.member_id for gone in r.removed}
-        ids |= {member.member_id for member in r.moves.members} if r.moves is not None else set()
-        ids |= {way.member_id for way in r.progress}
-    return Names(ids, report.clients)
+    return names_in(report.members, report.rebalances, report.clients)
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:

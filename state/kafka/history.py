@@ -50,7 +50,7 @@ class EntryType(StrEnum):
     CONFIGS_CHANGED = "ConfigsChanged"
 
 
-class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One history entry of a Kafka group.
 
     Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the

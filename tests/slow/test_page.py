@@ -220,6 +220,7 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
         quarter_ms = (to_ms - from_ms) / 4
         wait_until(lambda: shown()[1] < to_ms, "the part")
         assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
+        assert shows(driver, "#now table"), "the members, which do not depend on the time, stay"
         driver.refresh()
         assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
         driver.back()

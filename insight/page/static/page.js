@@ -17,14 +17,17 @@ function localTimes(root) {
   }
 }
 
-async function show(address, { push = false } = {}) {
-  const response = await fetch(address, { credentials: "same-origin" });
+async function show(address, { push = false, part = null } = {}) {
+  const asked = new URL(address, location.href);
+  if (part) asked.searchParams.set("part", part);
+  const response = await fetch(asked, { credentials: "same-origin" });
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const open = [...document.querySelectorAll("details[open]")].length > 0;
   const focused = document.activeElement && document.activeElement.id;
   const typed = document.querySelector("#search");
   if (!push && typed && document.activeElement === typed) return; // the reader is typing
   localTimes(page);
+  page.querySelector("#now[data-kept]")?.replaceWith(document.querySelector("#now") ?? "");
   main().replaceWith(page.querySelector("#main"));
   document.querySelector("#age").replaceWith(page.querySelector("#age"));
   document.title = page.title;
@@ -79,7 +82,7 @@ function zoom(from, to) {
   address.searchParams.delete("since");
   address.searchParams.set("from", Math.round(Math.max(from, 0)));
   address.searchParams.set("to", Math.round(to));
-  show(address, { push: true }).catch(() => { location.href = address; });
+  show(address, { push: true, part: "time" }).catch(() => { location.href = address; });
 }
 
 document.addEventListener("pointerdown", (event) => {

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from insight.page.end_offsets import Partition
 from insight.page.fleet import Commit, Fleet, GroupFacts, Lag
-from insight.why.history import History
 from insight.why.report import Report, report
 from records.codec import CommittedOffset, encode, offset_key
 from records.layout import TopicLayout
@@ -58,10 +57,6 @@ def played(*commands: str) -> list[HistoryEntry]:
 
 def of_hour(entries: list[HistoryEntry], now_ms: int) -> Report:
     return report("g", entries, now_ms, now_ms - 3_600_000, from_start=False)
-
-
-def whole(entries: list[HistoryEntry]) -> History:
-    return History([*entries], frozenset(), from_start=True, records_read=len(entries))
 
 
 def take_view(fleet: Fleet, group: GroupSnapshot, now_ms: int = 0) -> None:

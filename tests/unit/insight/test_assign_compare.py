@@ -14,7 +14,8 @@ from insight.assign.parsing import parse_members, partitions
 from insight.assign.plot import MAX_MEMBERS, draw
 from insight.assign.strategies import KAFKA, KNOWN, rounds
 from insight.assign.text import outcome_text, summary_text
-from insight.why.moves import Holdings, needless, owners
+from insight.why.assignments import Holdings
+from insight.why.moves import needless, owners
 from insight.why.names import Names
 
 TOPICS = {"orders": 6, "payments": 3}

@@ -6,6 +6,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ import pytest
 from gateway.security.credentials import Users
 from insight.page.app import Sources, app
 from insight.page.commands import Source
+from insight.page.courses import Courses
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
 from insight.page.service_topics import ServiceTopics
+from insight.why.history import read_history
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
@@ -31,11 +34,13 @@ PASSWORD = "geheim: ä"
 def serving(access: Access | None = None, log: Source | None = None) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
     fleet.complete()
+    histories = Histories(partial(read_history, NOBODY, LAYOUT), fleet)
     sources = Sources(
         fleet=fleet,
         lines=list,
         members=lambda: EMPTY,
-        histories=Histories(NOBODY, LAYOUT, fleet),
+        histories=histories,
+        courses=Courses(histories, fleet),
         read_age_s=lambda: 0.0,
         service_topics=ServiceTopics(),
         service_metrics=None,

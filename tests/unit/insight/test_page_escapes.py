@@ -6,12 +6,14 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
 from insight.metrics.http import HttpPort, Note
 from insight.page.app import Sources, app
+from insight.page.courses import Courses
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.overview import Overview
@@ -19,6 +21,7 @@ from insight.page.security import Access
 from insight.page.server import Web, listening_at, names_of
 from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
+from insight.why.history import read_history
 from records.claims import Claim
 from records.client_config import ClientConfig
 from records.codec import encode
@@ -80,11 +83,13 @@ def served() -> Iterator[socket.socket]:
         HttpPort("127.0.0.1", 0, busy.registry, {"/readyz": lambda _: notes}) as port,
         listening_at("127.0.0.1", 0) as listening,
     ):
+        histories = Histories(partial(read_history, ClientConfig("127.0.0.1:1"), LAYOUT), fleet)
         sources = Sources(
             fleet=fleet,
             lines=lambda: lines,
             members=lambda: overview.members,
-            histories=Histories(ClientConfig("127.0.0.1:1"), LAYOUT, fleet),
+            histories=histories,
+            courses=Courses(histories, fleet),
             read_age_s=lambda: 0.0,
             service_topics=topics,
             service_metrics=ServiceMetrics(port.url),

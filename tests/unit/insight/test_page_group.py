@@ -1,13 +1,15 @@
 """The page of a group and of one of its rebalances."""
 
+from msgspec.structs import replace
+
 from insight.page.fleet import WINDOW_MS
 from insight.page.group import GroupPage, group_page
 from insight.page.rebalance import RebalancePage, rebalance_page
 from insight.page.unwell import Kind
-from insight.why.history import History
+from insight.why.course import course_of
 from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder
-from tests.unit.insight.page_facts import facts, lag, played, view, whole
+from tests.unit.insight.page_facts import facts, lag, member, played, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
 LIMITS_MS = (BEGIN_MS - 1, END_MS)
@@ -16,14 +18,12 @@ LIMITS_MS = (BEGIN_MS - 1, END_MS)
 def page(
     entries: list[HistoryEntry], limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS
 ) -> GroupPage:
-    return group_page(facts(view()), whole(entries), limits_ms, now_ms)
+    return group_page(facts(view()), course_of(entries), limits_ms, now_ms)
 
 
-def rebalance(
-    entries: list[HistoryEntry], number: int, now_ms: int = END_MS, history: History | None = None
-) -> RebalancePage:
+def rebalance(entries: list[HistoryEntry], number: int, now_ms: int = END_MS) -> RebalancePage:
     begun = page(entries, (0, now_ms), now_ms).rebalances[-number]
-    found = rebalance_page("g", history or whole(entries), begun.at_ms, now_ms)
+    found = rebalance_page("g", course_of(entries), begun.at_ms, now_ms)
     assert found is not None
     return found
 
@@ -70,22 +70,31 @@ def test_what_is_often_goes_by_the_last_hour_whatever_is_shown() -> None:
 def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_ended() -> None:
     entries = played(*STORY)
     now = group_page(
-        facts(view(state="Stable", state_timestamp_ms=7, generation=9)), whole(entries), LIMITS_MS, END_MS
+        facts(view(state="Stable", state_timestamp_ms=7, generation=9)), course_of(entries), LIMITS_MS, END_MS
     )
     assert (now.state, now.since_ms, now.generation, now.assignor) == ("Stable", 7, 9, "range")
-    ended = group_page(facts(None), whole(entries), LIMITS_MS, END_MS)
+    ended = group_page(facts(None), course_of(entries), LIMITS_MS, END_MS)
     last = entries[-1]
     assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
 
 
 def test_the_committed_offsets_are_in_order() -> None:
     lags = {("t", 10): lag(5, 1, 2), ("t", 9): lag(None, 3), ("s", 1): lag(0, 4)}
-    found = group_page(facts(view(), lags), whole(played(*STORY)), LIMITS_MS, END_MS).partitions
+    found = group_page(facts(view(), lags), course_of(played(*STORY)), LIMITS_MS, END_MS).partitions
     assert [(p.topic, p.partition, p.lag_records, p.lag_since_ms) for p in found] == [
         ("s", 1, 0, None),
         ("t", 9, None, None),
         ("t", 10, 5, 2),
     ]
+
+
+def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
+    course, has = course_of(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
+    whole, part = (
+        group_page(has, course, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
+    )
+    assert (len(whole.members), len(whole.partitions), whole.member_count) == (1, 1, 1)
+    assert part == replace(whole, members=[], partitions=[])
 
 
 def test_the_picture_leaves_out_what_was_before_the_history() -> None:
@@ -154,21 +163,20 @@ def test_of_rebalances_that_began_at_the_same_time_the_last_has_the_page() -> No
     )
     found = page(entries, (0, 6_000), 6_000).rebalances
     assert {r.at_ms for r in found} == {0} and len(found) == 3
-    it = rebalance_page("g", whole(entries), 0, 6_000)
+    it = rebalance_page("g", course_of(entries), 0, 6_000)
     assert it is not None
     assert (it.line.number, it.earlier_ms, it.later_ms) == (3, None, None)
 
 
 def test_a_time_without_a_rebalance_has_no_page() -> None:
-    assert rebalance_page("g", whole(played(*STORY)), BEGIN_MS - 1, END_MS) is None
-    assert rebalance_page("g", whole([]), BEGIN_MS, END_MS) is None
+    assert rebalance_page("g", course_of(played(*STORY)), BEGIN_MS - 1, END_MS) is None
 
 
 def test_a_rebalance_whose_entries_are_missing_has_a_page() -> None:
     entries = played(*STORY)
     damaged = [entry for entry in entries if entry.type != "Stable"]
     for r in page(damaged).rebalances:
-        it = rebalance_page("g", whole(damaged), r.at_ms, END_MS)
+        it = rebalance_page("g", course_of(damaged), r.at_ms, END_MS)
         assert it is not None
         assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in it.phases)
 
@@ -188,7 +196,7 @@ def test_a_group_of_the_consumer_protocol_says_for_whom_a_rebalance_waited() -> 
         "at 8s",
         "B e3",
     )
-    found = group_page(facts(view()), whole(entries), (0, 9_000), 9_000)
+    found = group_page(facts(view()), course_of(entries), (0, 9_000), 9_000)
     assert found.protocol == "consumer"
     newest = rebalance(entries, len(found.rebalances), 9_000)
     assert newest.line.waited or newest.line.took_ms is None

@@ -6,12 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.page.timeline import MAX_LANES, MAX_TICKS, SILENT, LaneRow, Timeline, timeline
+from insight.page.timeline import (
+    GIVES,
+    HOLDS,
+    MAX_LANES,
+    MAX_MARKS,
+    MAX_TICKS,
+    PIXEL_PERCENT,
+    SILENT,
+    LaneRow,
+    Timeline,
+    timeline,
+)
+from insight.why.course import course_of
 from insight.why.lanes import Lane, MemberState, Span
 from insight.why.model import Outcome
 from insight.why.names import Names
-from insight.why.report import lanes_of, report
-from insight.why.text import names_of
+from insight.why.report import report
 from state.config import CoordinatorConfig
 from state.kafka.history import HistoryEntry
 from tests.harness.examples import examples
@@ -26,10 +37,10 @@ UUIDS = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
 def drawn(
     entries: list[HistoryEntry], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
 ) -> Timeline:
-    found, (_, lanes) = report("g", entries, now_ms), lanes_of(entries)
-    names = names_of(found)
+    course = course_of(entries)
+    found, removals = course.rebalances, course.removals
     return timeline(
-        lanes, found.rebalances, entries, names, found.clients, limits_ms, now_ms, unfolded=unfolded
+        course.lanes, found, removals, course.names, course.clients, limits_ms, now_ms, unfolded=unfolded
     )
 
 
@@ -183,3 +194,63 @@ def test_ticks_are_few_and_on_round_times(from_ms: int, width_ms: int) -> None:
         assert it.ticks
     steps = [round(b.x - a.x, 2) for a, b in pairwise(it.ticks)]
     assert not steps or max(steps) - min(steps) <= 0.011
+
+
+def busy(changes: int, step_ms: int) -> Lane:
+    """A lane that waits for a fifth of each step, and then holds a partition."""
+    found = Lane("a")
+    for at_ms in range(0, changes * step_ms, step_ms):
+        found.become(MemberState.AWAITED, at_ms)
+        found.become(MemberState.HOLDS, at_ms + step_ms // 5, 1)
+    found.become(None, changes * step_ms)
+    return found
+
+
+def test_marks_narrower_than_a_pixel_are_one_mark_that_says_what_it_is_of() -> None:
+    it = of_lanes(busy(2_000, 10), to_ms=20_000)
+    (row,) = it.lanes
+    assert len(row.marks) <= 100 / PIXEL_PERCENT
+    assert row.marks[0].text == "a holds 1 partition, 16 ms, has to join again, 4 ms"
+    assert {mark.kind for mark in row.marks} == {HOLDS}
+    assert (row.marks[0].x, row.marks[-1].x + row.marks[-1].width) == (0, 100)
+
+
+def test_a_short_mark_between_long_ones_keeps_its_own() -> None:
+    spans = [Span(MemberState.HOLDS, 0, 5_000, 1), Span(MemberState.AWAITED, 5_000, 5_001)]
+    it = of_lanes(Lane("a", [*spans, Span(MemberState.HOLDS, 5_001, None, 1)]), to_ms=10_000)
+    assert [mark.kind for mark in it.lanes[0].marks] == [HOLDS, GIVES, HOLDS]
+
+
+def test_however_many_lanes_and_changes_a_picture_has_few_marks() -> None:
+    lanes = [busy(500, 40) for _ in range(MAX_LANES)]
+    for number, one in enumerate(lanes):
+        one.member_id = f"m{number}"
+    it = of_lanes(*lanes, to_ms=20_000)
+    assert len(it.lanes) == MAX_LANES
+    assert sum(len(row.marks) for row in it.lanes) <= MAX_MARKS + MAX_LANES
+
+
+def test_a_member_that_was_silent_is_so_in_a_mark_of_much_else() -> None:
+    entries = played(
+        "config group.initial.rebalance.delay.ms=0",
+        "at 0s",
+        "join a api=3 session=10s",
+        "sync a assign=@a:t-0",
+        "at 9s",
+        "heartbeat a",
+        "at 18s",
+        "heartbeat a",
+        "at 30s",
+    )
+    week_ms = 7 * 24 * 3_600_000
+    row = row_of(drawn(entries, (0, week_ms), week_ms), "a")
+    assert [(mark.kind, mark.text) for mark in row.marks] == [
+        (SILENT, "a holds 1 partition, 18.0 s, sent no heartbeat, 10.0 s")
+    ]
+
+
+def test_bands_on_the_same_pixel_are_drawn_once() -> None:
+    one = report("g", played(*STORY), END_MS).rebalances[0]
+    many = [replace(one, number=n, began_ms=n, ended_ms=n + 1) for n in range(1, 10_001)]
+    bands = timeline([], many, [], Names([]), {}, (0, 10_001), 10_001).bands
+    assert 900 <= len(bands) <= 100 / PIXEL_PERCENT + 1

@@ -1,0 +1,230 @@
+"""What the page costs for a large group, and for many groups: `python -m bench.page_cost`.
+
+Records come from memory: the way from the brokers is not in the figures. Requests pass the whole application,
+with its gzip, but no socket. Times are milliseconds of the request, and of the processor meanwhile.
+"""
+
+import argparse
+import asyncio
+import gzip
+import os
+import re
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from msgspec.structs import replace
+
+from assignors.kafka.api import Assignor
+from assignors.kafka.range import RangeAssignor
+from assignors.kafka.sticky.assignor import StickyAssignor
+from bench.page_history import GROUP_ID, TOPICS, RestartedGroup
+from insight.page.app import Sources, app
+from insight.page.courses import Courses
+from insight.page.fleet import Fleet
+from insight.page.histories import Histories
+from insight.page.overview import Overview
+from insight.page.security import Access
+from insight.page.service_topics import ServiceTopics
+from insight.why.back import entries_since
+from insight.why.history import History
+from records.codec import CommittedOffset, encode, offset_key
+from records.history import decode_any_entry
+from records.layout import TopicLayout
+from records.truncation import AnyHistoryEntry
+from state.kafka.history import HistoryEntry
+from state.kafka.snapshot import GroupSnapshot, snapshot
+
+MEMBERS, PARTITIONS, RESTARTS = 500, 5_000, 100
+PAUSE_MS = 15_000
+"""Between two rebalances: all of them are within an hour."""
+GROUPS = 2_000
+BEGIN_MS = 1_700_000_000_000
+HOST = "localhost"
+DRAGS = 5
+ASSIGNORS: dict[str, Assignor] = {one.name: one for one in (StickyAssignor(), RangeAssignor())}
+LAYOUT = TopicLayout.named("bench")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: milliseconds of the request and of the processor, the bytes that were sent, and the text."""
+
+    ms: float
+    cpu_ms: float
+    sent_bytes: int
+    text: str
+
+
+class MemoryLog:
+    """A group's records on the events topic: a `insight.why.back.GroupLog`, with offsets from 0."""
+
+    def __init__(self, records: Sequence[tuple[int, bytes]]) -> None:
+        self._records = records
+        self.begin, self.end = 0, len(records)
+
+    def offset_at(self, at_ms: int) -> int:
+        return next((n for n, (stamp_ms, _) in enumerate(self._records) if stamp_ms >= at_ms), self.end)
+
+    def entries(self, first: int, end: int) -> Iterator[AnyHistoryEntry]:
+        for _, value in self._records[first:end]:
+            entry = decode_any_entry(value)
+            assert isinstance(entry, HistoryEntry)
+            yield entry
+
+    def view(self) -> GroupSnapshot | None:
+        return None
+
+
+class Bench:
+    """A page over records in memory."""
+
+    def __init__(self, log: MemoryLog, now_ms: int) -> None:
+        self.fleet = Fleet(LAYOUT)
+        self.now_ms = now_ms
+        self._log = log
+        histories = Histories(self._read, self.fleet)
+        self.courses = Courses(histories, self.fleet)
+        self.overview = Overview(self.fleet)
+        self.lines = self.overview.lines(now_ms)
+        sources = Sources(
+            fleet=self.fleet,
+            lines=lambda: self.lines,
+            members=lambda: self.overview.members,
+            histories=histories,
+            courses=self.courses,
+            read_age_s=lambda: 0.0,
+            service_topics=ServiceTopics(),
+            service_metrics=None,
+            connect_to="localhost:9092",
+            now_ms=lambda: self.now_ms,
+        )
+        self._app = app(sources, Access([HOST]))
+
+    def _read(self, _: str, since_ms: int) -> History:
+        part = entries_since(self._log, since_ms)
+        return History(*part, records_read=len(part.entries))
+
+    def get(self, path: str, **query: object) -> Answer:
+        """Ask the application once."""
+        return asyncio.run(self._get(path, query))
+
+    async def _get(self, path: str, query: dict[str, object]) -> Answer:
+        bodies: list[bytes] = []
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "query_string": urlencode(query).encode(),
+            "headers": [(b"host", HOST.encode()), (b"accept-encoding", b"gzip")],
+            "client": ("127.0.0.1", 1),
+        }
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            bodies.append(message.get("body", b""))
+
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        await self._app(scope, receive, send)
+        ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000
+        sent = b"".join(bodies)
+        text = gzip.decompress(sent) if sent[:2] == b"\x1f\x8b" else sent
+        return Answer(ms, cpu_ms, len(sent), text.decode())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.page_cost", description=__doc__)
+    parser.add_argument("--assignor", choices=sorted(ASSIGNORS), default=StickyAssignor.name)
+    parser.add_argument("--restarts", type=int, default=RESTARTS, help="each is two rebalances")
+    options = parser.parse_args()
+    print(f"{'':44}{'ms':>8}{'cpu ms':>8}{'kB sent':>9}{'kB':>9}")
+    for name, answer in (*_of_large_group(options.assignor, options.restarts), *_of_many_groups()):
+        sizes = (
+            f"{answer.sent_bytes / 1000:9.0f}{len(answer.text.encode()) / 1000:7.0f}" if answer.text else ""
+        )
+        print(f"{name:44}{answer.ms:8.0f}{answer.cpu_ms:8.0f}{sizes}", flush=True)
+    os._exit(0)  # threads that would make a course again are of no use
+
+
+def _of_large_group(assignor: str, restarts: int) -> Iterator[tuple[str, Answer]]:
+    group = RestartedGroup(ASSIGNORS[assignor], MEMBERS, PARTITIONS, BEGIN_MS)
+    for _ in range(restarts):
+        group.restart(PAUSE_MS)
+    records = [(entry.at_ms, encode(entry)) for entry in group.history]
+    now_ms = records[-1][0] + PAUSE_MS
+    bench = Bench(MemoryLog(records), now_ms)
+    _commit_all(bench.fleet, now_ms)
+    bench.fleet.take(LAYOUT.groups_topic, GROUP_ID.encode(), encode(snapshot(group.group)), now_ms)
+    for _, value in records:
+        bench.fleet.take(LAYOUT.events_topic, None, value, now_ms)
+    bench.fleet.complete()
+    began = time.perf_counter(), time.process_time()
+    first = bench.get("/group", id=GROUP_ID)
+    yield f"open, {len(records):,} entries: the last {_rebalances(first)} rebalances", first
+    whole = bench.get("/api/group", id=GROUP_ID)
+    ms, cpu_ms = (time.perf_counter() - began[0]) * 1000, (time.process_time() - began[1]) * 1000
+    yield "from there until the whole of it is there", Answer(ms, cpu_ms, 0, "")
+    yield "the same as JSON", whole
+    yield "open again", bench.get("/group", id=GROUP_ID)
+    for part in range(DRAGS):
+        from_ms, to_ms = now_ms - 3_000_000 + part * 60_000, now_ms - 600_000
+        dragged = bench.get("/group", **{"id": GROUP_ID, "from": from_ms, "to": to_ms, "part": "time"})
+        yield f"drag {part + 1}", dragged
+    newer = replace(group.history[-1], seq=group.history[-1].seq + 1)
+    bench.fleet.take(LAYOUT.events_topic, None, encode(newer), now_ms)
+    yield "live, after an entry came", bench.get("/group", id=GROUP_ID)
+
+
+def _rebalances(answer: Answer) -> int:
+    return len(re.findall(r'class="band"', answer.text))
+
+
+def _commit_all(fleet: Fleet, now_ms: int) -> None:
+    for topic in range(TOPICS):
+        for partition in range(PARTITIONS // TOPICS):
+            committed = CommittedOffset(
+                group_id=GROUP_ID,
+                incarnation="i",
+                topic=f"topic-{topic:02}",
+                partition=partition,
+                offset=5,
+                leader_epoch=0,
+                metadata="",
+                committed_at_ms=now_ms,
+                expire_at_ms=None,
+                request="r",
+            )
+            key = offset_key(GROUP_ID, committed.topic, partition)
+            fleet.take(LAYOUT.offsets_topic, key, encode(committed), now_ms)
+
+
+def _of_many_groups() -> Iterator[tuple[str, Answer]]:
+    group = RestartedGroup(StickyAssignor(), 10, 100, BEGIN_MS)
+    for _ in range(3):
+        group.restart(PAUSE_MS)
+    now_ms = group.history[-1].at_ms + PAUSE_MS
+    bench = Bench(MemoryLog([]), now_ms)
+    view = snapshot(group.group)
+    for number in range(GROUPS):
+        group_id = f"group-{number:04}"
+        named = encode(replace(view, group_id=group_id))
+        bench.fleet.take(LAYOUT.groups_topic, group_id.encode(), named, now_ms)
+        for entry in group.history:
+            bench.fleet.take(LAYOUT.events_topic, None, encode(replace(entry, group_id=group_id)), now_ms)
+    bench.fleet.complete()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    bench.lines = bench.overview.lines(now_ms)
+    ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000
+    yield f"lines of {GROUPS:,} groups, in the background", Answer(ms, cpu_ms, 0, "")
+    yield f"the first page of {GROUPS:,} groups", bench.get("/")
+    yield "the same again", bench.get("/")
+
+
+if __name__ == "__main__":
+    main()

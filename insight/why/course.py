@@ -1,0 +1,88 @@
+"""The course of a group: all that its entries say, whatever the time at which somebody asks."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from assignors.kafka.api import MemberId
+from insight.why.assignments import Assignments
+from insight.why.lanes import Lane, Span, member_lanes, state_spans
+from insight.why.lives import Life, lives
+from insight.why.model import Rebalance
+from insight.why.names import Names, clients_of, names_in
+from insight.why.notes import notes
+from insight.why.rebalances import rebalances_of
+from state.kafka.group import DEAD
+from state.kafka.history import EntryType, HistoryEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened to a group. It does not keep the entries, but for the first, the last and `removals`,
+    those of members that were removed.
+
+    `members` are those at the end. `states` and `lanes` are the lanes of a picture. `notes` name gaps and
+    faults. `clients` are those of `insight.why.names.clients_of`, and `names` are for all members.
+    """
+
+    first: HistoryEntry
+    last: HistoryEntry
+    state_since_ms: int
+    members: list[MemberId]
+    rebalances: list[Rebalance]
+    states: list[Span]
+    lanes: list[Lane]
+    removals: list[HistoryEntry]
+    notes: list[str]
+    clients: dict[MemberId, str]
+    names: Names
+
+
+def course_of(
+    history: Iterable[HistoryEntry],
+    *,
+    unread: Collection[tuple[str, int]] = (),
+    from_start: bool = True,
+) -> Course:
+    """Follow a group through its history, which has at least one entry; it may have duplicates and gaps.
+
+    `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
+    history begins with the first retained entry.
+    """
+    group_lives = lives(history, unread)
+    assert group_lives, "a group without history has no course"
+    last_life = group_lives[-1]
+    assignments = Assignments()
+    rebalances = rebalances_of(group_lives, assignments)
+    earlier, latest = (
+        member_lanes(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
+    )
+    entries = [event for life in group_lives for event in life.entries]
+    members = [lane.member_id for lane in latest if lane.is_open]
+    clients = clients_of(entries)
+    return Course(
+        first=entries[0],
+        last=entries[-1],
+        state_since_ms=_state_since_ms(last_life),
+        members=members,
+        rebalances=rebalances,
+        states=state_spans(group_lives),
+        lanes=[*earlier, *latest],
+        removals=[event for event in entries if event.type is EntryType.MEMBER_REMOVED],
+        notes=_notes(group_lives, from_start),
+        clients=clients,
+        names=names_in(members, rebalances, clients),
+    )
+
+
+def _state_since_ms(life: Life[HistoryEntry]) -> int:
+    last = life.entries[-1]
+    for event in reversed(life.entries):
+        if event.from_state != event.to_state:
+            return event.at_ms if event.to_state == last.to_state else last.at_ms
+    return life.entries[0].at_ms
+
+
+def _notes(group_lives: Sequence[Life[HistoryEntry]], from_start: bool) -> list[str]:
+    last = group_lives[-1].entries[-1]
+    ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
+    return [*notes(group_lives, from_start=from_start), *ended]

@@ -1,0 +1,231 @@
+"""What is kept of a group for its page: when its history is read, and when a report is made again."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from kafka.errors import KafkaError
+from msgspec.structs import replace
+
+from insight.page import courses as courses_module
+from insight.page import fleet as fleet_module
+from insight.page import histories as histories_module
+from insight.page.courses import Courses, Made
+from insight.page.fleet import WINDOW_MS, Fleet
+from insight.page.histories import Histories
+from insight.why.course import Course, course_of
+from insight.why.history import History, HistoryUnavailable
+from state.kafka.history import HistoryEntry
+from tests.unit.insight.page_facts import LAYOUT, played, take_entries
+from tests.unit.insight.why_story import END_MS, STORY
+
+SINCE_MS = END_MS - WINDOW_MS
+LIMITS_MS = (SINCE_MS, END_MS)
+WAIT_S = 60
+
+
+@dataclass
+class Topic:
+    """A history on the topic. `reads` are the times since which it was read, one after the other; each waits
+    for `is_there`.
+    """
+
+    entries: list[HistoryEntry]
+    reads: list[int] = field(default_factory=list)
+    is_there: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+    def read(self, group_id: str, since_ms: int) -> History:
+        assert group_id == "g"
+        self.reads.append(since_ms)
+        assert self.is_there.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        return History([*self.entries], frozenset(), from_start=True, records_read=len(self.entries))
+
+
+class Room:
+    """Courses over a topic and a fleet that has read it."""
+
+    def __init__(self) -> None:
+        self.entries = played(*STORY)
+        self.topic = Topic(self.entries)
+        self.topic.is_there.set()
+        self.fleet = Fleet(LAYOUT)
+        self.courses = Courses(Histories(self.topic.read, self.fleet), self.fleet)
+
+    def made(
+        self, limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS, *, is_patient: bool = True
+    ) -> Made:
+        return self.courses.made("g", limits_ms, now_ms, is_patient=is_patient)
+
+    def version(self) -> int:
+        return self.fleet.group_version("g") or 0
+
+    def wait_for_more(self, version: int) -> None:
+        """Wait until the fleet says that there is more of the group."""
+        give_up = threading.Event()
+        for _ in range(WAIT_S * 100):
+            if self.version() > version:
+                return
+            give_up.wait(0.01)
+        raise AssertionError("the group was not touched")
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    it = Room()
+    yield it
+    it.topic.is_there.set()
+    it.courses.close()
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries had each of the courses that were made."""
+    seen: list[int] = []
+
+    def counted(
+        history: list[HistoryEntry], *, from_start: bool, unread: frozenset[tuple[str, int]]
+    ) -> Course:
+        seen.append(len(history))
+        return course_of(history, unread=unread, from_start=from_start)
+
+    monkeypatch.setattr(courses_module, "course_of", counted)
+    return seen
+
+
+def numbers(made: Made) -> int:
+    assert made.course is not None
+    return len(made.course.rebalances)
+
+
+def test_a_drag_reads_nothing_and_makes_no_report_again(room: Room, followed: list[int]) -> None:
+    first = room.made()
+    for from_ms in range(SINCE_MS, END_MS, WINDOW_MS // 5):
+        assert room.made((from_ms, END_MS - 1)) is first
+    assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
+
+
+def test_a_time_that_is_over_needs_no_newer_entry(
+    room: Room, followed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Made, "pause_s", lambda _: 0.0)
+    monkeypatch.setattr(courses_module, "AGED_PATIENCE_S", WAIT_S)
+    first = room.made()
+    take_entries(room.fleet, [replace(room.entries[-1], seq=1_000)], END_MS)
+    assert room.made((SINCE_MS, END_MS - 1), END_MS + 5) is first
+    assert len(followed) == 1
+    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is not first
+
+
+def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(room: Room) -> None:
+    room.topic.entries = room.entries[:-1]
+    take_entries(room.fleet, room.entries[:-1], END_MS)
+    before = room.made()
+    take_entries(room.fleet, room.entries[-1:], END_MS)
+    version = room.version()
+    after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+    if after is before:  # it came too soon after the one before
+        room.wait_for_more(version)
+        after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+    assert after.course is not None and after.course.last == room.entries[-1]
+    assert room.topic.reads == [SINCE_MS]
+
+
+def test_what_takes_long_is_not_made_again_at_once_and_the_page_hears_of_it_later(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_entries(room.fleet, room.entries, END_MS)
+    first = room.made()
+    take_entries(room.fleet, [replace(room.entries[-1], seq=room.entries[-1].seq + 1)], END_MS)
+    version = room.version()
+    monkeypatch.setattr(Made, "pause_s", lambda _: 0.05)
+    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is first
+    room.wait_for_more(version)
+
+
+def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
+    room.topic.is_there.clear()
+    take_entries(room.fleet, room.entries[-12:], END_MS)
+    part = room.made(is_patient=False)
+    assert not part.is_whole and part.since_ms == room.entries[-12].at_ms > SINCE_MS
+    version = room.version()
+    room.topic.is_there.set()
+    room.wait_for_more(version)
+    whole = room.made(is_patient=False)
+    assert whole.is_whole and numbers(whole) == 4 > numbers(part)
+    assert room.topic.reads == [SINCE_MS]
+
+
+def test_who_is_not_told_of_the_rest_waits_for_the_whole(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
+    take_entries(room.fleet, room.entries[-12:], END_MS)
+    assert room.made(is_patient=True).is_whole
+
+
+def test_an_earlier_time_is_read_and_shows_what_is_known_meanwhile(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courses_module, "PATIENCE_S", 0.01)
+    take_entries(room.fleet, room.entries, END_MS)
+    known = room.made()
+    room.topic.is_there.clear()
+    version = room.version()
+    assert room.made((SINCE_MS - 1, END_MS), is_patient=False) is known
+    room.topic.is_there.set()
+    room.wait_for_more(version)
+    assert room.made((SINCE_MS - 1, END_MS)).since_ms == SINCE_MS - 1
+    assert room.topic.reads == [SINCE_MS, SINCE_MS - 1]
+
+
+def test_without_a_broker_a_known_course_stays(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = room.made()
+    room.topic.error = KafkaError("no broker")
+    monkeypatch.setattr(Made, "pause_s", lambda _: 0.0)
+    monkeypatch.setattr(histories_module, "_FRESH_MS", -1)
+    take_entries(room.fleet, room.entries[-1:], END_MS)
+    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is first
+
+
+def test_an_unknown_group_is_refused_to_every_reader(room: Room) -> None:
+    room.topic.error = HistoryUnavailable("no such group")
+    for is_patient in (True, False):
+        with pytest.raises(HistoryUnavailable):
+            room.made(is_patient=is_patient)
+
+
+def test_a_history_of_which_the_fleet_forgot_entries_is_read_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(histories_module, "MAX_ENTRIES", 3)
+    histories = Histories(room.topic.read, room.fleet)
+    room.topic.entries = room.entries[:10]
+    take_entries(room.fleet, room.entries[:10], END_MS)
+    histories.read("g", SINCE_MS, END_MS)
+    take_entries(room.fleet, room.entries[10:12], END_MS)
+    assert histories.read("g", SINCE_MS, END_MS).history.entries == room.entries[:12]
+    assert len(room.topic.reads) == 1
+    room.topic.entries = room.entries
+    take_entries(room.fleet, room.entries[12:], END_MS)
+    assert histories.read("g", SINCE_MS, END_MS).history.entries == room.entries
+    assert len(room.topic.reads) == 2
+
+
+def test_the_entries_of_all_histories_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries, read = played(*STORY), list[str]()
+    monkeypatch.setattr(histories_module, "MAX_KEPT_ENTRIES", 2 * len(entries))
+
+    def reader(group_id: str, _: int) -> History:
+        read.append(group_id)
+        return History([*entries], frozenset(), from_start=True, records_read=len(entries))
+
+    histories = Histories(reader, Fleet(LAYOUT))
+    for group_id in ("a", "b", "a", "c", "a", "b"):
+        histories.read(group_id, SINCE_MS, END_MS)
+    assert read == ["a", "b", "c", "b"]

@@ -1,0 +1,71 @@
+"""The assignments of a history: what is decoded, and how often."""
+
+import pytest
+from msgspec.structs import replace
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment
+from insight.why import assignments as assignments_module
+from insight.why.assignments import Assignments
+from insight.why.course import course_of
+from state.kafka.history import EntryType, HistoryEntry
+from tests.unit.insight.page_facts import played
+from tests.unit.insight.why_story import STORY
+
+
+def t(*numbers: int) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition("t", number) for number in numbers)
+
+
+def of(*numbers: int) -> bytes:
+    return encode_assignment(Assignment(tuple(sorted(t(*numbers)))))
+
+
+def stable(seq: int, assigned: dict[str, bytes] | None) -> HistoryEntry:
+    entry = next(entry for entry in played(*STORY) if entry.type is EntryType.STABLE)
+    return replace(entry, seq=seq, assignments=assigned)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What has been decoded since the beginning of the test."""
+    seen: list[bytes] = []
+
+    def counted(data: bytes) -> Assignment:
+        seen.append(data)
+        return decode_assignment(data)
+
+    monkeypatch.setattr(assignments_module, "decode_assignment", counted)
+    return seen
+
+
+def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
+    read = Assignments()
+    assert read.holdings(stable(1, {"a": of(1), "b": b""})) == {"a": t(1), "b": frozenset()}
+    assert read.holdings(stable(2, {"a": of(1), "b": b"for b"})) is None
+    assert read.holdings(stable(3, None)) is None
+    assert [read.numbers(stable(seq, None)) for seq in (1, 2, 3)] == [{"a": 1, "b": 0}, None, None]
+
+
+def test_an_assignment_is_decoded_once_for_rebalances_and_lanes(decoded: list[bytes]) -> None:
+    entries = played(*STORY)
+    course_of([*entries, *entries])
+    ends = [entry.assignments or {} for entry in entries if entry.type is EntryType.STABLE]
+    assert decoded == [data for end in ends for data in end.values()]
+
+
+def test_what_was_in_the_assignment_before_is_not_decoded_again(decoded: list[bytes]) -> None:
+    read = Assignments()
+    first = read.holdings(stable(1, {"a": of(1), "b": of(2, 3)}))
+    second = read.holdings(stable(2, {"a": of(2, 3), "b": of(4), "c": of(4)}))
+    assert decoded == [of(1), of(2, 3), of(4)]
+    assert first is not None and second is not None
+    assert second["a"] is first["b"]
+    assert second == {"a": t(2, 3), "b": t(4), "c": t(4)}
+
+
+def test_what_was_in_an_earlier_assignment_does_not_stay_in_memory(decoded: list[bytes]) -> None:
+    read = Assignments()
+    for seq, numbers in enumerate(((1,), (2,), (1,)), 1):
+        read.holdings(stable(seq, {"a": of(*numbers)}))
+    assert decoded == [of(1), of(2), of(1)]
