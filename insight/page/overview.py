@@ -69,13 +69,16 @@ class GroupLine(Struct, frozen=True, kw_only=True):
 
 class _OfHour(NamedTuple):
     """What the entries of a group say of the last hour. It is true until an entry comes, or until `until_ms`,
-    when the oldest of the rebalances is older than an hour.
+    when the oldest of the rebalances is older than an hour. `reason` is that of the view's last rebalance,
+    and `change` the same with the names of members.
     """
 
     version: int
     until_ms: float
     report: Report | None
     not_settled: list[Span]
+    reason: str
+    change: str
 
 
 class OverviewThread(BackgroundThread):
@@ -151,7 +154,7 @@ class Overview:
         if isinstance(view, RocketMqSnapshot):
             return _rocketmq_line(facts, view, now_ms)
         if known is None or known.version != facts.entries_version or known.until_ms < now_ms:
-            known = _of_hour(facts, now_ms)
+            known = _of_hour(facts, view, now_ms)
         self._known[facts.group_id] = known
         of_hour = known.report
         records = [lag.records for lag in facts.lags.values() if lag.records is not None]
@@ -169,7 +172,7 @@ class Overview:
             rebalances=0 if of_hour is None else of_hour.summary.rebalances,
             not_stable=shares(known.not_settled if facts.entries else _now(view), now_ms),
             changed_ms=view.last_rebalance_at_ms,
-            change=view.last_rebalance_reason,
+            change=known.change if known.reason == view.last_rebalance_reason else view.last_rebalance_reason,
             findings=findings(facts, of_hour, now_ms),
         )
 
@@ -197,15 +200,17 @@ def _urgency(line: GroupLine) -> tuple[object, ...]:
     return gravest, -line.rebalances, line.group_id
 
 
-def _of_hour(facts: GroupFacts, now_ms: int) -> _OfHour:
+def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
     ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
     if not ours:
-        return _OfHour(facts.entries_version, math.inf, None, [])
+        return _OfHour(facts.entries_version, math.inf, None, [], "", "")
     course = course_of(ours, from_start=False)
     made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
     ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not Outcome.UNDER_WAY)
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
-    return _OfHour(facts.entries_version, until_ms, made, [*_not_settled(_states(course))])
+    reason = view.last_rebalance_reason
+    not_settled = [*_not_settled(_states(course))]
+    return _OfHour(facts.entries_version, until_ms, made, not_settled, reason, course.names.put_in(reason))
 
 
 def _states(course: Course) -> Iterator[Span]:

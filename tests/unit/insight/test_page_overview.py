@@ -66,6 +66,21 @@ def test_a_line_says_what_is_known_of_the_group() -> None:
     assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
 
 
+def test_the_last_change_has_names_for_members_and_follows_the_view() -> None:
+    """The reason of a view has ids, which on the page say less than the client's name."""
+    fleet, entries = Fleet(LAYOUT), played(*STORY)
+    added = next(entry for entry in entries if entry.member_id is not None)
+    take_entries(fleet, entries, NOW_MS)
+    overview = Overview(fleet)
+    for reason, change in (
+        (f"{added.member_id} joined", "worker-1 joined"),
+        ("group emptied", "group emptied"),
+    ):
+        take_view(fleet, view(last_rebalance_at_ms=5, last_rebalance_reason=reason))
+        (found,) = overview.lines(NOW_MS)
+        assert found.change == change
+
+
 def test_a_group_that_has_ended_has_no_line() -> None:
     fleet = Fleet(LAYOUT)
     take_view(fleet, view())
