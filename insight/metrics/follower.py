@@ -1,6 +1,5 @@
 """The thread that follows the output topics for the metrics and the logs."""
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -8,18 +7,17 @@ import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
+from insight.following import FollowerThread
 from insight.metrics.end_offsets import end_offsets
 from insight.metrics.metrics_state import MetricsState
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.reader import Record, TopicReader
 from state.kafka.history import HistoryEntry
 
 END_OFFSETS_INTERVAL_S = 5.0
-RETRY_PAUSE_S = 1.0
 # The maximum time of a request to the brokers, and therefore of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
@@ -31,7 +29,7 @@ _FETCH_MAX_WAIT_MS = 500
 log = structlog.get_logger()
 
 
-class Follower:
+class Follower(FollowerThread):
     """Feeds `readings` until stopped: all groups and offsets, and the other topics' records from now on.
 
     `on_entry` receives every new history entry, on the follower's thread. The follower survives an
@@ -49,29 +47,13 @@ class Follower:
         self._layout = layout
         self._metrics_state = metrics_state
         self._on_entry = on_entry
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metrics-follower", daemon=True)
-        self._warning = OutageWarning("reading for the metrics")
+        super().__init__("metrics-follower", "reading for the metrics")
         self._read_at_s = time.monotonic()
         self._ends_at_s = float("-inf")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def read_age_s(self) -> float:
         """Return the seconds since the topics and their ends were read, or since the follower was made."""
         return time.monotonic() - self._read_at_s
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._connect_and_follow()
-            except KafkaError as error:
-                self._retry_later(error)
 
     def _connect_and_follow(self) -> None:
         with TopicReader(
@@ -136,7 +118,3 @@ class Follower:
         if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
             self._metrics_state.take_end_offsets(end_offsets(admin, self._metrics_state.topics_of_interest()))
             self._ends_at_s = time.monotonic()
-
-    def _retry_later(self, error: KafkaError) -> None:
-        self._warning.failed(error)
-        self._stopped.wait(RETRY_PAUSE_S)

@@ -8,28 +8,25 @@ import time
 
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaError
 
+from insight.following import FollowerThread
 from insight.metrics.end_offsets import end_offsets
 from insight.page.fleet import WINDOW_MS, Fleet
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.reader import TopicReader
-from streaming.service.background import BackgroundThread
 
 END_OFFSETS_INTERVAL_S = 5.0
 TRIM_INTERVAL_S = 30.0
-_RETRY_PAUSE_S = 1.0
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 200
 
 log = structlog.get_logger()
 
 
-class Follower(BackgroundThread):
+class Follower(FollowerThread):
     """Feeds a fleet until stopped, which takes as long as a request to the brokers at most.
 
     It survives that no broker is there, and reads later what it missed.
@@ -39,22 +36,13 @@ class Follower(BackgroundThread):
         self._client_config = client_config
         self._layout = layout
         self._fleet = fleet
-        super().__init__("page-follower")
-        self._warning = OutageWarning("reading for the page")
+        super().__init__("page-follower", "reading for the page")
         self._read_at_s = time.monotonic()
         self._ends_at_s = self._trimmed_at_s = float("-inf")
 
     def read_age_s(self) -> float:
         """The seconds since the topics were last read, or since the follower was made."""
         return time.monotonic() - self._read_at_s
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._connect_and_follow()
-            except KafkaError as error:
-                self._warning.failed(error)
-                self._stopped.wait(_RETRY_PAUSE_S)
 
     def _connect_and_follow(self) -> None:
         sizes = self._layout.response_record_max_bytes

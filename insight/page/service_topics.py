@@ -9,17 +9,15 @@ from collections import deque
 import msgspec
 import structlog
 from kafka import TopicPartition
-from kafka.errors import KafkaError
 from msgspec import Struct
 
+from insight.following import FollowerThread
 from insight.page.fleet import WINDOW_MS
 from records.claims import Claim, Claims
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE, PendingTransaction, is_clock_record
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.reader import Record, TopicReader
-from streaming.service.background import BackgroundThread
 
 MAX_DEAD_LETTERS = 1_000
 """Those of the last hour that are read and kept, the newest."""
@@ -31,7 +29,6 @@ LOOK_INTERVAL_S = 5.0
 """The pause after a look for a clock record."""
 LOOK_S = 5.0
 """So long a look waits. Without a replica and without members a coordinator appends one each 2 s."""
-_RETRY_PAUSE_S = 1.0
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 250
 
@@ -178,23 +175,14 @@ _dead_letter = msgspec.json.Decoder(_DeadLetter)
 _pending = msgspec.json.Decoder(PendingTransaction)
 
 
-class ServiceFollower(BackgroundThread):
+class ServiceFollower(FollowerThread):
     """Feeds a ServiceTopics until stopped. It survives that no broker is there."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, topics: ServiceTopics) -> None:
         self._client_config = client_config
         self._layout = layout
         self._topics = topics
-        super().__init__("page-service-follower")
-        self._warning = OutageWarning("reading the coordinator's own topics for the page")
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._connect_and_follow()
-            except KafkaError as error:
-                self._warning.failed(error)
-                self._stopped.wait(_RETRY_PAUSE_S)
+        super().__init__("page-service-follower", "reading the coordinator's own topics for the page")
 
     def _connect_and_follow(self) -> None:
         layout = self._layout
