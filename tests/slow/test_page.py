@@ -103,9 +103,9 @@ def consumer_process(
             process.kill()
 
 
-def in_json(page: str, path: str, **parameters: str) -> dict[str, object]:
+def in_json(page: str, path: str, **parameters: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{page}api/{path}?{urlencode(parameters)}", timeout=30) as response:
-        found: dict[str, object] = json.load(response)
+        found: dict[str, Any] = json.load(response)
     return found
 
 
@@ -171,11 +171,15 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         row = driver.find_element(By.CSS_SELECTOR, "tbody tr").text.split()
         assert row[:3] == ["victim", "1", "1"]  # a rebalance, by a session timeout
         assert errors_of(driver) == []
+        (newest, *_) = in_json(page, "group", id=group_id)["rebalances"]
+        moment = urlencode({"group": group_id, "at": newest["at_ms"]})
         for width, dark in ((390, False), (1280, True), (2560, False)):
             with browser(tmp_path / f"browser-{width}", width, dark=dark) as other:
                 for name, path in (
                     ("groups", ""),
                     ("group", f"group?{urlencode({'id': group_id})}"),
+                    ("rebalance", f"rebalance?{moment}"),
+                    ("whatif", f"whatif?{moment}"),
                     ("members", "members"),
                     ("coordinator", "coordinator"),
                 ):
@@ -273,7 +277,7 @@ def test_what_clients_send_is_shown_and_never_run(
     ):
         share(member)
         wait_until(lambda: bool(in_json(page, "group", id=group_id).get("rebalances")), "its first rebalance")
-        at_ms = in_json(page, "group", id=group_id)["rebalances"][0]["at_ms"]  # type: ignore[index]
+        at_ms = in_json(page, "group", id=group_id)["rebalances"][0]["at_ms"]
         for path in (
             f"?{urlencode({'q': group_id})}",
             f"group?{urlencode({'id': group_id})}",
