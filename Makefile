@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign conformance conformance-check bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,6 +59,9 @@ test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS
 EXAMPLES ?= 20
 test-examples: $(STAMP) ## the unit layer's random cases, so many times more
 	$(PYTEST) --timeout 1800 --examples $(EXAMPLES) -m examples tests/unit
+
+test-deploy: $(STAMP) ## the image, the compose file and a Spark cluster of containers, where Podman is
+	$(PYTEST) --numprocesses 0 --timeout 1200 tests/deploy
 
 test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
 	$(PYTEST) --timeout 600 tests/faults

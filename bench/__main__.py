@@ -14,8 +14,8 @@ from bench.page import RESULTS, write_page
 from bench.report import Measured, from_json, say, text_table, to_json
 from bench.rows import ROWS
 from bench.rows.bench import Bench, Plan
-from cli.demo.children import ChildFailed
 from cli.logs import configure_logs
+from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 
 FAILURES = (BrokerFailed, ChildFailed, LoadFailed)

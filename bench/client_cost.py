@@ -22,11 +22,11 @@ import msgspec
 from kafka import TopicPartition
 
 from clients.coordinator_client import HEARTBEAT_VERSION, CoordinatorClient
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.backend import CoordinatorBackend
-from gateway.wire.limits import Limits
-from records import kafka_clients
-from records.client_config import ClientConfig
+from gateway.limits import Limits
 from records.codec import request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, pack, slot_of, unpack
@@ -106,7 +106,7 @@ def through_backend(client: CoordinatorClient, groups: int, seconds: float) -> i
                     f"group-{(first + sent) % groups}", HEARTBEAT_VERSION, "c", "h", ANONYMOUS
                 )
                 request = Heartbeat(**header, generation_id=1, member_id="member")
-                answer = await backend.ask(request, HeartbeatResponse)
+                answer = await backend.ask(request)
                 assert answer.error_code is ErrorCode.NONE
                 sent += 1
             return sent

@@ -3,7 +3,7 @@
 Coordinators that differ in where Spark runs and in partitions, on one broker and one machine. A round is a
 heartbeat from each of GROUPS groups, all sent at once, until the last answer. The coordinators take turns of
 TURN_S, and those that wait are stopped (SIGSTOP). The table has the times of a round, and the memory of the
-processes after the last one. The tables in docs/operations.md, "On a Spark cluster", come from here.
+processes after the last one. The tables in docs/running.md, "On a Spark cluster", come from here.
 """
 
 import json
@@ -22,12 +22,12 @@ from pathlib import Path
 import click
 
 from bench.stats import percentile
-from cli.demo.children import family
 from cli.logs import configure_logs
+from cli.processes.family import family
 from cli.signals import exit_on_signals
 from clients.coordinator_client import CoordinatorClient, layout_on
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records.client_config import ClientConfig
 from tests.e2e.harness import Member, command_of, stable_member
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, SparkCluster
 

@@ -101,7 +101,7 @@ class FormedConsumers:
         row = self.row(client)
         began_ns = time.process_time_ns()
         self.timeline.apply(row)
-        [effects] = kafka_effects(self.timeline.take_effects())
+        [effects] = kafka_effects(self.timeline.drain_effects())
         ns = time.process_time_ns() - began_ns
         [reply] = effects.replies
         answer = reply.response

@@ -260,9 +260,9 @@ class Formed:
         def call() -> bytes:
             timeline = Timeline(GROUP_ID, decode(self.state), CONFIG, restore=self.restored, due_ms=due_ms)
             timeline.apply(row)
-            timeline.take_effects()
+            timeline.drain_effects()
             timeline.fire_until(row.at_ms)
-            timeline.take_effects()
+            timeline.drain_effects()
             timeline.next_deadline_ms()
             assert timeline.group is not None
             return encode(timeline.group)
@@ -278,7 +278,7 @@ def encode(group: AnyGroup) -> bytes:
 
 
 def decode(state: bytes) -> AnyGroup:
-    return codec.decode_group(GROUP_ID, codec.Entry(codec.GROUP_VERSION, None, state))
+    return codec.decode_group(GROUP_ID, codec.Entry(codec.STATE_VERSION, None, state))
 
 
 def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:
@@ -288,7 +288,7 @@ def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[in
     began_ns = time.process_time_ns()
     for row in rows:
         timeline.apply(row)
-        timeline.take_effects()
+        timeline.drain_effects()
     return time.process_time_ns() - began_ns, len(rows)
 
 

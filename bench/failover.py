@@ -21,10 +21,10 @@ from bench.load.requests import heartbeat_request
 from bench.load.topics import TopicsClient
 from bench.report import say
 from bench.stats import percentile
-from cli.demo.children import Child, Children
+from cli.processes.child import Child, Children
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from records.claims import Claims
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from streaming.query.owner_guard import OwnerGuard
@@ -155,7 +155,7 @@ class _Machines:
         claims = Claims()
         with TopicReader(ClientConfig(self.servers)) as reader:
             for record in reader.read_all(TopicLayout.named(prefix).owner_topic):
-                claims.take(record.offset, record.key, record.value)
+                claims.apply(record.offset, record.key, record.value)
         in_force = claims.in_force()
         assert in_force is not None
         return in_force.since_ms / 1000

@@ -19,25 +19,29 @@ from typing import Any, TypeVar
 
 import msgspec
 import uvloop
+from kafka.protocol.api_key import ApiKey
 
 from clients.coordinator_client import Header
+from connections.client_config import ClientConfig
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
+from gateway.limits import Limits
+from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
-from gateway.wire.limits import Limits
+from records.layout import TopicLayout
 from state.errors import ErrorCode
-from state.kafka.requests import AnyAnswered, ConsumerGroupHeartbeat
+from state.kafka.requests import ConsumerGroupHeartbeat
 from state.kafka.snapshot import GroupSnapshot
-from state.messages import ANONYMOUS, Response
+from state.messages import ANONYMOUS, Request, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000
-HEARTBEAT, KEEP_ALIVE = (12, 4), (68, 1)
+HEARTBEAT, KEEP_ALIVE = (ApiKey.Heartbeat, 4), (ApiKey.ConsumerGroupHeartbeat, 1)
 KINDS = {HEARTBEAT: "Heartbeat", KEEP_ALIVE: "ConsumerGroupHeartbeat"}
 INTERVAL_MS = 5_000
 SHAPES = ((1_000, 1), (1_000, 8), (1, 500))
@@ -77,11 +81,11 @@ class InstantBackend:
             principal=principal,
         )
 
-    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         """See `gateway.coordinator.backend.Backend`."""
-        return await self.send(request, answer, timeout_ms)
+        return await self.send(request, timeout_ms)
 
-    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """See `gateway.coordinator.backend.Backend`."""
         self._requests += 1
         if self._requests >= _WARM_UP and self._requests % 100 == 0:
@@ -90,7 +94,7 @@ class InstantBackend:
         if not self._waiting:
             loop.call_soon(self._answer)
         waiting: asyncio.Future[R] = loop.create_future()
-        answered = failed(request, answer, ErrorCode.NONE)
+        answered = failed(request, ErrorCode.NONE)
         if isinstance(request, ConsumerGroupHeartbeat):
             kept = {"member_id": request.member_id, "member_epoch": request.member_epoch}
             answered = msgspec.structs.replace(answered, **kept, heartbeat_interval_ms=INTERVAL_MS)
@@ -233,9 +237,8 @@ async def measure(
 ) -> tuple[float, float]:
     """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
     backend, limits = InstantBackend(), Limits()
-    gateway = Gateway(
-        Address(HOST, 0), NoBrokers([], limits), backend, backend, limits=limits, authorizer=authorizer
-    )
+    options = GatewayOptions(ClientConfig("no-broker:9092"), TopicLayout.named(), Address(HOST, 0))
+    gateway = Gateway(options, NoBrokers([], limits), backend, backend, authorizer=authorizer)
     await gateway.start()
     context = get_context("spawn")
     results, theirs = context.Pipe(duplex=False)

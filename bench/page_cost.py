@@ -10,17 +10,29 @@ import gzip
 import os
 import re
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
+from starlette.applications import Starlette
 
-from assignors.kafka.api import Assignor
-from assignors.kafka.range import RangeAssignor
 from assignors.kafka.sticky.assignor import StickyAssignor
-from bench.page_history import GROUP_ID, TOPICS, RestartedGroup
+from bench.page_history import GROUP_ID, RestartedGroup
+from bench.page_records import (
+    ASSIGNORS,
+    GROUPS,
+    PAUSE_MS,
+    RESTARTS,
+    Record,
+    entries_of,
+    large_group,
+    many_groups,
+    offsets_of_large_group,
+    small_group,
+    view_record,
+)
 from insight.page.app import Sources, app
 from insight.page.courses import Courses
 from insight.page.fleet import Fleet
@@ -28,23 +40,19 @@ from insight.page.histories import Histories
 from insight.page.overview import Overview
 from insight.page.security import Access
 from insight.page.service_topics import ServiceTopics
-from insight.why.back import entries_since
 from insight.why.history import History
-from records.codec import CommittedOffset, encode, offset_key
+from insight.why.recent_history import entries_since
+from records.codec import encode
 from records.history import decode_any_entry
 from records.layout import TopicLayout
 from records.truncation import AnyHistoryEntry
 from state.kafka.history import HistoryEntry
-from state.kafka.snapshot import GroupSnapshot, snapshot
+from state.kafka.snapshot import GroupSnapshot
 
-MEMBERS, PARTITIONS, RESTARTS = 500, 5_000, 100
-PAUSE_MS = 15_000
-"""Between two rebalances: all of them are within an hour."""
-GROUPS = 2_000
 BEGIN_MS = 1_700_000_000_000
 HOST = "localhost"
 DRAGS = 5
-ASSIGNORS: dict[str, Assignor] = {one.name: one for one in (StickyAssignor(), RangeAssignor())}
+SMALL_RESTARTS = 3
 LAYOUT = TopicLayout.named("bench")
 
 
@@ -59,7 +67,7 @@ class Answer:
 
 
 class MemoryLog:
-    """A group's records on the events topic: a `insight.why.back.GroupLog`, with offsets from 0."""
+    """A group's records on the events topic: a `insight.why.recent_history.GroupLog`, with offsets from 0."""
 
     def __init__(self, records: Sequence[tuple[int, bytes]]) -> None:
         self._records = records
@@ -89,10 +97,11 @@ class Bench:
         self.courses = Courses(histories, self.fleet)
         self.overview = Overview(self.fleet)
         self.lines = self.overview.lines(now_ms)
-        sources = Sources(
+        self._sources = Sources(
             fleet=self.fleet,
             lines=lambda: self.lines,
             members=lambda: self.overview.members,
+            lines_version=lambda: self.fleet.version,
             histories=histories,
             courses=self.courses,
             read_age_s=lambda: 0.0,
@@ -101,7 +110,17 @@ class Bench:
             connect_to="localhost:9092",
             now_ms=lambda: self.now_ms,
         )
-        self._app = app(sources, Access([HOST]))
+        self._app = self.serve(Access([HOST]))
+
+    def serve(self, access: Access) -> Starlette:
+        """The application."""
+        return app(self._sources, access)
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Read all that is on the topics."""
+        for record in records:
+            self.fleet.apply(record.topic, record.key, record.value, self.now_ms)
+        self.fleet.complete()
 
     def _read(self, _: str, since_ms: int) -> History:
         part = entries_since(self._log, since_ms)
@@ -152,21 +171,22 @@ def main() -> None:
     os._exit(0)  # threads that would make a course again are of no use
 
 
+def bench_of(group: RestartedGroup) -> Bench:
+    """A page over the records of a large group, a moment after its last entry."""
+    entries = list(entries_of(group.history, LAYOUT))
+    now_ms = entries[-1].at_ms + PAUSE_MS
+    bench = Bench(MemoryLog([(record.at_ms, record.value) for record in entries]), now_ms)
+    bench.apply((*offsets_of_large_group(LAYOUT, now_ms), view_record(group, LAYOUT, now_ms), *entries))
+    return bench
+
+
 def _of_large_group(assignor: str, restarts: int) -> Iterator[tuple[str, Answer]]:
-    group = RestartedGroup(ASSIGNORS[assignor], MEMBERS, PARTITIONS, BEGIN_MS)
-    for _ in range(restarts):
-        group.restart(PAUSE_MS)
-    records = [(entry.at_ms, encode(entry)) for entry in group.history]
-    now_ms = records[-1][0] + PAUSE_MS
-    bench = Bench(MemoryLog(records), now_ms)
-    _commit_all(bench.fleet, now_ms)
-    bench.fleet.take(LAYOUT.groups_topic, GROUP_ID.encode(), encode(snapshot(group.group)), now_ms)
-    for _, value in records:
-        bench.fleet.take(LAYOUT.events_topic, None, value, now_ms)
-    bench.fleet.complete()
+    group = large_group(assignor, restarts, BEGIN_MS)
+    bench = bench_of(group)
+    now_ms = bench.now_ms
     began = time.perf_counter(), time.process_time()
     first = bench.get("/group", id=GROUP_ID)
-    yield f"open, {len(records):,} entries: the last {_rebalances(first)} rebalances", first
+    yield f"open, {len(group.history):,} entries: the last {_rebalances(first)} rebalances", first
     whole = bench.get("/api/group", id=GROUP_ID)
     ms, cpu_ms = (time.perf_counter() - began[0]) * 1000, (time.process_time() - began[1]) * 1000
     yield "from there until the whole of it is there", Answer(ms, cpu_ms, 0, "")
@@ -177,7 +197,7 @@ def _of_large_group(assignor: str, restarts: int) -> Iterator[tuple[str, Answer]
         dragged = bench.get("/group", **{"id": GROUP_ID, "from": from_ms, "to": to_ms, "part": "time"})
         yield f"drag {part + 1}", dragged
     newer = replace(group.history[-1], seq=group.history[-1].seq + 1)
-    bench.fleet.take(LAYOUT.events_topic, None, encode(newer), now_ms)
+    bench.fleet.apply(LAYOUT.events_topic, None, encode(newer), now_ms)
     yield "live, after an entry came", bench.get("/group", id=GROUP_ID)
 
 
@@ -185,39 +205,11 @@ def _rebalances(answer: Answer) -> int:
     return len(re.findall(r'class="band"', answer.text))
 
 
-def _commit_all(fleet: Fleet, now_ms: int) -> None:
-    for topic in range(TOPICS):
-        for partition in range(PARTITIONS // TOPICS):
-            committed = CommittedOffset(
-                group_id=GROUP_ID,
-                incarnation="i",
-                topic=f"topic-{topic:02}",
-                partition=partition,
-                offset=5,
-                leader_epoch=0,
-                metadata="",
-                committed_at_ms=now_ms,
-                expire_at_ms=None,
-                request="r",
-            )
-            key = offset_key(GROUP_ID, committed.topic, partition)
-            fleet.take(LAYOUT.offsets_topic, key, encode(committed), now_ms)
-
-
 def _of_many_groups() -> Iterator[tuple[str, Answer]]:
-    group = RestartedGroup(StickyAssignor(), 10, 100, BEGIN_MS)
-    for _ in range(3):
-        group.restart(PAUSE_MS)
-    now_ms = group.history[-1].at_ms + PAUSE_MS
+    records = list(many_groups(small_group(SMALL_RESTARTS, BEGIN_MS), LAYOUT))
+    now_ms = max(record.at_ms for record in records) + PAUSE_MS
     bench = Bench(MemoryLog([]), now_ms)
-    view = snapshot(group.group)
-    for number in range(GROUPS):
-        group_id = f"group-{number:04}"
-        named = encode(replace(view, group_id=group_id))
-        bench.fleet.take(LAYOUT.groups_topic, group_id.encode(), named, now_ms)
-        for entry in group.history:
-            bench.fleet.take(LAYOUT.events_topic, None, encode(replace(entry, group_id=group_id)), now_ms)
-    bench.fleet.complete()
+    bench.apply(records)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     bench.lines = bench.overview.lines(now_ms)
     ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000

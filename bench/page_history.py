@@ -15,8 +15,8 @@ from state.timeline import Row, Timeline
 
 GROUP_ID = "group"
 TOPICS = 10
-TIMEOUT_MS = 300_000
-"""Of sessions and rebalances: nobody sends heartbeats."""
+TIMEOUT_MS = 1_800_000
+"""Of sessions and rebalances, the longest that is allowed: nobody sends heartbeats."""
 INITIAL_DELAY_MS = 10_000
 REJOIN_MS = 3_000
 """How long after the beginning of a rebalance the members join again, one each millisecond."""
@@ -52,13 +52,22 @@ class RestartedGroup:
     def restart(self, pause_ms: int) -> None:
         """Let the first member leave, and come back `pause_ms` later. It takes twice as long."""
         back_ms = self._now_ms + pause_ms
+        client_id = self.leave()
+        self._now_ms = back_ms
+        self._join("", client_id)
+        self._join_again()
+        self._now_ms = back_ms + pause_ms
+
+    def leave(self) -> str:
+        """Let the first member leave, and the others join again. Return its client id."""
         gone = self._members[0]
         self._apply(LeaveGroup(**self._of_request(4), members=[LeavingMember(gone.member_id)]))
         self._join_again()
-        self._now_ms = back_ms
-        self._join("", gone.client_id)
-        self._join_again()
-        self._now_ms = back_ms + pause_ms
+        return gone.client_id
+
+    def wait_until(self, at_ms: int) -> None:
+        """Let time pass, in which nothing happens."""
+        self._now_ms = max(self._now_ms, at_ms)
 
     @property
     def _members(self) -> Sequence[Member]:
@@ -124,5 +133,5 @@ class RestartedGroup:
     def _apply(self, request: AnyRequest) -> None:
         self._timeline.apply(Row(self._now_ms, f"requests-0-{self._requests}", request, 400))
         self._requests += 1
-        for effects in self._timeline.take_effects():
+        for effects in self._timeline.drain_effects():
             self.history += (event for event in effects.history if isinstance(event, HistoryEntry))

@@ -9,10 +9,11 @@ from timeit import Timer
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 
-PRODUCE, FETCH, OFFSET_COMMIT = 0, 1, 8
 _REPEATS = 7
 _TOPIC = UUID(int=5)
 
@@ -22,19 +23,19 @@ Request = tuple[str, int, int, Mapping[str, Any]]
 def _fetch(label: str, topics: int, partitions: int) -> Request:
     wanted = [{"partition": p, "fetch_offset": 5, "partition_max_bytes": 1 << 20} for p in range(partitions)]
     limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 50_000_000, "session_epoch": -1}
-    return label, FETCH, 17, limits | {"topics": [{"topic_id": _TOPIC, "partitions": wanted}] * topics}
+    return label, ApiKey.Fetch, 17, limits | {"topics": [{"topic_id": _TOPIC, "partitions": wanted}] * topics}
 
 
 def _produce(label: str, partitions: int, record_bytes: int) -> Request:
     data = [{"index": p, "records": bytes(record_bytes)} for p in range(partitions)]
     topics = [{"name": "orders", "partition_data": data}]
-    return label, PRODUCE, 12, {"acks": -1, "timeout_ms": 1, "topic_data": topics}
+    return label, ApiKey.Produce, 12, {"acks": -1, "timeout_ms": 1, "topic_data": topics}
 
 
 def _commit(label: str, partitions: int) -> Request:
     committed = [{"partition_index": p, "committed_offset": 7} for p in range(partitions)]
     fields = {"group_id": "group", "generation_id_or_member_epoch": 1, "member_id": "m" * 40}
-    return label, OFFSET_COMMIT, 9, fields | {"topics": [{"name": "orders", "partitions": committed}]}
+    return label, ApiKey.OffsetCommit, 9, fields | {"topics": [{"name": "orders", "partitions": committed}]}
 
 
 def requests() -> Iterator[Request]:

@@ -36,7 +36,7 @@ def ratio_at_least(amount: float) -> Limit:
 
 class Figure(Struct, frozen=True, omit_defaults=True):
     """One result: our values, one a repeat, and in the same unit those of the system `beside_is`, if there is
-    one. `line` is what has to be reached, `goal` what is wanted; None: there is none.
+    one. `line` is what has to be reached, `goal` what is wanted. Each is None if there is none.
     """
 
     what: str

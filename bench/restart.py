@@ -21,8 +21,8 @@ from bench.report import say
 from bench.stats import percentile
 from bench.systems import cpu_s
 from cli.logs import configure_logs
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
 
@@ -125,7 +125,8 @@ def _serve(
     spark: dict[str, str],
 ) -> None:
     from embedded.broker import HOST
-    from gateway.service import GatewayOptions, serving
+    from gateway.net.options import GatewayOptions
+    from gateway.service import serving
     from gateway.upstream.connections import Address
     from streaming.service.coordinator import Coordinator
     from streaming.service.options import Options

@@ -24,9 +24,9 @@ from bench.load.pipes import Pipe, closed
 from bench.load.topics import TopicsClient
 from bench.rows.bench import AT_ONCE_MS
 from bench.stats import percentile
-from bench.systems import BEHIND_GATEWAY, COORDINATOR, GATEWAY, PREFIX, Running, World
-from cli.demo.children import family
+from bench.systems import BEHIND_GATEWAY, COORDINATOR, GATEWAY, PREFIX, Running, RunningSystems
 from cli.logs import configure_logs
+from cli.processes.family import family
 
 STAGES = (
     ("gateway: read the request, until its record is sent", 0, 1),
@@ -70,7 +70,7 @@ def main() -> None:
             running.close()
 
 
-def measure(world: World, folder: Path, heartbeats: int) -> str:
+def measure(world: RunningSystems, folder: Path, heartbeats: int) -> str:
     """Send the heartbeats and return the table. Raises RuntimeError if the calls cannot be matched."""
     marker = f"stages-{uuid.uuid4().hex[:8]}"
     with world.alone(BEHIND_GATEWAY), TopicsClient(world.servers, PREFIX, packed=False) as client:
@@ -84,7 +84,9 @@ def measure(world: World, folder: Path, heartbeats: int) -> str:
     return _table(list(_walks(gateway, replica_calls)), plain_s, traced_s)
 
 
-async def _heartbeats(world: World, heartbeat: frames.Template, warm_up: int, number: int) -> list[float]:
+async def _heartbeats(
+    world: RunningSystems, heartbeat: frames.Template, warm_up: int, number: int
+) -> list[float]:
     pipe = await Pipe.open(world.ours, [heartbeat])
     seconds = []
     try:
@@ -98,7 +100,7 @@ async def _heartbeats(world: World, heartbeat: frames.Template, warm_up: int, nu
     return seconds
 
 
-def _replica_of(world: World) -> int:
+def _replica_of(world: RunningSystems) -> int:
     for pid in family(world.pids[COORDINATOR]):
         if b"streaming.replica" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid

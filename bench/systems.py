@@ -19,11 +19,12 @@ from kafka.admin import NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from bench.load.requests import PARTITIONS, TOPIC
-from cli.demo.children import Child, Children, family
+from cli.processes.child import Child, Children
+from cli.processes.family import family
+from connections import kafka_clients
+from connections.address import Address
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
-from records.address import Address
-from records.client_config import ClientConfig
 
 START_TIMEOUT_S = 240.0
 PREFIX = "bench"
@@ -38,7 +39,7 @@ _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 
 
 @dataclass(frozen=True)
-class World:
+class RunningSystems:
     """Where the systems are reached, and their processes. `folder` is that of the coordinator's data.
 
     `packed` is whether the client on the topics writes packs.
@@ -173,7 +174,9 @@ class Running:
             address = json.loads(_ready(gateway))["gateway"]
             self._pids[GATEWAY] = gateway.pid
             assert broker.pid is not None
-            self.world = World(self.servers, address, folder / "data", broker.pid, packed, self._pids)
+            self.world = RunningSystems(
+                self.servers, address, folder / "data", broker.pid, packed, self._pids
+            )
         except BaseException:
             self._stack.close()
             raise
@@ -193,7 +196,7 @@ class Running:
         self._coordinator.stop()
 
     @contextmanager
-    def floor(self) -> Iterator[World]:
+    def floor(self) -> Iterator[RunningSystems]:
         """Run the floor beside the other systems."""
         with Children(self._folder) as children:
             arguments = ["-m", "bench.floor", self.servers, FLOOR, str(self._folder / FLOOR)]

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.floor import start_floor
-from cli.demo.children import family
-from records.client_config import ClientConfig
+from cli.processes.family import family
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.dispatch import step
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.service import coordinator as service
+from streaming.service.clock.pace import REST_INTERVAL_MS
+from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.pace import REST_INTERVAL_MS
 from streaming.service.status import Phase
-from streaming.service.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.topics import prepare_topics
 
 START_TIMEOUT_S = 180.0

@@ -7,8 +7,9 @@ Its content:
     <checkpoint>/owners/<epoch>.json  the configurations, the outages and the last committed batch, as far as
                                       the owner of the topics with this epoch knows them
 
-Each owner writes a file of its own (`streaming.service.owner`), which begins with what the one before it
-knew. A process that lost the topics while it slept may still write, but only into a file that nobody reads.
+Each owner writes a file of its own (`streaming.service.ownership.owner`), which begins with what the one
+before it knew. A process that lost the topics while it slept may still write, but only into a file that
+nobody reads.
 """
 
 import re
@@ -32,14 +33,12 @@ OUTAGES_KEPT = 100
 IDENTITY = "identity.json"
 OWNERS = "owners"
 _SUMMED = re.compile(rb'(.*),"crc32":(\d+)\}', re.DOTALL)
-# What versions without files of their own for each owner wrote instead.
-_SHARED_BY_OWNERS = {"epochs": "epochs.json", "outages": "outages.json", "committed": "committed.json"}
 
 T = TypeVar("T")
 
 _MOVE = (
     "Move it into a new folder with 'group-coordinator state export' and 'group-coordinator state import' "
-    "(docs/operations.md, 'Moving the state')"
+    "(docs/recovery.md, 'Moving the state')"
 )
 
 
@@ -68,10 +67,10 @@ class Checkpoint:
     ) -> Identity:
         """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
 
-        `shards` and `state_partitions` are numbers that the state must have. None: that of the pinned
-        identity, or of `found` if none is pinned. Raises FolderError if the requests topic is not the one
-        that the state belongs to, or if the state has another of these numbers. The namespace is not
-        compared, because the pinned one stays in force.
+        `shards` and `state_partitions` are numbers that the state must have. If one is None, it is the number
+        of the pinned identity, or of `found` if none is pinned. Raises FolderError if the requests topic is
+        not the one that the state belongs to, or if the state has another of these numbers. The namespace is
+        not compared, because the pinned one stays in force.
         """
         pinned = self._read(IDENTITY, Identity)
         if pinned is None:
@@ -83,8 +82,6 @@ class Checkpoint:
             if self.files.create(IDENTITY, _encoded(found)):
                 return found
             pinned = self.identity()  # another coordinator was first
-        if pinned.shards is None:
-            raise FolderError(f"the state in {self} was written by a version without shards. {_MOVE}")
         if shards not in (None, pinned.shards):
             raise FolderError(
                 f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
@@ -139,8 +136,6 @@ class Checkpoint:
         record = self.record()
         self._epoch = epoch
         self._write(_name(epoch), record)
-        for name in _SHARED_BY_OWNERS.values():
-            self.files.remove(name)
         for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one tells what was
             self.files.remove(_name(earlier))
 
@@ -156,14 +151,7 @@ class Checkpoint:
         """Return what this owner knows, or the newest one if this object owns nothing."""
         if self._epoch is not None:
             return self._read(_name(self._epoch), OwnerRecord) or OwnerRecord()
-        owners = self._owners()
-        if owners:
-            return self._read(_name(owners[-1]), OwnerRecord) or OwnerRecord()
-        return OwnerRecord(
-            self._read(_SHARED_BY_OWNERS["epochs"], list[Epoch]) or [],
-            self._read(_SHARED_BY_OWNERS["outages"], list[KnownOutage]) or [],
-            self._read(_SHARED_BY_OWNERS["committed"], Committed),
-        )
+        return self._read(_name(self.newest_owner()), OwnerRecord) or OwnerRecord()
 
     def epochs(
         self,
@@ -175,7 +163,7 @@ class Checkpoint:
         from_batch: int | None = None,
     ) -> list[Epoch]:
         """Return all configurations with that of this start, which is in force after `after_ms`. Batches from
-        `from_batch` on know it. None: those that are not planned yet.
+        `from_batch` on know it. If it is None, batches that are not planned yet know it.
 
         `after_ms` is the greatest time at which anything has happened, 0 if nothing has. A configuration of
         an earlier start is left out if no batch knows it and nothing has happened under it.
@@ -254,7 +242,8 @@ class Checkpoint:
         )
 
     def pin_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
-        """Store that a batch was committed, and the offsets up to which it read. None: those of its plan.
+        """Store that a batch was committed, and the offsets up to which it read. If they are None, it stores
+        the offsets of its plan.
 
         Raises FolderNotWritable.
         """
@@ -286,7 +275,9 @@ class Checkpoint:
             _check(content)
             return msgspec.json.decode(content, type=of)
         except (msgspec.DecodeError, ValueError) as error:
-            raise FolderError(f"{self.files.uri}/{name} is damaged: {error}. Put this file back") from error
+            raise FolderError(
+                f"{self.files.uri}/{name} is damaged, or of another version: {error}. Put this file back"
+            ) from error
 
     def _write(self, name: str, content: object) -> None:
         self.files.write(name, _encoded(content))
@@ -304,9 +295,11 @@ def _encoded(content: object) -> bytes:
 
 
 def _check(content: bytes) -> None:
-    """Compare with the checksum. Files of earlier versions have none. Raises ValueError."""
+    """Compare with the checksum. Raises ValueError."""
     summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
-    if summed is not None and crc32(summed[1] + b"}") != int(summed[2]):
+    if summed is None:
+        raise ValueError("it has no checksum")
+    if crc32(summed[1] + b"}") != int(summed[2]):
         raise ValueError("it does not match its checksum")
 
 

@@ -13,8 +13,6 @@ from checkpoints.sealed_file import Kind, SealedFile, write_sealed
 from checkpoints.spark_logs import PlannedBatch
 
 FORMAT_VERSION = 1
-# A backup. Code that reads format 1 only would take it for the state of a stopped coordinator.
-BACKUP_VERSION = 2
 
 
 class ExportError(RuntimeError):
@@ -27,8 +25,8 @@ class Header(Struct, frozen=True, kw_only=True):
     Batches are numbered anew: 0 is the last committed batch, 1 the planned one after it. `next_watermark_ms`
     is the watermark after the committed batch. `unread` is the number of requests in each partition of the
     requests topic that no committed batch has handled, None if it was not counted. `batch` is the number
-    that the last committed batch had, None in exports of earlier versions. A backup (BACKUP_VERSION) was made
-    while the coordinator may have run, so requests after it may be answered.
+    that the last committed batch had. `is_backup`: the coordinator may have run when it
+    was made, so requests after it may be answered.
     """
 
     version: int = FORMAT_VERSION
@@ -41,11 +39,8 @@ class Header(Struct, frozen=True, kw_only=True):
     next_watermark_ms: int
     planned: PlannedBatch | None
     unread: dict[int, int] | None = None
-    batch: int | None = None
-
-    @property
-    def is_backup(self) -> bool:
-        return self.version == BACKUP_VERSION
+    batch: int
+    is_backup: bool = False
 
 
 class ExportedGroup(Struct, frozen=True):
@@ -64,7 +59,7 @@ class _End(Struct, forbid_unknown_fields=True):
 _EXPORT = Kind(
     header=Header,
     end=_End,
-    versions=(FORMAT_VERSION, BACKUP_VERSION),
+    version=FORMAT_VERSION,
     error=ExportError,
     a_file="an export",
     no_file="no export of a state",

@@ -112,11 +112,8 @@ def _name_owner(lock: int, folder: Path) -> None:
 
 
 def _read_owner(lock: int) -> Owner | str:
-    """Read the holder of the lock. Earlier versions wrote only the process id. A starting one has written
-    nothing.
-    """
-    content = os.pread(lock, 1024, 0)
+    """Read the holder of the lock. A starting one has written nothing."""
     try:
-        return msgspec.json.decode(content, type=Owner)
+        return msgspec.json.decode(os.pread(lock, 1024, 0), type=Owner)
     except msgspec.DecodeError:
-        return f"process id {content.decode(errors='replace').strip() or '?'}"
+        return "an unknown process id"

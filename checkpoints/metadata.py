@@ -19,7 +19,7 @@ class Committed(Struct, frozen=True):
 class Moved(Struct, frozen=True):
     """How a state came into its folder: from the folder of `from_owner_id`, exported at `exported_at_ms`.
 
-    `owner_id` is the new folder's own (`streaming.service.owner`).
+    `owner_id` is the new folder's own (`streaming.service.ownership.owner`).
     """
 
     owner_id: str
@@ -31,8 +31,8 @@ class Identity(Struct, frozen=True):
     """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids.
 
     `requests_topic_id` is "" if the first start on this state has to pin it. `shards` is the number of shards
-    of a partition, None if a version without shards wrote the state. `moved` is set if it was imported.
-    `state_partitions` is the number of partitions in which Spark keeps the state.
+    of a partition. `moved` is set if the state was imported. `state_partitions` is the number of partitions
+    in which Spark keeps the state.
     """
 
     cluster_id: str
@@ -40,14 +40,14 @@ class Identity(Struct, frozen=True):
     requests_topic_id: str
     request_partitions: int
     member_id_namespace: str
-    shards: int | None = None
+    shards: int
     moved: Moved | None = None
     state_partitions: int = 1
 
 
 class Epoch(Struct, frozen=True):
     """A configuration, and the first batch that knows it. It is in force at all times after `after_ms`, until
-    that of the next epoch; the first epoch is in force before, too.
+    the configuration of the next epoch; the first epoch is in force before, too.
 
     `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread from the
     batch on: those of the epochs before, and new ones, which no earlier batch has handled.

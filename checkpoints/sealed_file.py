@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Kind(Generic[H]):
     """A kind of sealed file.
 
-    `versions` are the formats that this code reads. `end` has two fields: the number of lines, and `sha256`.
+    `version` is the format that this code reads. `end` has two fields: the number of lines, and `sha256`.
     `error` is raised with a message that names the file and the fault; `a_file` and `no_file` are what it
     calls a file of this kind and a file of another. `can_be_compressed`: a file whose name ends with `.zst`
     is compressed with Zstandard.
@@ -37,7 +37,7 @@ class Kind(Generic[H]):
 
     header: type[H]
     end: type[Struct]
-    versions: tuple[int, ...]
+    version: int
     error: type[RuntimeError]
     a_file: str
     no_file: str
@@ -118,9 +118,10 @@ class SealedFile(Generic[H]):
         with self._opened() as file:
             first = file.readline()
             version = self.decode(first, msgspec.json.Decoder(_Version)).version
-            if version not in kind.versions:
-                formats = f"format{'s' * (len(kind.versions) > 1)} {' and '.join(map(str, kind.versions))}"
-                raise kind.error(f"{path} is {kind.a_file} of format {version}; this code reads {formats}")
+            if version != kind.version:
+                raise kind.error(
+                    f"{path} is {kind.a_file} of format {version}; this code reads format {kind.version}"
+                )
             header = self.decode(first, msgspec.json.Decoder(kind.header))
             line, count = first, -1
             for following in file:

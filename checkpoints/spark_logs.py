@@ -17,7 +17,7 @@ _METADATA_LINE, _SOURCE_LINE = 1, 2
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
-_MEND = "'group-coordinator state rollback' mends it (docs/operations.md, 'A damaged checkpoint')"
+_MEND = "'group-coordinator state rollback' mends it (docs/recovery.md, 'A damaged checkpoint')"
 
 
 class SparkLogDamaged(FolderError):

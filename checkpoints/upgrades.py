@@ -40,7 +40,7 @@ def check_planned(checkpoint: Checkpoint, version: str) -> None:
         f"{version}, which decides requests by other rules, so it could answer requests of that batch a "
         f"second time and differently. Start version {planned_by} on this folder once more, with "
         "--tick-interval-ms 5000 --no-gateway, and stop it in order when it is ready: between two batches "
-        "none is planned. Repeat that if this error comes again (docs/operations.md, 'Upgrade')"
+        "none is planned. Repeat that if this error comes again (docs/recovery.md, 'Upgrade')"
     )
 
 
@@ -58,5 +58,5 @@ def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> N
         f"version {answered_by} was ended before its query had handled all requests that its replica had "
         f"answered. This is version {version}, which decides requests by other rules, so it could answer "
         f"them a second time and differently. Start version {answered_by} on this folder once more, with "
-        "--no-replica --no-gateway, and stop it in order when it is ready (docs/operations.md, 'Upgrade')"
+        "--no-replica --no-gateway, and stop it in order when it is ready (docs/recovery.md, 'Upgrade')"
     )

@@ -120,11 +120,20 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
 
 
 class _Commands(click.Group):
-    """Loads subcommands on demand, and reports their errors.
+    """Checks the project's packages, loads subcommands on demand, and reports their errors.
 
     Any exception of a subcommand ends it with a one-sentence message and exit code 1. An unexpected exception
     is logged with its traceback first.
     """
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Check the packages before the first subcommand's module is imported, for `--help` as well."""
+        from cli.own_packages import check_own_packages
+
+        check_own_packages()
+        return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -13,7 +13,7 @@ from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from insight.admin.tables import Column, render_table
 from insight.adopt.groups_at import AdoptError, GroupsAt
-from insight.adopt.plan import Outcome, Plan, plan
+from insight.adopt.plan import AdoptDecision, Plan, plan
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), Column("OUTCOME", 10))
@@ -82,9 +82,9 @@ def adopt(
     except AdoptError as error:
         raise click.ClickException(str(error)) from error
     _show(rows, output)
-    if not execute and any(it.outcome is Outcome.MOVE for it in plans):
+    if not execute and any(it.outcome is AdoptDecision.MOVE for it in plans):
         click.echo("nothing is changed: --execute moves the offsets", err=True)
-    if execute and any(row.outcome == Outcome.REFUSED for row in rows):
+    if execute and any(row.outcome == AdoptDecision.REFUSED for row in rows):
         raise click.exceptions.Exit(1)
 
 
@@ -108,12 +108,12 @@ def _carried_out(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
     """Move a group, and look at both coordinators again. An error refuses this group only, so that the
     output has all groups that were moved.
     """
-    if it.outcome is not Outcome.MOVE:
+    if it.outcome is not AdoptDecision.MOVE:
         return _row(it)
     try:
         return _moved(it, here, there)
     except AdoptError as error:
-        return _row(it, Outcome.REFUSED, f"{error}: look at it, and start again")
+        return _row(it, AdoptDecision.REFUSED, f"{error}: look at it, and start again")
 
 
 def _moved(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
@@ -122,12 +122,14 @@ def _moved(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
     errors = there.commit(name, it.offsets)
     if errors:
         (topic, number), error = min(errors.items())
-        return _row(it, Outcome.REFUSED, f"{len(errors)} partitions, first {topic}-{number}: {error}")
+        return _row(it, AdoptDecision.REFUSED, f"{len(errors)} partitions, first {topic}-{number}: {error}")
     group, moved = here.read([name]).get(name), there.read([name]).get(name)
     if group is None or group.members or group.offsets != it.group.offsets:
-        return _row(it, Outcome.REFUSED, "changed at --from meanwhile: stop its members, and start again")
+        return _row(
+            it, AdoptDecision.REFUSED, "changed at --from meanwhile: stop its members, and start again"
+        )
     if moved is None or any(moved.offsets.get(partition) != at for partition, at in it.offsets.items()):
-        return _row(it, Outcome.REFUSED, "changed at --to meanwhile: compare, and start again")
+        return _row(it, AdoptDecision.REFUSED, "changed at --to meanwhile: compare, and start again")
     return _row(it, _MOVED)
 
 

@@ -1,7 +1,7 @@
 """`group-coordinator assign`: the assignment under another assignor or set of members, and its moves."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -10,20 +10,44 @@ from assignors.kafka.api import MemberId
 from cli.cluster_options import cluster_options
 from cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
 from cli.logs import configure_logs
+from cli.option_object import as_object
+from connections.client_config import ClientConfig
 from insight.admin.gather import describe_groups, describe_partitions
-from insight.assign.compare import Outcome, outcomes, standing
+from insight.assign.compare import StrategyResult, outcomes, standing
 from insight.assign.live import live_group, subscribed_topics
-from insight.assign.model import Group, InputError
+from insight.assign.model import GroupSpec, InputError
 from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
 from insight.assign.text import outcome_text, summary_text
 from insight.why.names import Names
-from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 
 _file = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignOptions:
+    """What `assign` was told. A group is `topics` with `members`, or `source`, or `group_id` of the
+    coordinator on `client_config`. `gone` and `come` are members that it loses and gets.
+    """
+
+    topics: dict[str, int] | None
+    members: str | None
+    source: Path | None
+    group_id: str | None
+    client_config: ClientConfig | None
+    prefix: str
+    timeout_ms: int
+    strategies: Sequence[str]
+    current: str | None
+    gone: Sequence[str]
+    come: Sequence[str]
+    weights: Path | None
+    summary: bool
+    plot: Path | None
+    output: str
 
 
 @click.command()
@@ -56,7 +80,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
     default=CLIENT_STRATEGIES,
     callback=parsed_by(check_strategy),
     metavar="NAME",
-    help=f"A strategy; repeatable; default: those of Kafka's clients. Known: {', '.join(KNOWN)}.",
+    help=f"A strategy; repeatable; default: the strategies of Kafka's clients. Known: {', '.join(KNOWN)}.",
 )
 @click.option(
     "--current",
@@ -71,56 +95,44 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--summary", is_flag=True, help="Show only the comparison of the strategies.")
 @click.option("--plot", type=_file, metavar="FILE.png", help="Also draw the assignments as a PNG file.")
 @output_option
-def assign(
-    topics: dict[str, int] | None,
-    members: str | None,
-    source: Path | None,
-    group_id: str | None,
-    client_config: ClientConfig | None,
-    prefix: str,
-    timeout_ms: int,
-    strategies: Sequence[str],
-    current: str | None,
-    gone: Sequence[str],
-    come: Sequence[str],
-    weights: Path | None,
-    summary: bool,
-    plot: Path | None,
-    output: str,
-) -> None:
+@as_object(AssignOptions, "options")
+def assign(options: AssignOptions) -> None:
     """Show which partitions each member would get, and which would move. No consumer takes part.
 
     Each strategy starts from the current assignment. If none is given and members are added or removed, each
     strategy starts from its own assignment for the earlier members.
     """
     configure_logs()
-    ways = [(topics, members), (source,), (group_id, client_config)]
-    chosen = [way for way in ways if any(given is not None for given in way)]
-    if len(chosen) != 1 or None in chosen[0]:
-        raise click.UsageError(_SOURCES)
     try:
-        if topics and members:
-            before = Group(topics, parse_members(members, topics))
-        elif source is not None:
-            before = read_group(source)
-        else:
-            assert group_id is not None
-            assert client_config is not None
-            before = _from_group(group_id, client_config, prefix, timeout_ms)
-        before = _completed(before, current, weights)
-        after = _changed(before, gone, come)
-        answer = outcomes(before, after, dict.fromkeys(strategies))
+        before = _completed(_group(options), options.current, options.weights)
+        after = _changed(before, options.gone, options.come)
+        answer = outcomes(before, after, dict.fromkeys(options.strategies))
         if before.current is not None:
             answer.insert(0, standing(before, before.current))
     except InputError as error:
         raise click.ClickException(str(error)) from error
     names = Names([*before.members, *after.members])
-    _show(answer, names, output, summary=summary)
-    if plot is not None:
-        _plot(answer, names, plot)
+    _show(answer, names, options.output, summary=options.summary)
+    if options.plot is not None:
+        _plot(answer, names, options.plot)
 
 
-def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> Group:
+def _group(options: AssignOptions) -> GroupSpec:
+    """The group that the options describe. Raises UsageError unless they do so in one way, and InputError."""
+    ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
+    chosen = [way for way in ways if any(given is not None for given in way)]
+    if len(chosen) != 1 or None in chosen[0]:
+        raise click.UsageError(_SOURCES)
+    if options.topics and options.members:
+        return GroupSpec(options.topics, parse_members(options.members, options.topics))
+    if options.source is not None:
+        return read_group(options.source)
+    assert options.group_id is not None
+    assert options.client_config is not None
+    return _from_group(options.group_id, options.client_config, options.prefix, options.timeout_ms)
+
+
+def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> GroupSpec:
     with connected(client_config, prefix, timeout_ms) as cluster:
         found = describe_groups(cluster.requests, [group_id], with_offsets=True)
         if group_id not in found.groups:
@@ -132,7 +144,7 @@ def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout
         return live_group(described, counts, describe_partitions(cluster.log, found)[group_id])
 
 
-def _completed(group: Group, current: str | None, weights: Path | None) -> Group:
+def _completed(group: GroupSpec, current: str | None, weights: Path | None) -> GroupSpec:
     """Return the group with the weights and the current assignment that the user gives."""
     if weights is not None:
         group = replace(group, weights=read_weights(weights))
@@ -141,7 +153,7 @@ def _completed(group: Group, current: str | None, weights: Path | None) -> Group
     return group if current is None else replace(group, current=read_assignment(Path(current)))
 
 
-def _changed(group: Group, gone: Sequence[str], come: Sequence[str]) -> Group:
+def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> GroupSpec:
     """Return the group after these members were added and removed. Raises InputError on an unknown one."""
     for text in come:
         for member_id, member in parse_members(text, group.topics).items():
@@ -151,7 +163,7 @@ def _changed(group: Group, gone: Sequence[str], come: Sequence[str]) -> Group:
     return group
 
 
-def _member_named(name: str, group: Group) -> MemberId:
+def _member_named(name: str, group: GroupSpec) -> MemberId:
     """Return the member with this id, instance id or displayed name. Raises InputError if there is none."""
     names = Names(group.members)
     ways: Sequence[Callable[[MemberId], str | None]] = (
@@ -166,7 +178,7 @@ def _member_named(name: str, group: Group) -> MemberId:
     raise InputError(f"no member is called {name}; there are {', '.join(map(names.of, group.members))}")
 
 
-def _show(answer: Sequence[Outcome], names: Names, output: str, *, summary: bool) -> None:
+def _show(answer: Sequence[StrategyResult], names: Names, output: str, *, summary: bool) -> None:
     if output == "json":
         show_json(answer)
         return
@@ -176,7 +188,7 @@ def _show(answer: Sequence[Outcome], names: Names, output: str, *, summary: bool
     click.echo("\n\n".join(blocks))
 
 
-def _plot(answer: Sequence[Outcome], names: Names, path: Path) -> None:
+def _plot(answer: Sequence[StrategyResult], names: Names, path: Path) -> None:
     from insight.assign.plot import draw  # matplotlib takes a second to import
 
     try:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from cli.parameters import SERVERS
-from records.client_config import ClientConfig, ClientConfigError
+from connections.client_config import ClientConfig, ClientConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NAMES = ("--bootstrap-servers", "--client-config")

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import click
 from kafka.errors import KafkaError
@@ -14,11 +13,12 @@ from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
+from cli.option_object import as_object
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 
@@ -51,15 +51,15 @@ from records.layout import DEFAULT_PREFIX
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append a JSON line for each record to this file.",
 )
+@as_object(ConsumerOptions, "options")
 def consume(
-    client_config: ClientConfig, prefix: str, client_id: str, consumed: Path | None, **given: Any
+    client_config: ClientConfig, prefix: str, client_id: str, consumed: Path | None, options: ConsumerOptions
 ) -> None:
     """Consume topics as a member of a group, until Ctrl-C.
 
     This coordinator manages the group; the broker's own group coordinator is not used.
     """
     configure_logs()
-    options = ConsumerOptions(**given)
     with ExitStack() as stack:
         try:
             layout = layout_on(client_config, prefix)

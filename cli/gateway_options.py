@@ -1,27 +1,24 @@
 """The options of a gateway, for the commands that start one: `gateway` and `run`."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cli.gateway_service_options import SERVICE_OPTIONS
+from cli.option_object import Command, as_object, with_options
 from cli.parameters import ADDRESS, HOST
+from connections.address import Address
+from connections.client_config import ClientConfig
 from gateway.authorization.acl_file import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
+from gateway.limits import Limits
 from gateway.net.advertised import Template
+from gateway.net.options import GatewayOptions
 from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
-from gateway.service import GatewayOptions
-from gateway.wire.limits import Limits
-from records.address import Address
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
-
-Command = Callable[..., Any]
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
 GATEWAYS, CLIENTS = "gateway", "client"
@@ -100,8 +97,8 @@ class Listening:
             client_config,
             layout,
             self.listen,
-            self.advertised_host,
-            self.reply_partition,
+            advertised_host=self.advertised_host,
+            reply_partition=self.reply_partition,
             limits=self.limits,
             security=security,
             expose_internal_topics=self.expose_internal_topics,
@@ -166,7 +163,7 @@ _ACL_OPTIONS = (
         default=ACLS_OFF,
         show_default=True,
         metavar="off|cluster|FILE",
-        help="Check ACLs: those of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
+        help="Check the ACLs of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
     ),
     click.option(
         "--acls-interval-s",
@@ -184,7 +181,7 @@ _ACL_OPTIONS = (
     click.option(
         "--allow-everyone-if-no-acl-found",
         is_flag=True,
-        help="With --acls: allow everything on what no ACL is about.",
+        help="With --acls: allow everything on resources that no ACL names.",
     ),
 )
 
@@ -230,13 +227,6 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
     )
 
     def decorated(command: Command) -> Command:
-        @functools.wraps(command)
-        def run(**given: Any) -> None:
-            command(listening=Listening(**{name: given.pop(name) for name in LISTENING}), **given)
-
-        wrapped: Command = run
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return wrapped
+        return with_options(as_object(Listening, "listening")(command), *options)
 
     return decorated

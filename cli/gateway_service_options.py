@@ -7,7 +7,7 @@ import click
 
 from cli.parameters import LISTENERS
 from cli.settings import name_value_pairs
-from gateway.wire.limits import SETTINGS, LimitError, Limits
+from gateway.limits import SETTINGS, LimitError, Limits
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -9,18 +10,40 @@ from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
+from cli.option_object import as_object
 from cli.parameters import HOST, PLACE, WEB_URL
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
+from connections.client_config import ClientConfig
 from gateway.security.credentials import InvalidEntry, Users
+from insight.page.commands import Source
 from insight.page.security import Access
 from insight.page.server import Page, PageUnavailable, Tls, is_loopback, listening_at, url_of
-from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """The options of `page`. If `checkpoint` is None, readers cannot run commands that need the log."""
+
+    client_config: ClientConfig
+    prefix: str
+    host: str
+    port: int
+    metrics_url: str | None
+    users: Path | None
+    token_file: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    checkpoint: str | None
+
+    def log(self) -> Source | None:
+        """Where commands find the log of the coordinator."""
+        return None if self.checkpoint is None else log_source(self.client_config, self.checkpoint)
 
 
 @click.command()
@@ -59,34 +82,26 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay`.",
 )
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
-def page(
-    client_config: ClientConfig,
-    prefix: str,
-    host: str,
-    port: int,
-    metrics_url: str | None,
-    users: Path | None,
-    token_file: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
-    checkpoint: str | None,
-) -> None:
+@as_object(PageOptions, "options")
+def page(options: PageOptions) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run.
     """
     configure_logs()
-    access = access_of(users, token_file)
-    tls = None if tls_certificate is None else Tls(tls_certificate, tls_key)
-    if not is_loopback(host) and (access is None or tls is None):
+    access = access_of(options.users, options.token_file)
+    tls = None if options.tls_certificate is None else Tls(options.tls_certificate, options.tls_key)
+    if not is_loopback(options.host) and (access is None or tls is None):
         raise click.UsageError(
-            f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
+            f"{options.host} is not a loopback address: it needs --users or --token-file, and "
+            "--tls-certificate"
         )
     stop = threading.Event()
+    client_config = options.client_config
     try:
-        layout = layout_on(client_config, prefix)
+        layout = layout_on(client_config, options.prefix)
         with (
-            listening_at(host, port) as listening,
+            listening_at(options.host, options.port) as listening,
             Page(
                 client_config,
                 layout,
@@ -94,8 +109,8 @@ def page(
                 connect_to=str(client_config),
                 access=access,
                 tls=tls,
-                log=None if checkpoint is None else log_source(client_config, checkpoint),
-                metrics_url=metrics_url,
+                log=options.log(),
+                metrics_url=options.metrics_url,
             ),
         ):
             stop_on_signals(stop)

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from connections.address import Address, parse_host, parse_servers
 from gateway.net.advertised import parse_templates
-from records.address import Address, parse_host, parse_servers
 from records.sharding import parse_shards
 from streaming.query.storage import storage_at
 
@@ -30,7 +30,7 @@ class _Parsed(click.ParamType[Any]):
 
 
 ADDRESS = _Parsed("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
-"""Parses to a `records.address.Address`. Port 0 may stand for any free port."""
+"""Parses to a `connections.address.Address`. Port 0 may stand for any free port."""
 
 HOST = _Parsed("HOST", parse_host, "a host without a port, such as 127.0.0.1 or gateway.example.org")
 """Parses to a str; an IPv6 address loses its brackets."""

@@ -77,7 +77,7 @@ def _check_groups(header: Header, groups: tuple[str, ...]) -> None:
     missing = [group_id for group_id in groups if not header.wants(group_id)]
     if missing:
         names = ", ".join(header.groups or ())
-        raise click.ClickException(f"the recording has not group {missing[0]}; it has {names}")
+        raise click.ClickException(f"the recording has no group {missing[0]}; it has {names}")
 
 
 def _until(text: str | None, now_ms: int) -> Until | None:

@@ -13,13 +13,14 @@ from gateway.health import CHECKS, COORDINATOR, LISTENING
 from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.numbers import Numbers
-from gateway.service import STARTUP_ERRORS, GatewayOptions, RunningGateway, running
+from gateway.net.options import GatewayOptions
+from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from insight.metrics.http import Checks, Note
 from insight.metrics.service import Metrics, metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.replica_state import ReplicaState
+from streaming.service.replica.state import ReplicaState
 from streaming.service.status import Phase, Status
 
 REPLICA, ALARM = "replica", "alarm"

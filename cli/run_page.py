@@ -12,11 +12,11 @@ import msgspec
 import structlog
 
 from cli.page_child import Start
+from connections.client_config import ClientConfig
+from connections.properties import properties_text
 from insight.page.commands import Source
 from insight.page.server import listening_at, url_of
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
-from records.properties import properties_text
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
 

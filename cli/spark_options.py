@@ -1,11 +1,11 @@
 """Options of `run` that say where Spark runs: in this process's JVM, or on a cluster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 
+from cli.option_object import Command, as_object, with_options
 from cli.parameters import HOST
 from cli.settings import name_value_pairs
 from streaming.query.spark_settings import (
@@ -17,8 +17,6 @@ from streaming.query.spark_settings import (
 
 _CONF = "--spark-conf"
 
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
-
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
@@ -27,7 +25,7 @@ class SparkOptions:
     master: str | None
     driver_host: str | None
     state_partitions: int | None
-    conf: Mapping[str, str]
+    spark_conf: Mapping[str, str]
 
 
 STATE_PARTITIONS = click.option(
@@ -62,18 +60,9 @@ _OPTIONS = (
 )
 
 
-def spark_options(command: AnyCommand) -> AnyCommand:
-    """Add the options. The command gets them as `spark`, see `taken_from`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def taken_from(given: dict[str, Any]) -> SparkOptions:
-    """Take the options from a command's parameters."""
-    return SparkOptions(
-        given.pop("master"), given.pop("driver_host"), given.pop("state_partitions"), given.pop("spark_conf")
-    )
+def spark_options(command: Command) -> Command:
+    """Add the options. The command gets them as `spark`."""
+    return with_options(as_object(SparkOptions, "spark")(command), *_OPTIONS)
 
 
 def _checked_master(master: str | None) -> str | None:

@@ -27,7 +27,7 @@ def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
     That holds for threads of libraries too: a producer without its sender sends nothing.
     """
 
-    def take(death: threading.ExceptHookArgs) -> None:
+    def report_death(death: threading.ExceptHookArgs) -> None:
         name = death.thread.name if death.thread is not None else "unknown"
         first_line, _, _ = str(death.exc_value).strip().partition("\n")
         reason = f"the thread {name} ended: {death.exc_type.__name__}: {first_line}"
@@ -37,7 +37,7 @@ def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
             on_death(reason)
 
     before = threading.excepthook
-    threading.excepthook = take
+    threading.excepthook = report_death
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from cli.logs import configure_logs
 from cli.page_link import link, page_url_option
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
+from connections.client_config import ClientConfig
 from insight.visible import visible_lines
 from insight.why.clock import Clock
 from insight.why.course import Course, course_of
@@ -24,7 +25,6 @@ from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
 from insight.why.text import report_text
-from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry

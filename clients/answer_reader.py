@@ -4,11 +4,11 @@ from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from connections.outage_warning import OutageWarning
 from records.early_answers import EarlyAnswers, Headers
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 
 _RECORDS_MAX = 10_000
 

@@ -3,15 +3,16 @@
 """
 
 from collections.abc import Callable, Iterable
+from typing import Union
 
 import msgspec
 import structlog
 
 from clients.pending import AnyResponse, Pending
 from records.pack import NO_PACKS, unpack
-from state.kafka.responses import AnyResponse as KafkaResponse
+from state.kafka import requests as kafka
 from state.messages import ErrorResponse
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq import requests as rocketmq
 from state.rocketmq.responses import AnyToConnection, ToConnection
 
 # Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
@@ -19,13 +20,13 @@ from state.rocketmq.responses import AnyToConnection, ToConnection
 Listener = Callable[[AnyToConnection], None]
 
 _decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Decoder(
-    KafkaResponse | RocketMqResponse | AnyToConnection
+    Union[(*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse, AnyToConnection)]
 )
 
 log = structlog.get_logger()
 
 
-def take(values: Iterable[bytes], pending: Pending, listener: Listener | None) -> list[str]:
+def settle(values: Iterable[bytes], pending: Pending, listener: Listener | None) -> list[str]:
     """Settle the requests that these records answer. `listener` gets the messages to connections, in order.
 
     Returns the correlation ids of the requests that a coordinator without packs has refused.

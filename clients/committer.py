@@ -19,7 +19,7 @@ from state.kafka.requests import (
     OffsetFetch,
     TopicPartitions,
 )
-from state.kafka.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
+from state.kafka.responses import NO_GENERATION, OffsetCommitResponse
 
 # The versions of Kafka's messages that these requests use. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9
@@ -62,7 +62,7 @@ class Committer:
         """
         topics = [TopicPartitions(topic, list(numbers)) for topic, numbers in _by_topic(partitions).items()]
         request = OffsetFetch(**self._client.header(self._group_id, FETCH_VERSION), topics=topics)
-        answer = self._client.send(request, OffsetFetchResponse).result()
+        answer = self._client.send(request).result()
         if answer.error_code is not ErrorCode.NONE:
             raise CoordinatorError(
                 "OffsetFetch", self._group_id, answer.error_code, "the answer has no offsets"
@@ -100,7 +100,7 @@ class Committer:
         )
         self._under_way = positions
         try:
-            sent = self._client.send(request, OffsetCommitResponse)
+            sent = self._client.send(request)
         except ClientError as error:  # the client was closed
             self._done(str(error))
         else:
@@ -108,10 +108,10 @@ class Committer:
 
     def _done(self, problem: str | None) -> None:
         """End the commit in flight. `problem` describes its failure; None means success."""
-        if problem is not None:
-            self._tell(f"offsets were not committed, records may be processed again: {problem}")
         with self._changed:
             if problem is not None:
+                # Under the lock: who has been told can commit again at once.
+                self._tell(f"offsets were not committed, records may be processed again: {problem}")
                 self._gathered = self._under_way | self._gathered
             self._under_way = {}
             if problem is None:

@@ -173,7 +173,7 @@ class GroupConsumer:
             case Sync():
                 self._send_sync(next_)
             case Consume():
-                self._act(self._take(next_.partitions))
+                self._act(self._start_consuming(next_.partitions))
             case Rejoin():
                 self._rejoin(next_)
             case Stop():
@@ -237,7 +237,7 @@ class GroupConsumer:
         round_ = self._round
         future.add_done_callback(lambda done: self._inbox.put(_Answered(round_, _outcome(done))))
 
-    def _take(self, partitions: tuple[TopicPartition, ...]) -> Next:
+    def _start_consuming(self, partitions: tuple[TopicPartition, ...]) -> Next:
         """Start consuming the partitions, each where its last owner stopped."""
         self._tell(f"got partitions {partition_list(partitions) or '(none)'}")
         if not partitions:

@@ -18,7 +18,7 @@ from uuid import uuid4
 from kafka import TopicPartition
 
 from clients.answer_reader import AnswerReader
-from clients.answers import Listener, take
+from clients.answers import Listener, settle
 from clients.pending import (
     AnyRequest,
     ClientError,
@@ -30,8 +30,8 @@ from clients.pending import (
     resolve_futures,
 )
 from clients.request_writer import RequestWriter
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
@@ -179,7 +179,7 @@ class CoordinatorClient:
             partitions_per_topic=dict(partitions_per_topic or {}),
         )
         timeout_ms = max(self._timeout_ms, rebalance_timeout_ms + JOIN_GRACE_MS)
-        return self.send(request, JoinGroupResponse, timeout_ms=timeout_ms)
+        return self.send(request, timeout_ms=timeout_ms)
 
     def sync(
         self,
@@ -202,7 +202,7 @@ class CoordinatorClient:
             protocol_name=protocol_name,
             assignments=list(assignments),
         )
-        return self.send(request, SyncGroupResponse)
+        return self.send(request)
 
     def heartbeat(
         self, group_id: str, *, generation_id: int, member_id: str, group_instance_id: str | None = None
@@ -214,20 +214,19 @@ class CoordinatorClient:
             member_id=member_id,
             group_instance_id=group_instance_id,
         )
-        return self.send(request, HeartbeatResponse)
+        return self.send(request)
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> Future[LeaveGroupResponse]:
         """LeaveGroup, for one or several members."""
         request = LeaveGroup(**self.header(group_id, LEAVE_VERSION), members=list(members))
-        return self.send(request, LeaveGroupResponse)
+        return self.send(request)
 
-    def send(self, request: AnyRequest, answer: type[R], *, timeout_ms: int | None = None) -> Future[R]:
-        """Send a request with a correlation id of this client. `answer` is the type of its response."""
+    def send(self, request: AnyRequest[R], *, timeout_ms: int | None = None) -> Future[R]:
+        """Send a request with a correlation id of this client."""
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()  # a request that is sent cannot be cancelled
         asked = FutureRequest(
             request,
-            answer,
             time.monotonic(),
             self._timeout_ms if timeout_ms is None else timeout_ms,
             resolve_futures,
@@ -267,7 +266,7 @@ class CoordinatorClient:
     def _read(self) -> None:
         try:
             while not self._closing.is_set():
-                refused = take(self._answers.poll(_POLL_S), self._pending, self._listener)
+                refused = settle(self._answers.poll(_POLL_S), self._pending, self._listener)
                 if refused:
                     self._writer.write_unpacked(self._pending.to_write_again(refused))
                 self._pending.expire(time.monotonic())

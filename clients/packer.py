@@ -76,7 +76,7 @@ class Packer:
         lines = self._waiting.setdefault(place.partition, {})
         lines.setdefault(place, deque()).append((request, message))
 
-    def take(self) -> list[Written]:
+    def next_records(self) -> list[Written]:
         """The records to write now, at most one for each place. They are under way until `written`.
 
         Requests that are no longer wanted are left out.

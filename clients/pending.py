@@ -1,6 +1,6 @@
 """A client's requests that wait for answers, with no IO and no clock of their own.
 
-Several clients may share a partition of the responses topic, and most answers stand there twice: early, and
+Several clients may share a partition of the responses topic, and most answers are there twice: early, and
 with the query's batch (`records.early_answers`). So most are for other clients, or second copies. Only the
 first answer counts. `Pending.awaits` finds the others without decoding them.
 """
@@ -12,13 +12,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct
-
 from state.errors import ErrorCode
-from state.kafka.requests import AnyAnswered as KafkaRequest
 from state.kafka.responses import AnyResponse as KafkaResponse
 from state.messages import ErrorResponse, Response
-from state.rocketmq.requests import AnyAnswered as RocketMqRequest
+from state.messages import Request as KafkaRequest
+from state.rocketmq.requests import Request as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 
@@ -26,10 +24,10 @@ from state.rocketmq.responses import Response as RocketMqResponseBase
 # field in front of the correlation id is an object with such a field.
 _CORRELATION_ID = b'"correlation_id":"'
 
-AnyRequest = KafkaRequest | RocketMqRequest
-AnyResponse = KafkaResponse | RocketMqResponse
-
 R = TypeVar("R", bound=Response | RocketMqResponseBase)
+
+AnyRequest: TypeAlias = KafkaRequest[R] | RocketMqRequest[R]
+AnyResponse = KafkaResponse | RocketMqResponse
 
 
 class ClientError(RuntimeError):
@@ -60,13 +58,12 @@ class ClientClosed(ClientError):
 class PendingRequest:
     """A request in flight.
 
-    `answer` is the type of its response. `asked_at_s` is in seconds of the clock that `Pending.expire` gets;
-    `timeout_ms` is in milliseconds. `receive` gets the outcomes of all requests with this receiver that are
-    settled at the same time. It is called by the thread that settles them, and must be short.
+    `asked_at_s` is in seconds of the clock that `Pending.expire` gets; `timeout_ms` is in milliseconds.
+    `receive` gets the outcomes of all requests with this receiver that are settled at the same time. It is
+    called by the thread that settles them, and must be short.
     """
 
-    request: AnyRequest
-    answer: type[Struct]
+    request: AnyRequest[Any]
     asked_at_s: float
     timeout_ms: int
     receive: "Receiver"
@@ -93,11 +90,11 @@ class FutureRequest(PendingRequest):
     future: Future[Any]
 
 
-Outcome: TypeAlias = tuple[PendingRequest, AnyResponse | ClientError]
-Receiver: TypeAlias = Callable[[Sequence[Outcome]], None]
+SettledRequest: TypeAlias = tuple[PendingRequest, AnyResponse | ClientError]
+Receiver: TypeAlias = Callable[[Sequence[SettledRequest]], None]
 
 
-def resolve_futures(outcomes: Sequence[Outcome]) -> None:
+def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
     """The receiver of requests that are `FutureRequest`s."""
     for request, outcome in outcomes:
         assert isinstance(request, FutureRequest)
@@ -179,7 +176,7 @@ class Pending:
         """End the requests that these answer. Any other answer is dropped and counted."""
         if not responses:
             return
-        outcomes: list[Outcome] = []
+        outcomes: list[SettledRequest] = []
         with self._lock:
             for response in responses:
                 request = self._pop(response.correlation_id)
@@ -214,7 +211,7 @@ class Pending:
         """Fail these requests with RequestNotSent. Those that are not in flight stay as they are."""
         with self._lock:
             failed = [request for request in requests if self._pop(request.request.correlation_id)]
-        outcomes: list[Outcome] = []
+        outcomes: list[SettledRequest] = []
         for request in failed:
             failure = RequestNotSent(f"{request.describe()} could not be sent: {error!r}")
             failure.__cause__ = error
@@ -257,9 +254,9 @@ class Pending:
         return request
 
 
-def _deliver(outcomes: Sequence[Outcome]) -> None:
+def _deliver(outcomes: Sequence[SettledRequest]) -> None:
     """Call each receiver once."""
-    by_receiver: dict[Receiver, list[Outcome]] = {}
+    by_receiver: dict[Receiver, list[SettledRequest]] = {}
     for outcome in outcomes:
         by_receiver.setdefault(outcome[0].receive, []).append(outcome)
     for receive, received in by_receiver.items():
@@ -268,11 +265,12 @@ def _deliver(outcomes: Sequence[Outcome]) -> None:
 
 def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
     """The response if it has the expected type, else the error that it means."""
-    if isinstance(response, request.answer):
+    answer: type[AnyResponse] = request.request.answer
+    if isinstance(response, answer):
         return response
     if isinstance(response, ErrorResponse):
         message = response.error_message
     else:
-        message = f"the answer is a {type(response).__name__}, not a {request.answer.__name__}"
+        message = f"the answer is a {type(response).__name__}, not a {answer.__name__}"
     code = response.error_code if isinstance(response, Response) else ErrorCode.UNKNOWN_SERVER_ERROR
     return CoordinatorError(type(request.request).__name__, request.request.group_id, code, message)

@@ -67,7 +67,7 @@ class RequestWriter:
         with self._lock:
             for request, message in encoded:
                 self._packer.add(place_of(request.request.group_id, self._partitions), request, message)
-            records = self._packer.take()
+            records = self._packer.next_records()
         self._hand_over(records)
 
     def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
@@ -132,7 +132,7 @@ class RequestWriter:
                     counts.requests_written += len(record.requests)
                     counts.records_written += 1
                 self._packer.written(record.place)
-            return self._packer.take()
+            return self._packer.next_records()
 
     def _replace(self, producer: Producer) -> None:
         """Replace a producer that writes nothing more.

@@ -2,8 +2,8 @@
 
 An early answer comes before the batch of the query that has its request, and a batch writes its records in no
 order that a reader could rely on. So the barrier has three rounds of requests that change nothing and that
-only the query answers (`waits_for_views`). In each partition the first round stands behind all requests that
-are answered, so its batches are those of these requests, or later ones. It also stands behind the clock
+only the query answers (`waits_for_views`). In each partition the first round comes after all requests that
+are answered, so its batches are the batches of these requests, or later ones. It also comes after the clock
 records by which a replica has fired deadlines. The query fires these with the batch after the one that has
 read them. The second round is written when the first is answered, so it is in a later batch, and the third in
 a later one still. A batch begins when all records of the batch before are acknowledged. So they are on the
@@ -16,7 +16,6 @@ from itertools import count
 from clients.coordinator_client import CoordinatorClient, Header
 from records.partitioner import partition_of
 from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DescribeGroupResponse
 
 BARRIER_VERSION = 5
 """The version of DescribeGroups to which the requests correspond."""
@@ -48,10 +47,7 @@ def wait_for_views(client: CoordinatorClient) -> None:
 
 
 def _ask(client: CoordinatorClient, group_ids: Sequence[str]) -> None:
-    sent = [
-        client.send(barrier_request(client.header(name, BARRIER_VERSION)), DescribeGroupResponse)
-        for name in group_ids
-    ]
+    sent = [client.send(barrier_request(client.header(name, BARRIER_VERSION))) for name in group_ids]
     for answer in sent:
         answer.result()
 

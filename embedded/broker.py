@@ -19,13 +19,13 @@ from typing import BinaryIO, NamedTuple, Self
 
 from kafka.errors import KafkaError
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded import parent_watchdog
 from embedded.broker_settings import write_settings
 from embedded.jars import broker_classpath
 from embedded.java import find_java
 from embedded.paths import broker_archive
-from records import kafka_clients
-from records.client_config import ClientConfig
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -125,8 +125,8 @@ class EmbeddedBroker:
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
     names, ``java_options`` further options of its JVM, which win over those that it has here. If
     ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
-    new folder is formatted with ``cluster_id``, which brokers of one cluster share; None: with a random one.
-    If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
+    new folder is formatted with ``cluster_id``, which brokers of one cluster share, or with a random one if
+    it is None. If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """

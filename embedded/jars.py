@@ -80,7 +80,7 @@ def connect_classpath() -> list[Path]:
     """Absolute paths of the jars of Kafka Connect with its file connectors, fetched first if missing. Raises
     `JarsUnavailable`.
     """
-    return [*tools_classpath(), *jar_paths("connect")]
+    return jar_paths("connect")
 
 
 def hdfs_jars() -> list[Path]:

@@ -11,14 +11,13 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DescribeGroupResponse
 from state.messages import ANONYMOUS
 
 LISTENING, BROKERS, COORDINATOR = "listening", "brokers", "coordinator"
 CHECKS = (LISTENING, BROKERS, COORDINATOR)
 
 Checks = dict[str, str | None]
-"""The reason why a check fails, by the check's name. None: it does not fail."""
+"""The reason why a check fails, by the check's name. The reason is None if it does not fail."""
 
 # What was found is not checked again for this time, because each check of the coordinator costs it a batch.
 AGE_MAX_S = 5.0
@@ -78,7 +77,7 @@ class Readiness:
         if time.monotonic() - self._backend.answered_at_s <= AGE_MAX_S:
             return None  # clients keep it busy
         header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        answer = await self._backend.ask(DescribeGroup(**header), DescribeGroupResponse)
+        answer = await self._backend.ask(DescribeGroup(**header))
         if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return "the coordinator does not answer"
         return None

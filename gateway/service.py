@@ -3,12 +3,11 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -16,28 +15,25 @@ import structlog
 import uvloop
 
 from clients.coordinator_client import CoordinatorClient
+from connections.address import Address
+from connections.client_config import ClientConfigError
 from gateway.authorization.acl_file import AclsUnreadable
-from gateway.authorization.sources import AclOptions, CurrentAcls
+from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
 from gateway.health import Checks, Readiness
 from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
 from gateway.metrics.numbers import Numbers
-from gateway.net.advertised import Template
 from gateway.net.open_files import allow_open_files, files_for
-from gateway.net.server import NO_SECURITY, CannotListen, Gateway
+from gateway.net.options import GatewayOptions
+from gateway.net.server import CannotListen, Gateway
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.rules import QuotaRules, QuotasError, read_quotas
-from gateway.quotas.watched_file import WatchedFile
-from gateway.security.authentication import Security
 from gateway.security.settings import SecurityError
 from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import Address, UpstreamLost
-from gateway.upstream.internal_topics import InternalTopics
-from gateway.wire.limits import Limits
-from records.client_config import ClientConfig, ClientConfigError
-from records.layout import TopicLayout
+from gateway.upstream.connections import UpstreamLost
+from gateway.watched_files import WatchedFiles
 
 CLIENT_ID = "gateway"
 _STOP_TIMEOUT_S = 30.0
@@ -58,36 +54,14 @@ STARTUP_ERRORS = (
     UpstreamLost,
 )
 
+# How often the file of quotas is looked at.
+QUOTAS_INTERVAL_S = 2.0
 # How long a question to the event loop may take. A loop that does not answer is stuck.
 LOOP_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    """`reply_partition` None: the gateway draws one. With `expose_internal_topics` clients see the
-    coordinator's own topics as ordinary topics. With `shares_ports` other processes of the same gateway may
-    listen on the same ports. `acls` None: every client may do everything. `templates` are the addresses of
-    brokers in responses: see `gateway.net.advertised`. `quotas` is a file: see `gateway.quotas.rules`.
-    Without `consumer_protocol` the gateway offers nothing of KIP-848.
-    """
-
-    client_config: ClientConfig
-    layout: TopicLayout
-    listen: Address
-    advertised_host: str | None = None
-    reply_partition: int | None = None
-    limits: Limits = field(default_factory=Limits)
-    security: Security = NO_SECURITY
-    expose_internal_topics: bool = False
-    shares_ports: bool = False
-    acls: AclOptions | None = None
-    templates: Sequence[Template] = ()
-    quotas: Path | None = None
-    consumer_protocol: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +125,9 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
         raise NoSuchReplyPartition(
             f"reply partition {options.reply_partition} is not one of 0 to {partitions - 1}"
         )
-    rules = QuotaRules() if options.quotas is None else read_quotas(options.quotas)
+    rules = None
+    if options.quotas is not None:
+        rules = WatchedFiles([options.quotas], partial(read_quotas, options.quotas))
     allow_open_files(files_for(options.limits))
     _freeze_imports()
     counts = Counts()
@@ -215,33 +191,17 @@ async def _serve(
     cluster: Cluster,
     backend: CoordinatorBackend,
     groups: GroupsReader,
-    rules: QuotaRules,
+    rules: WatchedFiles[QuotaRules] | None,
     counts: Counts,
     started: Future[RunningGateway],
 ) -> None:
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
-    quotas = Quotas(options.limits, rules)
-    gateway = Gateway(
-        options.listen,
-        cluster,
-        backend,
-        groups,
-        layout=options.layout,
-        limits=options.limits,
-        advertised_host=options.advertised_host,
-        security=options.security,
-        shares_ports=options.shares_ports,
-        internal_topics=InternalTopics(options.layout.topics, exposed=options.expose_internal_topics),
-        authorizer=None if acls is None else acls.authorizer,
-        templates=options.templates,
-        quotas=quotas,
-        counts=counts,
-        consumer_protocol=options.consumer_protocol,
-    )
+    quotas = Quotas(options.limits, QuotaRules() if rules is None else rules.value)
+    authorizer = None if acls is None else acls.authorizer
+    gateway = Gateway(options, cluster, backend, groups, authorizer=authorizer, quotas=quotas, counts=counts)
     watching = None
-    if options.quotas is not None:
-        watched = WatchedFile(options.quotas, read_quotas, quotas.use)
-        watching = asyncio.create_task(watched.watch())
+    if rules is not None:
+        watching = asyncio.create_task(rules.follow(quotas.use, QUOTAS_INTERVAL_S))
     try:
         if acls is not None:
             await acls.refresh()  # before any client can connect

@@ -18,10 +18,11 @@ from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import number_list, partition_list
+from connections.client_config import ClientConfig
+from connections.outage_warning import OutageWarning
 from insight.rocketmq_group import client_version, group_state
 from insight.visible import visible, visible_lines
 from insight.why.names import is_bare
-from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import (
     INCARNATIONS_REMEMBERED,
@@ -32,7 +33,6 @@ from records.history import (
     decode_any_snapshot,
 )
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.classic_group import GroupState
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 class LiveView:
     """Shows the groups until stopped; `run` may have its own thread. `replica` returns a word for what the
-    replica does, which stands below the table.
+    replica does, which is shown below the table.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class LiveView:
     def _run_table(self, reader: TopicReader, stop: threading.Event) -> None:
         with Live(self._rendered(), console=self._console, auto_refresh=False) as live:
             while not stop.is_set():
-                self._take(reader, stop)
+                self._poll(reader, stop)
                 # Refresh without new records too, because the ages of the last rebalances grow.
                 live.update(self._rendered(), refresh=True)
 
     def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
         while not stop.is_set():
-            for line in self._take(reader, stop):
+            for line in self._poll(reader, stop):
                 self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
@@ -106,7 +106,7 @@ class LiveView:
             f"{duplicates} records were read twice, {missing} history entries are missing"
         )
 
-    def _take(self, reader: TopicReader, stop: threading.Event) -> list[str]:
+    def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
         """Take the new records. Return their lines."""
         try:
             records = reader.poll(_POLL_MS)
@@ -124,7 +124,7 @@ class LiveView:
             if topic == self._layout.events_topic:
                 yield from self._read_entry(value or b"")
             else:
-                self._table.take(key, value)
+                self._table.apply(key, value)
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
 

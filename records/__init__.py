@@ -1,1 +1,1 @@
-"""What stands on the topics: requests, responses, history entries, views, and which partition holds them."""
+"""What is on the topics: requests, responses, history entries, views, and which partition holds them."""

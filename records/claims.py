@@ -43,13 +43,13 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Claims:
-    """The claims of an owner topic as far as its records were `take`n."""
+    """The claims of an owner topic as far as its records were applied."""
 
     def __init__(self) -> None:
         # Claims by key, each with the offset of its first record.
         self._claims: dict[str, tuple[int, Claim]] = {}
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
+    def apply(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
         """Take the next record of the topic. A record that is no claim changes nothing: False."""
         name = (key or b"").decode(errors="replace")
         if value is None:

@@ -20,8 +20,8 @@ from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
 
 # The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
-# microseconds). The second group is the epoch of the owner that appended it. Records of older versions have
-# none. It ends in no `$`, because that of Java allows a line feed, and Python's `fullmatch` does not.
+# microseconds). The second group is the epoch of the owner that appended it, if it made a claim. It ends in
+# no `$`, because that of Java allows a line feed, and Python's `fullmatch` does not.
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
@@ -35,7 +35,7 @@ MESSAGE_MAX_CHARS = 16_384
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
     """A clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
     readable already. `owner_epoch` is the epoch of the appending coordinator's claim
-    (`streaming.service.owner`), None if it made none.
+    (`streaming.service.ownership.owner`), None if it made none.
     """
     if owner_epoch is None:
         return b'{"type":"Clock","time_ms":%d}' % time_ms

@@ -15,9 +15,9 @@ from msgspec import Struct
 from records import rocketmq_history as rocketmq
 from records.truncation import AnyHistoryEntry, AnyView
 from state.config import SettingValue
-from state.dispatch import GroupType
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import CONFIGS, GroupSnapshot
+from state.protocol import GroupType
 
 # What a reader of the running history remembers: some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000
@@ -29,7 +29,7 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
     """The entry that a coordinator writes when it starts: the code and settings in force from now on, and the
     first batch that knows them.
 
-    `owner_epoch` is the epoch of its claim on the topics, 0 if its version made no claims.
+    `owner_epoch` is the epoch of its claim on the topics.
     """
 
     at_ms: int
@@ -56,7 +56,7 @@ class GroupConfigs(Struct, frozen=True):
     group_id: str
     incarnation: str
     seq: int
-    configs: dict[str, int] = {}
+    configs: dict[str, SettingValue] = {}
 
 
 _GROUP_EVENTS = frozenset(EntryType)
@@ -134,8 +134,8 @@ class HistoryReader:
     `from_start`: the topic is read from its first record, so an incarnation whose first entry is not 1 has a
     gap too. Otherwise an incarnation's history begins with the first entry seen of it. `remembers` is the
     number of incarnations that the reader remembers, those of the latest entries: one that reads for ever
-    would else grow with every group that there ever was. None: all. An entry of a forgotten incarnation
-    begins its history anew.
+    would else grow with every group that there ever was. With None it remembers all. An entry of a forgotten
+    incarnation begins its history anew.
     """
 
     def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
@@ -206,7 +206,7 @@ class GroupTable(Generic[V]):
         """The existing groups by id."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
-    def take(self, key: bytes | None, value: bytes | None) -> bool:
+    def apply(self, key: bytes | None, value: bytes | None) -> bool:
         """Read a record of the groups topic. Returns whether it changed anything.
 
         A tombstone removes a group. So does a view for which `decode` returns None, because the group id then

@@ -20,8 +20,7 @@ class TopicLayout:
     """The topics that records go to. Sizes are in bytes of a record's value.
 
     Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has offsets,
-    and the brokers write the outcome into it. All gateways have to agree on the number of its partitions. It
-    and `transactions_topic` are "" in recordings of earlier versions, which had no transactions.
+    and the brokers write the outcome into it. All gateways have to agree on the number of its partitions.
     """
 
     requests_topic: str
@@ -31,8 +30,8 @@ class TopicLayout:
     events_topic: str
     dead_letters_topic: str
     owner_topic: str
-    txn_markers_topic: str = ""
-    transactions_topic: str = ""
+    txn_markers_topic: str
+    transactions_topic: str
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
     reply_partitions: int = DEFAULT_REPLY_PARTITIONS
     txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeAlias
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any
@@ -27,7 +27,7 @@ class TopicReader:
     """A reader of the partitions given to `start`. For one thread.
 
     `max_record_bytes` is the largest record of the topics, `timeout_ms` the time limit of a request to the
-    brokers (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
+    brokers (None for kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
     `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` is the number of
     records read so far. All methods raise KafkaError.
     """
@@ -121,7 +121,7 @@ class TopicReader:
         """Yield the records of the started partitions before these offsets. Later records stay for the next
         call.
 
-        Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None: no limit), or if no record
+        Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None for no limit), or if no record
         comes for IDLE_TIMEOUT_MS.
         """
         give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from state.dispatch import GroupType
+from state.protocol import GroupType
 from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.snapshot import GroupSnapshot
 

@@ -8,16 +8,12 @@ from typing import TypeVar
 from msgspec import UNSET, Struct, structs
 
 from records.codec import encode
-from state.dispatch import AnyGroup
+from state.dispatch import StoredView
 from state.errors import ErrorCode
-from state.kafka import snapshot
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot
 from state.messages import ErrorResponse
-from state.rocketmq import snapshot as rocketmq_snapshot
-from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
@@ -30,18 +26,9 @@ SHORTENED_TEXT_CHARS = 16_384
 AWAITED_MAX = 1_000
 
 AnyView = GroupSnapshot | RocketMqSnapshot
-StoredView = AnyView | ConfigsView
-"""A record of the groups topic: a group, or the settings of a group id that has no group."""
 AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 T = TypeVar("T", bound=Struct)
-
-
-def view_of(group: AnyGroup) -> StoredView:
-    """The record of the groups topic for what is stored of a group id."""
-    if isinstance(group, RocketMqGroup):
-        return rocketmq_snapshot.snapshot(group)
-    return snapshot.configs_view(group) if isinstance(group, ConfigsOnly) else snapshot.snapshot(group)
 
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:

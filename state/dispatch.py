@@ -1,34 +1,36 @@
-"""One step function for groups of both protocols, Kafka's and RocketMQ's.
+"""One step function for groups of every protocol, Kafka's and RocketMQ's.
 
-The request that creates a group decides the group's protocol. The protocol does not change until the group
-ends. A request of the other protocol is refused and leaves the group unchanged.
+The request that creates a group decides the group's type. The type does not change until the group ends. A
+request of another type is refused and leaves the group unchanged.
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import cast, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
-from state.kafka import timers
 from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_kind import CONFIGS_ONLY
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer.group_of import refusal_by_other_type
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects, Reply
+from state.kafka.effects import Effects
+from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
 from state.kafka.requests import AnyRequest as KafkaRequest
-from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat, Unanswered
+from state.kafka.requests import Unanswered
+from state.kafka.snapshot import ConfigsView
+from state.kafka.snapshot import GroupSnapshot as KafkaView
 from state.kafka.timers import DeadlineReached
 from state.messages import ErrorResponse, ReleaseGroup
+from state.protocol import GroupType, StoredKind
 from state.rocketmq import effects as rocketmq_effects
 from state.rocketmq import step as rocketmq
 from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.protocol import ROCKETMQ
 from state.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.rocketmq.requests import ConnectionClosed
-from state.rocketmq.timers import ScanDue, next_scan
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqView
+from state.rocketmq.timers import ScanDue
 
 AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
 """What is stored of a group id: a group, or the settings of a Kafka group that does not exist. The settings
@@ -37,87 +39,71 @@ AnyRequest = KafkaRequest | RocketMqRequest
 AnyDeadline = DeadlineReached | ScanDue
 AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
 AnyEffects = Effects | rocketmq_effects.Effects
+StoredView = KafkaView | ConfigsView | RocketMqView
+"""A record of the groups topic: a group, or the settings of a group id that has no group."""
 
 
-class GroupType(StrEnum):
-    """The protocol of a group."""
+def _step_of_rocketmq(
+    group: RocketMqGroup | None, group_id: str, event: rocketmq.Event, now_ms: int, config: CoordinatorConfig
+) -> rocketmq_effects.Effects:
+    return rocketmq.step(group, group_id, event, now_ms, config.rocketmq)
 
-    KAFKA = "Kafka"
-    ROCKETMQ = "RocketMQ"
 
-
-_TYPE_OF_GROUP = {
-    ClassicGroup: GroupType.KAFKA,
-    ConsumerGroup: GroupType.KAFKA,
-    ConfigsOnly: GroupType.KAFKA,
-    RocketMqGroup: GroupType.ROCKETMQ,
+_STEPS: dict[GroupType, Callable[..., AnyEffects]] = {
+    GroupType.KAFKA: kafka.step,
+    GroupType.ROCKETMQ: _step_of_rocketmq,
 }
-
-# An operator's ReleaseGroup fits both protocols.
+_STORED: tuple[StoredKind[Any, Any], ...] = (*KAFKA_PROTOCOLS, CONFIGS_ONLY, ROCKETMQ)
+_KINDS = {kind.group_class: kind for kind in _STORED}
+_STEP_OF = {kind.group_class: _STEPS[kind.group_type] for kind in _STORED}
+# An operator's ReleaseGroup fits every type.
 _TYPE_OF_REQUEST: dict[type, GroupType] = {
     **dict.fromkeys(get_args(KafkaRequest), GroupType.KAFKA),
     **dict.fromkeys(get_args(RocketMqRequest), GroupType.ROCKETMQ),
 }
 del _TYPE_OF_REQUEST[ReleaseGroup]
+_REFUSALS = {request: refusal for kind in _STORED for request, refusal in kind.refusals.items()}
 
 
 def step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Apply one event to a group of either protocol: see `state.kafka.step.step` and
+    """Apply one event to a group of any protocol: see `state.kafka.step.step` and
     `state.rocketmq.step.step`.
     """
-    requested = _requested_type(event)
-    if requested is not None and group is not None and requested is not group_type_of(group):
-        assert isinstance(event, (Received, Failed))
-        return _refuse(group, requested, event, config)
-    if isinstance(group, ClassicGroup | ConsumerGroup | ConfigsOnly) or (
-        group is None and requested is not GroupType.ROCKETMQ
-    ):
-        return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
-    return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
+    requested = None
+    if isinstance(event, (Received, Failed)):
+        requested = _TYPE_OF_REQUEST.get(type(event.request))
+        if requested is not None and group is not None and requested is not group_type_of(group):
+            return _refuse(group, requested, event, config)
+    take_step = _STEPS[requested or GroupType.KAFKA] if group is None else _STEP_OF[type(group)]
+    return take_step(group, group_id, event, now_ms, config)
 
 
 def next_deadline_ms(group: AnyGroup, config: CoordinatorConfig) -> int | None:
     """Return the time of the group's earliest deadline in ms, None if no deadline is armed."""
-    if isinstance(group, RocketMqGroup):
-        scan = next_scan(group, config.rocketmq)
-        return None if scan is None else scan.deadline_ms
-    if isinstance(group, ConfigsOnly):
-        return None
-    return timers.next_deadline_ms(group)
+    return _KINDS[type(group)].next_deadline_ms(group, config)
 
 
 def due_deadlines(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> Sequence[AnyDeadline]:
     """Return the group's deadlines up to `until_ms` in the order in which they fire."""
-    if isinstance(group, RocketMqGroup):
-        scan = next_scan(group, config.rocketmq)
-        return [] if scan is None or scan.deadline_ms > until_ms else [scan]
-    if isinstance(group, ConfigsOnly):
-        return []
-    return timers.due_deadlines(group, until_ms)
+    return _KINDS[type(group)].due_deadlines(group, until_ms, config)
 
 
 def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) -> bool:
     """Whether a deadline that was due is still armed, after other deadlines fired."""
-    if isinstance(group, RocketMqGroup):
-        return next_scan(group, config.rocketmq) == deadline
-    assert isinstance(deadline, DeadlineReached)
-    if isinstance(group, ConfigsOnly):
-        return False
-    return timers.is_armed(group, deadline)
+    return _KINDS[type(group)].is_armed(group, deadline, config)
 
 
 def group_type_of(group: AnyGroup) -> GroupType:
-    """Return the protocol of the group."""
-    return _TYPE_OF_GROUP[type(group)]
+    """Return the type of the group."""
+    return _KINDS[type(group)].group_type
 
 
-def _requested_type(event: AnyEvent) -> GroupType | None:
-    """Return the protocol of the event's request. None if the event is not a request, or is an operator's
-    request that fits both protocols.
-    """
-    return _TYPE_OF_REQUEST.get(type(event.request)) if isinstance(event, (Received, Failed)) else None
+def view_of(group: AnyGroup) -> StoredView:
+    """Return the record of the groups topic for what is stored of a group id."""
+    view: StoredView = _KINDS[type(group)].view(group)
+    return view
 
 
 def _refuse(
@@ -126,20 +112,16 @@ def _refuse(
     event: Received[AnyRequest] | Failed[AnyRequest],
     config: CoordinatorConfig,
 ) -> AnyEffects:
-    """Answer with INCONSISTENT_GROUP_PROTOCOL, to a ConsumerGroupHeartbeat and a ConsumerGroupDescribe with
-    GROUP_ID_NOT_FOUND. The group, including its clock, is unchanged.
+    """Answer a request of another type with INCONSISTENT_GROUP_PROTOCOL, or as its own protocol refuses it.
+    The group, including its clock, is unchanged.
     """
-    request = event.request
+    request, kind = event.request, _KINDS[type(group)]
     answers = []
     if not isinstance(request, ConnectionClosed | Unanswered):
         rule, error = "X3", ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        message = f"group {group.group_id!r} is a {group_type_of(group)} group; this is a {requested} request"
-        if isinstance(request, ConsumerGroupHeartbeat):
-            refused = refusal_by_other_type(group.group_id, request, event.request_id, config)
-            rule, error, message = refused.rule, refused.error, refused.message
-        elif isinstance(request, ConsumerGroupDescribe):
-            rule, error = "AD2", ErrorCode.GROUP_ID_NOT_FOUND
-            message = f"Group {group.group_id} is not a consumer group."
+        message = f"group {group.group_id!r} is a {kind.group_type} group; this is a {requested} request"
+        if (refusal := _REFUSALS.get(type(request))) is not None:
+            rule, error, message = refusal(group.group_id, request, event.request_id, config)
         response = ErrorResponse(
             group_id=group.group_id,
             correlation_id=request.correlation_id,
@@ -149,6 +131,5 @@ def _refuse(
             rule=rule,
         )
         answers = [(request.reply_partition, response)]
-    if isinstance(group, RocketMqGroup):
-        return rocketmq_effects.Effects(group, [rocketmq_effects.Reply(*answer) for answer in answers])
-    return Effects(group, [Reply(*answer) for answer in answers], [], [], [], None)
+    effects: AnyEffects = kind.refused(group, answers)
+    return effects

@@ -7,7 +7,7 @@ into calls (batching invariance).
 
 Time stands still while no coordinator runs: no deadline is due in an outage. A row that was appended in an
 outage is applied at the end of the outage, after the takeover. The configuration changes at a time: each
-step uses the one in force at its own time. Outages and changes are inputs, as the log is (`state.stretches`).
+step uses the one in force at its own time. Outages and changes are inputs, as the log is (`state.periods`).
 
 One record cannot stop the others: a step that raises is undone and answered, see `Timeline._undo`.
 """
@@ -31,7 +31,7 @@ from state.dispatch import (
     step,
 )
 from state.inputs import Failed, Outage, Quarantine, Received
-from state.stretches import Stretches
+from state.periods import Periods
 
 # The defaults of a timeline.
 JOURNAL_MAX_STEPS = 4_096
@@ -67,8 +67,8 @@ class Timeline:
 
     `restore` returns a new copy of the group as it was at the start. It is called only when a step is undone.
     If `restore` is None, `group` is copied at once. Steps append to `effects` and `faults`. The caller may
-    call `take_effects` at any time. The group is copied when the journal reaches `journal_max_steps`, or this
-    size of the steps' records. `outages` and `changes` of the configuration are sorted by time, and
+    call `drain_effects` at any time. The group is copied when the journal reaches `journal_max_steps`, or
+    this size of the steps' records. `outages` and `changes` of the configuration are sorted by time, and
     outages do not overlap; `config` is in force before the first change. `due_ms` is a time that is not
     later than the group's next deadline; None: no deadline is armed. With a later `due_ms`, deadlines fire
     too late.
@@ -93,9 +93,9 @@ class Timeline:
         self.faults: list[Fault] = []
         self._step = step
         self._outages = outages
-        self._stretches = Stretches(Configs(config, changes), outages)
-        # The stretch of time of the next step. It is never before the stretch of the group's clock.
-        self._stretch = self._stretches.at(0 if group is None else group.clock_ms)
+        self._periods = Periods(Configs(config, changes), outages)
+        # The period of the next step. It is never before the period of the group's clock.
+        self._period = self._periods.at(0 if group is None else group.clock_ms)
         self._effects: list[AnyEffects] = []
         self._given = group
         self._restore = restore or _copier(group)
@@ -108,21 +108,21 @@ class Timeline:
 
     def next_deadline_ms(self) -> int | None:
         """Return the time of the earliest deadline in ms, None if no deadline is armed."""
-        return None if self.group is None else next_deadline_ms(self.group, self._stretch.config)
+        return None if self.group is None else next_deadline_ms(self.group, self._period.config)
 
     def next_due_ms(self) -> int | None:
         """Return the time at which the next deadline fires unless a row comes before: its own time, or the
         end of the outage in which that is.
         """
         deadline_ms = self.next_deadline_ms()
-        return None if deadline_ms is None else self._stretches.handled_at(deadline_ms)
+        return None if deadline_ms is None else self._periods.handled_at(deadline_ms)
 
     @property
     def due_ms(self) -> int | None:
         """A time in ms that is not later than the next deadline, None if no deadline is armed."""
         return self._due_ms
 
-    def take_effects(self) -> list[AnyEffects]:
+    def drain_effects(self) -> list[AnyEffects]:
         """Return the effects of the steps since the last call."""
         taken, self._effects = self._effects, []
         return taken
@@ -131,8 +131,8 @@ class Timeline:
         """Fire the deadlines until the row's time, apply the row, and fire the deadlines that are due at
         once.
         """
-        at_ms = self._stretches.handled_at(row.at_ms) if self._outages else row.at_ms
-        if at_ms < self._stretch.from_ms:
+        at_ms = self._periods.handled_at(row.at_ms) if self._outages else row.at_ms
+        if at_ms < self._period.from_ms:
             self._go_back(at_ms)
         self.fire_until(at_ms)
         group = self.group
@@ -142,31 +142,31 @@ class Timeline:
             late_by_ms = max(group.last_fired_ms - at_ms, 0)
         self._journal_bytes += row.size_bytes
         try:
-            self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
+            self._apply_event(Received(row.request_id, row.request, late_by_ms), clock_ms)
         except Exception:  # noqa: BLE001 - no exception may stop the other records
             self._undo(row.request_id)
-            self._take(Failed(row.request_id, row.request), clock_ms)
+            self._apply_event(Failed(row.request_id, row.request), clock_ms)
         self.fire_until(clock_ms)
 
     def fire_until(self, until_ms: int) -> None:
         """Fire every deadline that is due at `until_ms`, in order, including deadlines that are armed
         meanwhile, and apply the takeovers until then.
         """
-        if until_ms > self._stretch.until_ms:
+        if until_ms > self._period.until_ms:
             until_ms = self._go_on(until_ms)
         if self._due_ms is not None and self._due_ms <= until_ms:
             self._fire_until(until_ms)
 
     def _go_on(self, until_ms: int) -> int:
-        """Go to the stretch of a later time. Deadlines fire in each stretch before it, and a takeover is
+        """Go to the period of a later time. Deadlines fire in each period before it, and a takeover is
         applied at the end of each outage. Return the time until which deadlines fire afterwards: time stands
         still in an outage.
         """
         if self.group is None:
             self._enter(until_ms)
             return until_ms
-        while until_ms > self._stretch.until_ms:
-            end_ms, outage = self._stretch.until_ms, self._stretch.outage
+        while until_ms > self._period.until_ms:
+            end_ms, outage = self._period.until_ms, self._period.outage
             if outage is not None and until_ms < outage.until_ms:
                 return end_ms
             self._fire_until(end_ms)
@@ -180,21 +180,21 @@ class Timeline:
             self._fire(outage, outage.until_ms)
 
     def _go_back(self, at_ms: int) -> None:
-        """Go to the stretch of a row that comes late, if no step of the group was later.
+        """Go to the period of a row that comes late, if no step of the group was later.
 
-        The watermark has passed that stretch, which leaves no trace in the group.
+        The watermark has passed that period, which leaves no trace in the group.
         """
         now_ms = at_ms if self.group is None else max(at_ms, self.group.clock_ms)
-        if now_ms < self._stretch.from_ms:
+        if now_ms < self._period.from_ms:
             self._enter(now_ms)
 
     def _enter(self, now_ms: int) -> None:
-        """Continue in the stretch of this time. Deadlines may depend on the configuration: search anew."""
-        self._stretch = self._stretches.at(now_ms)
+        """Continue in the period of this time. Deadlines may depend on the configuration: search anew."""
+        self._period = self._periods.at(now_ms)
         self._due_ms = self.next_deadline_ms()
 
     def _fire_until(self, until_ms: int) -> None:
-        config, from_ms = self._stretch.config, self._stretch.from_ms
+        config, from_ms = self._period.config, self._period.from_ms
         while self._due_ms is not None and self._due_ms <= until_ms:
             due = [] if self.group is None else due_deadlines(self.group, until_ms, config)
             self._due_ms = None
@@ -209,13 +209,13 @@ class Timeline:
 
     def _fire(self, due: AnyDeadline | Outage, now_ms: int) -> None:
         try:
-            self._take(due, now_ms)
+            self._apply_event(due, now_ms)
         except Exception as error:  # noqa: BLE001
             self._undo(str(due))
-            self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
+            self._apply_event(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
 
-    def _take(self, event: AnyEvent, now_ms: int) -> None:
-        effects = self._step(self.group, self.group_id, event, now_ms, self._stretch.config)
+    def _apply_event(self, event: AnyEvent, now_ms: int) -> None:
+        effects = self._step(self.group, self.group_id, event, now_ms, self._period.config)
         self.group = effects.group
         self._effects.append(effects)
         armed_ms = effects.earliest_armed_ms
@@ -233,7 +233,7 @@ class Timeline:
         group = self._restore()
         assert group is None or group is not self._given, "restore gives the group that steps have changed"
         for event, now_ms in self._journal:
-            config = self._stretches.configs.at(now_ms)
+            config = self._periods.configs.at(now_ms)
             group = self._step(group, self.group_id, event, now_ms, config).group
         self.group = group
         self._begin_journal()

@@ -44,7 +44,7 @@ LONGEST_FIRST = (
     "tests/faults/test_campaign.py",
     "tests/faults/test_exactly_once.py",
     "tests/faults/test_spark_cluster.py",
-    "tests/faults/test_broken_ground.py",
+    "tests/faults/test_disk_and_broker.py",
     "tests/faults/test_spark_restart.py",
     "tests/faults/test_standby.py",
     "tests/faults/test_failing_batches.py",

@@ -11,20 +11,10 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
+from cli.own_packages import OWN_PACKAGES
+
 ROOT = Path(__file__).parents[1]
-PACKAGES = [
-    "assignors",
-    "state",
-    "checkpoints",
-    "records",
-    "embedded",
-    "streaming",
-    "clients",
-    "insight",
-    "gateway",
-    "cli",
-]
-CODE_FOLDERS = [*PACKAGES, "bench", "tests"]
+CODE_FOLDERS = [*OWN_PACKAGES, "bench", "tests"]
 KAFKA_CLIENTS = {"KafkaConsumer", "KafkaProducer", "KafkaAdminClient", "Producer"}
 MAX_FUNCTION_LINES = 70
 MAX_MODULE_LINES = 400
@@ -46,12 +36,24 @@ def test_imports_obey_the_contracts(
     assert exit_code == cli.EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", OWN_PACKAGES)
 def test_packages_are_this_checkouts(package: str) -> None:
     """PyPI has packages of these names too; an environment that holds one would shadow ours."""
     found = importlib.import_module(package).__file__
     assert found == str(ROOT / package / "__init__.py")
     assert (ROOT / package / "py.typed").exists()
+
+
+def test_the_packages_are_the_same_everywhere() -> None:
+    """pyproject.toml installs and checks them, and two pages show the order of imports that it has."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in OWN_PACKAGES]
+    assert tool["importlinter"]["root_packages"] == list(OWN_PACKAGES)
+    layers, *_, acyclic = tool["importlinter"]["contracts"]
+    assert acyclic["ancestors"] == list(OWN_PACKAGES)
+    shown = " > ".join(layers["layers"]).replace(" |", ",")
+    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
+        assert shown in " ".join((ROOT / page).read_text().split()), page
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -125,12 +127,12 @@ def test_kafka_clients_are_made_in_one_place() -> None:
     """
     made_by = {
         str(path.relative_to(ROOT))
-        for folder in [*PACKAGES, "bench"]
+        for folder in [*OWN_PACKAGES, "bench"]
         for path in (ROOT / folder).rglob("*.py")
         if any(name in (text := path.read_text()) for name in KAFKA_CLIENTS)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KAFKA_CLIENTS
     }
-    rows = {f"bench/rows/{name}.py" for name in ("applications", "hostile", "passthrough")}
-    measured = {"bench/load/topics.py", "bench/pictures.py", *rows}
-    assert made_by == {"records/kafka_clients.py", "cli/demo/consumer.py", *measured}
+    rows = {f"bench/rows/{name}.py" for name in ("applications", "browser", "hostile", "passthrough")}
+    measured = {"bench/load/topics.py", "bench/page_story.py", *rows}
+    assert made_by == {"connections/kafka_clients.py", "cli/demo/consumer.py", *measured}

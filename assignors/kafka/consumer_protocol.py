@@ -104,7 +104,7 @@ def decode_assignment(data: bytes) -> Assignment:
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
     """Write a ConsumerProtocolAssignment: topics in order of first appearance, partitions in the given order.
 
-    Versions and errors are those of `encode_subscription`.
+    Versions and errors are as in `encode_subscription`.
     """
     writer = Writer()
     writer.int16(_known_version(version), "version")

@@ -15,11 +15,13 @@ from itertools import count
 from struct import pack
 from types import MappingProxyType
 
+from kafka.protocol.api_key import ApiKey
+
 from bench.load import frames
 from bench.load.flexible import array, compact
 from bench.load.frames import SIZE
 from bench.load.requests import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC
-from records.address import Address
+from connections.address import Address
 
 ANSWERED, CLOSED, WAITS = "answered", "closed", "waits"
 """What becomes of a try: an answer, an end of the connection, or neither in PATIENCE_S."""
@@ -32,7 +34,6 @@ MIB = 1024 * 1024
 Attack = Callable[[Address, Callable[[], bool], Counter[str]], Awaitable[None]]
 """Attacks an address while the function returns true, on one connection at a time, and counts its tries."""
 
-_API_VERSIONS, _FETCH, _COMMIT, _LEAVE, _DESCRIBE, _CONSUMER_HEARTBEAT = 18, 1, 8, 13, 15, 68
 _PIECE = bytes(256 * 1024)
 _numbers = count()
 
@@ -48,24 +49,26 @@ def _overflowing_tag() -> bytes:
     """A Fetch with a tag of 2^32."""
     partition = pack(">iiqiqi", 0, -1, 0, -1, -1, MIB) + b"\1\x80\x80\x80\x80\x10\x10" + bytes(16)
     topics = array(bytes(16) + array(partition) + b"\0")
-    return _frame(_FETCH, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
+    return _frame(ApiKey.Fetch, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
 
 
 def _commit(*topics: bytes) -> bytes:
     partitions = array(pack(">iqi", 0, 1, -1) + compact(b"") + b"\0")
     listed = array(*(compact(topic) + partitions + b"\0" for topic in topics))
-    return _frame(_COMMIT, 8, compact(b"hostile") + pack(">i", -1) + compact(b"") + b"\0" + listed + b"\0")
+    return _frame(
+        ApiKey.OffsetCommit, 8, compact(b"hostile") + pack(">i", -1) + compact(b"") + b"\0" + listed + b"\0"
+    )
 
 
 def _many_tags() -> bytes:
     """A LeaveGroup of 2 MiB whose members have a tag each."""
     member = compact(b"m") + b"\0" + b"\0" + b"\1\x64\0"
     members = [member] * ((2 * MIB - 1_000) // len(member))
-    return _frame(_LEAVE, 5, compact(b"hostile") + array(*members) + b"\0")
+    return _frame(ApiKey.LeaveGroup, 5, compact(b"hostile") + array(*members) + b"\0")
 
 
 def _describe(groups: int) -> bytes:
-    return _frame(_DESCRIBE, 5, array(*(compact(b"h-%d" % n) for n in range(groups))) + b"\0\0")
+    return _frame(ApiKey.DescribeGroups, 5, array(*(compact(b"h-%d" % n) for n in range(groups))) + b"\0\0")
 
 
 def _join(metadata_bytes: int) -> bytes:
@@ -86,11 +89,11 @@ def _pattern() -> bytes:
     pattern = b"(" + b"|".join(b"(a?){20}(b?){20}%d" % n for n in range(50)) + b")+x"
     body = compact(b"hostile-%d" % time.time_ns()) + compact(b"m-%d" % time.time_ns()) + pack(">i", 0)
     body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + compact(pattern) + b"\0" + array() + b"\0"
-    return _frame(_CONSUMER_HEARTBEAT, 1, body)
+    return _frame(ApiKey.ConsumerGroupHeartbeat, 1, body)
 
 
 def _versions() -> bytes:
-    message = pack(">hhih", _API_VERSIONS, 0, 1, 7) + b"hostile"
+    message = pack(">hhih", ApiKey.ApiVersions, 0, 1, 7) + b"hostile"
     return SIZE.pack(len(message)) + message
 
 
@@ -99,7 +102,7 @@ def _fetch() -> bytes:
     topic = pack(">h", len(BIG_TOPIC)) + BIG_TOPIC.encode()
     partitions = pack(">i", 1) + pack(">iqi", 0, 0, BIG_MIB * MIB)
     body = pack(">iiiib", -1, 500, 1, BIG_MIB * MIB, 0) + pack(">i", 1) + topic + partitions
-    message = pack(">hhih", _FETCH, 4, 1, 7) + b"hostile" + body
+    message = pack(">hhih", ApiKey.Fetch, 4, 1, 7) + b"hostile" + body
     return SIZE.pack(len(message)) + message
 
 

@@ -12,13 +12,13 @@ from assignors.kafka.consumer_protocol import (
     encode_subscription,
 )
 from bench.load.connection import Connection
-from bench.load.member import Group, Member
-from records.address import Address
+from bench.load.member import LoadGroup, Member
+from connections.address import Address
 
 _VERSION = 1  # the first one with owned partitions
 
 
-class CooperativeGroup(Group):
+class CooperativeGroup(LoadGroup):
     """It has formed when its members have all `partitions` of the topic in one generation."""
 
     def __init__(self, group_id: str, topic: str, partitions: int) -> None:
@@ -26,7 +26,7 @@ class CooperativeGroup(Group):
         self.topic, self.partitions = topic, partitions
 
     async def add(self, address: Address) -> "CooperativeMember":
-        """See `Group.add`."""
+        """See `LoadGroup.add`."""
         member = CooperativeMember(self, len(self.members), await Connection.open(address))
         member.topic, member.partitions = self.topic, self.partitions
         self.members.append(member)
@@ -34,7 +34,7 @@ class CooperativeGroup(Group):
         return member
 
     def synced(self) -> None:
-        """See `Group.synced`."""
+        """See `LoadGroup.synced`."""
         held = [len(member.owned) for member in self.members if isinstance(member, CooperativeMember)]
         if all(held) and sum(held) == self.partitions:
             super().synced()
@@ -80,7 +80,7 @@ class CooperativeMember(Member):
             plan[member_id] = encode_assignment(Assignment(partitions))
         return plan
 
-    def take(self, assignment: bytes) -> None:
-        """See `Member.take`."""
+    def on_assignment(self, assignment: bytes) -> None:
+        """See `Member.on_assignment`."""
         owned = frozenset(one.partition for one in decode_assignment(assignment).partitions)
         self._has_lost, self.owned = bool(self.owned - owned), owned

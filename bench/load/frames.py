@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -38,16 +39,25 @@ from gateway.wire.consumer_group_messages import ConsumerGroupHeartbeatRequest, 
 
 CLIENT_ID = "bench"
 Api = tuple[int, int]
-HEARTBEAT, COMMIT, FETCH, LEAVE = (12, 4), (8, 8), (9, 5), (13, 5)
+HEARTBEAT = (ApiKey.Heartbeat, 4)
+COMMIT = (ApiKey.OffsetCommit, 8)
+FETCH = (ApiKey.OffsetFetch, 5)
+LEAVE = (ApiKey.LeaveGroup, 5)
 """An api: its key and a version that both sides support."""
-JOIN, SYNC = (11, 9), (14, 5)
-OLD_JOIN, OLD_SYNC = (11, 3), (14, 3)
+JOIN, SYNC = (ApiKey.JoinGroup, 9), (ApiKey.SyncGroup, 5)
+OLD_JOIN, OLD_SYNC = (ApiKey.JoinGroup, 3), (ApiKey.SyncGroup, 3)
 """Versions in which a new member needs no second request for its id."""
-FIND_COORDINATOR, INIT_PRODUCER, STABLE_FETCH = (10, 3), (22, 4), (9, 7)
-ADD_OFFSETS, OLD_TXN_COMMIT, OLD_END_TXN = (25, 3), (28, 3), (26, 3)
+FIND_COORDINATOR = (ApiKey.FindCoordinator, 3)
+INIT_PRODUCER = (ApiKey.InitProducerId, 4)
+STABLE_FETCH = (ApiKey.OffsetFetch, 7)
+ADD_OFFSETS = (ApiKey.AddOffsetsToTxn, 3)
+OLD_TXN_COMMIT = (ApiKey.TxnOffsetCommit, 3)
+OLD_END_TXN = (ApiKey.EndTxn, 3)
 """Versions of clients before KIP-890."""
-TXN_COMMIT, END_TXN = (28, 5), (26, 5)
-CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH = (68, 1), (8, 9), (9, 9)
+TXN_COMMIT, END_TXN = (ApiKey.TxnOffsetCommit, 5), (ApiKey.EndTxn, 5)
+CONSUMER_HEARTBEAT = (ApiKey.ConsumerGroupHeartbeat, 1)
+EPOCH_COMMIT = (ApiKey.OffsetCommit, 9)
+EPOCH_FETCH = (ApiKey.OffsetFetch, 9)
 """Of a member of the consumer protocol, which commits and fetches by its epoch."""
 
 SIZE = struct.Struct(">i")

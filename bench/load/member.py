@@ -15,8 +15,8 @@ from bench.load.connection import (
     expect_no_error,
 )
 from bench.load.frames import HEARTBEAT, JOIN, LEAVE, SYNC
-from bench.load.outcome import WrongAnswer
-from records.address import Address
+from bench.load.load_result import WrongAnswer
+from connections.address import Address
 
 SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients
@@ -27,7 +27,7 @@ _PARTITIONS_EACH = 12
 _SUBSCRIPTION = encode_subscription(Subscription((_TOPIC,)))
 
 
-class Group:
+class LoadGroup:
     """A group's members, and the leaders' assignments, so that each member can check its own."""
 
     def __init__(self, group_id: str) -> None:
@@ -78,7 +78,7 @@ class Member:
 
     protocol: ClassVar[str] = "range"
 
-    group: Group
+    group: LoadGroup
     number: int
     connection: Connection
     member_id: str = ""
@@ -130,7 +130,7 @@ class Member:
         if bytes(answer.assignment) != self.group.dealt[generation, self.member_id]:
             raise WrongAnswer(f"{self.member_id} has another member's assignment")
         self.generation = generation
-        self.take(bytes(answer.assignment))
+        self.on_assignment(bytes(answer.assignment))
         self.group.synced()
 
     def subscription(self) -> bytes:
@@ -141,7 +141,7 @@ class Member:
         """The leader's assignments by member id."""
         return {member.member_id: _assignment(place) for place, member in enumerate(members)}
 
-    def take(self, assignment: bytes) -> None:
+    def on_assignment(self, assignment: bytes) -> None:
         """Take the assignment of a new generation."""
 
     def _assignments(self, joined: Any) -> list[dict[str, Any]]:

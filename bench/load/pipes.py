@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 
 from bench.load.frames import SIZE, Template
-from bench.load.outcome import Outcome, WrongAnswer
-from records.address import Address
+from bench.load.load_result import LoadResult, WrongAnswer
+from connections.address import Address
 
 LOST_AFTER_S = 300.0
 _PACE_S = 0.002
@@ -129,7 +129,7 @@ class _Counting:
     """Counts the responses of one load in its outcome."""
 
     def __init__(self, pipes: Sequence[Pipe]) -> None:
-        self.outcome = Outcome()
+        self.outcome = LoadResult()
         self.under_way = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.began_s = self.last_s = time.perf_counter()
@@ -152,7 +152,7 @@ class _Counting:
         if not self.done.done():
             self.done.set_result(None)
 
-    def result(self) -> Outcome:
+    def result(self) -> LoadResult:
         self.outcome.took_s = self.last_s - self.began_s
         self.outcome.client_cores = (time.process_time() - self._cpu_s) / self.outcome.took_s
         return self.outcome
@@ -189,7 +189,7 @@ class _Open(_Counting):
             self.finish()
 
 
-async def closed(pipes: Sequence[Pipe], depth: int, seconds: float) -> Outcome:
+async def closed(pipes: Sequence[Pipe], depth: int, seconds: float) -> LoadResult:
     """Keep `depth` requests under way on each connection, then wait for the last responses.
 
     Raises WrongAnswer, and TimeoutError if responses are missing.
@@ -202,7 +202,7 @@ async def closed(pipes: Sequence[Pipe], depth: int, seconds: float) -> Outcome:
     return counting.result()
 
 
-async def at_rates(pipes: Sequence[Pipe], phases: Sequence[tuple[float, float]]) -> Outcome:
+async def at_rates(pipes: Sequence[Pipe], phases: Sequence[tuple[float, float]]) -> LoadResult:
     """Send at fixed rates, whatever is answered: phases of (requests a second, seconds), one after another.
 
     Raises WrongAnswer, and TimeoutError if responses are missing.

@@ -14,7 +14,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from msgspec import Struct, structs
 
-from bench.load.outcome import Outcome, WrongAnswer
+from bench.load.load_result import LoadResult, WrongAnswer
 from bench.load.requests import (
     REPLY_PARTITION,
     Membership,
@@ -127,7 +127,7 @@ class TopicsClient:
     def records(self, requests: Sequence[AnyAnswered], *, packed: bool | None = None) -> list[Record]:
         """Encode requests: a record each, or packs by partition and slot, each in the order of the requests.
 
-        `packed` None: as the client was made.
+        If `packed` is None, the client's own setting holds.
         """
         packed = self._packed if packed is None else packed
         return encoded(requests, self._request_partitions, packed=packed)
@@ -145,7 +145,7 @@ class TopicsClient:
             on_delivery=lambda error, message: _appended(error, message, on_append),
         )
 
-    def take(self, timeout_s: float) -> Iterator[tuple[int, float, Answer]]:
+    def receive(self, timeout_s: float) -> Iterator[tuple[int, float, Answer]]:
         """Yield the responses that come in time: the place of the request, when it was due, the response."""
         self._producer.poll(0)
         first = self._consumer.poll(timeout_s)
@@ -190,7 +190,7 @@ class TopicsClient:
                 expect_no_error(answer)
         return time.perf_counter() - began_s
 
-    def closed(self, records: Iterator[Record], under_way: int, seconds: float) -> Outcome:
+    def closed(self, records: Iterator[Record], under_way: int, seconds: float) -> LoadResult:
         """Keep so many requests under way, or at least one record, then wait for the last responses."""
         counting = _Counting()
         end_s = counting.began_s + seconds
@@ -205,7 +205,7 @@ class TopicsClient:
             for _, due_s, answer in self._some():
                 counting.count(due_s, answer)
 
-    def at_rate(self, records: Iterator[Record], rate: float, seconds: float) -> Outcome:
+    def at_rate(self, records: Iterator[Record], rate: float, seconds: float) -> LoadResult:
         """Send so many requests a second, whatever is answered, then wait for the last responses."""
         counting = _Counting()
         due_s, end_s = counting.began_s, counting.began_s + seconds
@@ -214,7 +214,7 @@ class TopicsClient:
                 record = next(records)
                 self.send(record, due_s)
                 due_s += record.requests / rate
-            responses = self.take(_PACE_S) if due_s < end_s else self._some()
+            responses = self.receive(_PACE_S) if due_s < end_s else self._some()
             for _, was_due_s, answer in responses:
                 counting.count(was_due_s, answer)
         return counting.result()
@@ -254,7 +254,7 @@ class TopicsClient:
         give_up_s = time.monotonic() + SILENCE_S
         found = False
         while not found:
-            for item in self.take(0.1):
+            for item in self.receive(0.1):
                 found = True
                 yield item
             if not found and time.monotonic() > give_up_s:
@@ -267,7 +267,7 @@ class _Counting:
     def __init__(self) -> None:
         self.began_s = self._last_s = time.perf_counter()
         self._cpu_s = time.process_time()
-        self._outcome = Outcome()
+        self._outcome = LoadResult()
 
     def count(self, due_s: float, answer: Answer) -> None:
         self._last_s = time.perf_counter()
@@ -276,7 +276,7 @@ class _Counting:
         if answer.error:
             self._outcome.errors[answer.error] += 1
 
-    def result(self) -> Outcome:
+    def result(self) -> LoadResult:
         self._outcome.took_s = self._last_s - self.began_s
         self._outcome.client_cores = (time.process_time() - self._cpu_s) / self._outcome.took_s
         return self._outcome

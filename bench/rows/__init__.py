@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from bench.rows import (
     applications,
+    browser,
     checkpoint,
     deadlines,
     endurance,
@@ -37,6 +38,7 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "passthrough": passthrough.measure,
         "hostile": hostile.measure,
         "pages": pages.measure,
+        "browser": browser.measure,
         "idle": idle.measure,
         "deadlines": deadlines.measure,
         "joining": joining.measure,

@@ -24,12 +24,12 @@ from bench.load.topics import TopicsClient
 from bench.report import Figure, at_least, ratio_at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.stats import percentile
-from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, World
+from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
+from connections import kafka_clients
+from connections.address import Address
+from connections.client_config import ClientConfig
 from embedded.jars import tools_classpath
 from embedded.java import find_java
-from records import kafka_clients
-from records.address import Address
-from records.client_config import ClientConfig
 
 DESCRIBED_GROUPS = 60
 _UNCOUNTED = 3
@@ -74,7 +74,7 @@ def _quantile_ms(turns: list[Waits], q: float) -> list[float]:
     return [percentile(turn, q) * 1e3 for turn in turns]
 
 
-def commits(world: World, plan: Plan) -> tuple[list[Waits], list[Waits]]:
+def commits(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
     """By turn the seconds from each record to the next, on both sides."""
     topic = _new_topic(world)
     with closing(kafka_clients.producer(ClientConfig(world.servers))) as producer:
@@ -108,14 +108,14 @@ def _consume(consumer: KafkaConsumer) -> None:
     consumer.commit()
 
 
-def transactions(world: World, plan: Plan) -> tuple[list[Waits], list[Waits]]:
+def transactions(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
     """By turn the seconds of each transaction, on both sides."""
     topic = _new_topic(world)
     with _producer(world.ours) as ours, _producer(world.kafkas) as kafkas:
         return _by_turns(world, plan, _timed(_transact, ours, topic, 1), _timed(_transact, kafkas, topic, 1))
 
 
-def stable(world: World, plan: Plan) -> tuple[list[Waits], list[Waits]]:
+def stable(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
     """By turn the seconds from the end of each transaction until a client reads its offset, on both sides."""
     topic, numbers = _new_topic(world), count(1)
     with (
@@ -178,7 +178,7 @@ def _transact(producer: KafkaProducer, topic: str, offset: int) -> None:
 
 
 def _by_turns(
-    world: World, plan: Plan, ours: Callable[[], float], kafkas: Callable[[], float], times: int = 1
+    world: RunningSystems, plan: Plan, ours: Callable[[], float], kafkas: Callable[[], float], times: int = 1
 ) -> tuple[list[Waits], list[Waits]]:
     """What `ours` and `kafkas` return, in seconds."""
     sides: tuple[list[Waits], list[Waits]] = ([], [])
@@ -193,12 +193,12 @@ def _by_turns(
     return sides
 
 
-def describe(world: World, plan: Plan) -> tuple[list[float], list[float]]:
+def describe(world: RunningSystems, plan: Plan) -> tuple[list[float], list[float]]:
     """The seconds of each run of the tool, on both sides."""
     return asyncio.run(_describe(world, plan))
 
 
-async def _describe(world: World, plan: Plan) -> tuple[list[float], list[float]]:
+async def _describe(world: RunningSystems, plan: Plan) -> tuple[list[float], list[float]]:
     group_ids = [f"described-{uuid.uuid4()}" for _ in range(DESCRIBED_GROUPS)]
     sides: tuple[list[float], list[float]] = ([], [])
     with TopicsClient(world.servers, PREFIX, packed=world.packed) as client:
@@ -225,7 +225,7 @@ def _run_tool(address: Address) -> None:
     )
 
 
-def _new_topic(world: World) -> str:
+def _new_topic(world: RunningSystems) -> str:
     topic = f"application-{uuid.uuid4()}"
     with closing(kafka_clients.admin(ClientConfig(world.servers))) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from bench.apart import apart
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.report import Figure, Plot, say
 from bench.systems import Running
 
@@ -79,7 +79,9 @@ class Bench:
             self._running.popitem()[1].close()
 
 
-def client_figure(what: str, ours: Sequence[Outcome], beside: Sequence[Outcome], beside_is: str) -> Figure:
+def client_figure(
+    what: str, ours: Sequence[LoadResult], beside: Sequence[LoadResult], beside_is: str
+) -> Figure:
     """The processor time of the load client a second, at each side."""
     cores, besides = ([outcome.client_cores for outcome in side] for side in (ours, beside))
     return Figure(f"{what}: the load client's part", "cores", cores, besides, beside_is)

@@ -12,7 +12,7 @@ from bench.memory import MIB
 from bench.report import Figure, Plot, Series, at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.mixed import rounds
-from bench.systems import ON_TOPICS, PREFIX, World
+from bench.systems import ON_TOPICS, PREFIX, RunningSystems
 
 GROUPS = 100
 UNDER_WAY = 16
@@ -43,7 +43,7 @@ def measure(bench: Bench) -> Found:
     return found_of(bench.load(watch, world, bench.plan))
 
 
-def watch(world: World, plan: Plan) -> list[Sizes]:
+def watch(world: RunningSystems, plan: Plan) -> list[Sizes]:
     """Sample the folder until the last batch."""
     last = QUICK_BATCHES if plan.is_quick else BATCHES
     with TopicsClient(world.servers, PREFIX, packed=False) as client, world.alone(ON_TOPICS):

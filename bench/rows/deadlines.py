@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from bench.load.outcome import WrongAnswer
+from bench.load.load_result import WrongAnswer
 from bench.load.requests import join_request
 from bench.load.topics import TopicsClient, expect_no_error
 from bench.report import Figure, at_most
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import percentile
-from bench.systems import ON_TOPICS, PREFIX, World
+from bench.systems import ON_TOPICS, PREFIX, RunningSystems
 
 GAP_MAX_S = 0.2
 _LOST_AFTER_S = 60.0
@@ -32,7 +32,7 @@ def measure(bench: Bench) -> Found:
     )
 
 
-def lateness_s(world: World, plan: Plan) -> list[list[float]]:
+def lateness_s(world: RunningSystems, plan: Plan) -> list[list[float]]:
     """By turn: for each new group how many seconds after the end of the delay its response came."""
     with TopicsClient(world.servers, PREFIX, packed=False) as client, world.alone(ON_TOPICS):
         late_turn(client, plan.singles // 2)  # warm-up
@@ -63,7 +63,7 @@ def late_turn(client: TopicsClient, groups: int, delay_ms: int = KAFKAS_DELAY_MS
         if sent < groups and time.monotonic() >= next_s:
             client.send(records[sent], 0.0, note_due(sent))
             sent, next_s = sent + 1, time.monotonic() + waits.uniform(0, GAP_MAX_S)
-        for place, _, answer in client.take(0.005):
+        for place, _, answer in client.receive(0.005):
             expect_no_error(answer)
             here_s[place] = time.time()
         if time.monotonic() > give_up_s:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from bench.load import kafka_groups
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.load.pipes import Pipe, at_rates
 from bench.load.requests import Membership
 from bench.load.topics import TopicsClient
@@ -29,7 +29,7 @@ from bench.memory import (
 from bench.report import Figure, Limit, Plot, Series, at_most, number, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.through_gateway import connected, warm_up
-from bench.systems import COORDINATOR, GATEWAY, PREFIX, World
+from bench.systems import COORDINATOR, GATEWAY, PREFIX, RunningSystems
 
 GROUPS = CONNECTIONS = 500
 RATE = 1_500.0
@@ -48,7 +48,7 @@ GROWTH_LIMITS = {DRIVER: 0.05, WORKERS: 0.05, REPLICA: 0.05, THE_GATEWAY: 0.05, 
 class Slice:
     """The load of some seconds, and the memory in bytes after it, by part."""
 
-    outcome: Outcome
+    outcome: LoadResult
     memory: dict[str, int]
     heap: int | None
 
@@ -70,12 +70,12 @@ def measure(bench: Bench) -> Found:
     return found_of(endured)
 
 
-def endure(world: World, plan: Plan) -> Endured:
+def endure(world: RunningSystems, plan: Plan) -> Endured:
     """Run the load."""
     return asyncio.run(_endure(world, plan))
 
 
-async def _endure(world: World, plan: Plan) -> Endured:
+async def _endure(world: RunningSystems, plan: Plan) -> Endured:
     slice_s = QUICK_SLICE_S if plan.is_quick else SLICE_S
     slices = QUICK_SLICES if plan.is_quick else SLICES
     with ExitStack() as stack:
@@ -101,7 +101,9 @@ async def _endure(world: World, plan: Plan) -> Endured:
     return endured
 
 
-async def _slice(world: World, pipes: Sequence[Pipe], slice_s: float) -> tuple[Outcome, list[Membership]]:
+async def _slice(
+    world: RunningSystems, pipes: Sequence[Pipe], slice_s: float
+) -> tuple[LoadResult, list[Membership]]:
     """A slice of the load. Also return the members that came meanwhile."""
     async with asyncio.TaskGroup() as tasks:
         load = tasks.create_task(at_rates(pipes, [(RATE, slice_s)]))
@@ -111,7 +113,7 @@ async def _slice(world: World, pipes: Sequence[Pipe], slice_s: float) -> tuple[O
     return load.result(), coming.result()
 
 
-def _memory(world: World) -> dict[str, int]:
+def _memory(world: RunningSystems) -> dict[str, int]:
     parts = parts_of(world.pids[COORDINATOR]) | {THE_GATEWAY: [world.pids[GATEWAY]]}
     return {part: memory_bytes(pids) for part, pids in parts.items()}
 

@@ -17,7 +17,7 @@ from bench.load.topics import TopicsClient, expect_no_error
 from bench.report import Figure, Plot, Series, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import percentile
-from bench.systems import ON_TOPICS, PREFIX, World
+from bench.systems import ON_TOPICS, PREFIX, RunningSystems
 from state.kafka.requests import AnyAnswered, Protocol
 
 GROUPS, MEMBERS, PARTITIONS, OFFSETS = "groups", "members", "partitions", "offsets"
@@ -67,7 +67,7 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def grow(world: World, plan: Plan) -> Curves:
+def grow(world: RunningSystems, plan: Plan) -> Curves:
     """Measure all curves."""
     doublings = _QUICK_DOUBLINGS if plan.is_quick else _DOUBLINGS
     repeats = min(plan.repeats, 2)

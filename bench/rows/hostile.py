@@ -22,13 +22,13 @@ from confluent_kafka.cimpl import NewTopic
 from bench.load import frames, kafka_groups
 from bench.load.attackers import ATTACKS, BIG_MIB, BIG_TOPIC, MIB
 from bench.load.frames import Template
-from bench.load.outcome import Outcome, WrongAnswer
+from bench.load.load_result import LoadResult, WrongAnswer
 from bench.load.pipes import Pipe, at_rates
 from bench.load.requests import Membership
 from bench.report import Figure, at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found
-from bench.systems import GATEWAY, World
-from records.address import Address
+from bench.systems import GATEWAY, RunningSystems
+from connections.address import Address
 
 MEMBERS, COMMITTING = 200, 20
 HEARTBEATS_PER_S, COMMITS_PER_S = MEMBERS / 3, 100.0
@@ -47,8 +47,8 @@ _TIMEOUT_S = 60.0
 class Side:
     """What the others met at one side without and with the attacker, and what became of its tries."""
 
-    alone: Outcome
-    attacked: Outcome
+    alone: LoadResult
+    attacked: LoadResult
     tries: Counter[str]
     memory_mib: float = 0.0
 
@@ -100,13 +100,13 @@ async def _beside(address: Address, names: Sequence[str], seconds: float) -> Sid
     return Side(alone, attacked, Counter(msgspec.json.decode(tries, type=dict[str, int])))
 
 
-async def go_on(address: Address, members: Sequence[Membership], seconds: float) -> Outcome:
+async def go_on(address: Address, members: Sequence[Membership], seconds: float) -> LoadResult:
     """The members at their normal pace, and some of them commit. A lost connection is an error."""
     beats, commits = await asyncio.gather(
         _at_rate(address, [frames.heartbeat(member) for member in members], HEARTBEATS_PER_S, seconds),
         _at_rate(address, commits_of(members), COMMITS_PER_S, seconds),
     )
-    both = Outcome(beats.errors + commits.errors)
+    both = LoadResult(beats.errors + commits.errors)
     both.latency_s = beats.latency_s + commits.latency_s
     return both
 
@@ -115,20 +115,20 @@ def commits_of(members: Sequence[Membership]) -> list[Template]:
     return [frames.commit(member, 1) for member in members[:COMMITTING]]
 
 
-async def _at_rate(address: Address, templates: list[Template], rate: float, seconds: float) -> Outcome:
+async def _at_rate(address: Address, templates: list[Template], rate: float, seconds: float) -> LoadResult:
     pipes = [await Pipe.open(address, [template]) for template in templates]
     try:
         async with asyncio.timeout(seconds + _TIMEOUT_S):
             return await at_rates(pipes, [(rate, seconds)])
     except (WrongAnswer, TimeoutError) as error:
         say(f"    the others: {error!r}")
-        return Outcome(Counter({-1: 1}), latency_s=[_TIMEOUT_S])
+        return LoadResult(Counter({-1: 1}), latency_s=[_TIMEOUT_S])
     finally:
         for pipe in pipes:
             pipe.close()
 
 
-def _side(bench: Bench, world: World, address: Address, name: str, seconds: float) -> Side:
+def _side(bench: Bench, world: RunningSystems, address: Address, name: str, seconds: float) -> Side:
     with _watched(world) as memory:
         side = bench.load(beside, address, list(ATTACKS) if name == ALL else [name], seconds)
     side.memory_mib = max(memory)
@@ -137,7 +137,7 @@ def _side(bench: Bench, world: World, address: Address, name: str, seconds: floa
 
 
 @contextmanager
-def _watched(world: World) -> Iterator[list[float]]:
+def _watched(world: RunningSystems) -> Iterator[list[float]]:
     """The memory of the gateway, again and again until the block ends."""
     found = [world.memory_bytes(GATEWAY) / MIB]
     over = threading.Event()

@@ -4,10 +4,10 @@ import asyncio
 import time
 import uuid
 
-from bench.load.member import Group
+from bench.load.member import LoadGroup
 from bench.report import Figure, at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found
-from bench.systems import COORDINATOR, GATEWAY, World, cores_of
+from bench.systems import COORDINATOR, GATEWAY, RunningSystems, cores_of
 
 SETTLED_S, QUICK_SETTLED_S = 30.0, 10.0
 WINDOW_S = 10.0
@@ -39,13 +39,13 @@ def measure(bench: Bench) -> Found:
     return Found(figures)
 
 
-def with_members(world: World, repeats: int) -> list[float]:
+def with_members(world: RunningSystems, repeats: int) -> list[float]:
     """The cores that are used while a group lives on, in each of so many windows."""
     return asyncio.run(_with_members(world, repeats))
 
 
-async def _with_members(world: World, repeats: int) -> list[float]:
-    group = Group(f"idle-{uuid.uuid4()}")
+async def _with_members(world: RunningSystems, repeats: int) -> list[float]:
+    group = LoadGroup(f"idle-{uuid.uuid4()}")
     members = [await group.add(world.ours) for _ in range(MEMBERS)]
     living = [asyncio.create_task(member.live()) for member in members]
     await group.formed_at_s()

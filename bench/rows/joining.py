@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.load.connection import Connection
-from bench.load.member import Group
+from bench.load.member import LoadGroup
 from bench.report import Figure, ratio_at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
-from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, World
-from records.address import Address
+from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, RunningSystems
+from connections.address import Address
 
 SIZES = (50, 200)
 LARGE = 500
@@ -50,12 +50,12 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def alternate(world: World, plan: Plan, members: int) -> tuple[Formed, Formed]:
+def alternate(world: RunningSystems, plan: Plan, members: int) -> tuple[Formed, Formed]:
     """Return ours and Kafka's. Raises an ExceptionGroup of WrongAnswer."""
     return asyncio.run(_alternate(world, plan, members))
 
 
-async def _alternate(world: World, plan: Plan, members: int) -> tuple[Formed, Formed]:
+async def _alternate(world: RunningSystems, plan: Plan, members: int) -> tuple[Formed, Formed]:
     ours, kafkas = Formed(), Formed()
     sides: Sequence[tuple[Sequence[str], Address, Formed]] = (
         (BEHIND_GATEWAY, world.ours, ours),
@@ -71,7 +71,7 @@ async def _alternate(world: World, plan: Plan, members: int) -> tuple[Formed, Fo
 
 async def form(address: Address, members: int, formed: Formed, *, one_more: bool) -> None:
     """Form a new group, let one more member join, and end the group; add the seconds to `formed`."""
-    group = Group(f"forming-{uuid.uuid4()}")
+    group = LoadGroup(f"forming-{uuid.uuid4()}")
     first = [await group.add(address) for _ in range(members)]
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
         began_s = time.perf_counter()

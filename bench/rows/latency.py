@@ -13,7 +13,7 @@ from bench.load.topics import TopicsClient
 from bench.report import Figure, Plot, Series, ratio_at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.stats import WarmUp, percentile
-from bench.systems import BEHIND_GATEWAY, FLOOR, KAFKAS_OWN, ON_TOPICS, PREFIX, World
+from bench.systems import BEHIND_GATEWAY, FLOOR, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
 
 PAUSE_MAX_S = 0.2
 _UNCOUNTED = 3
@@ -73,12 +73,12 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def alternate(world: World, plan: Plan) -> tuple[dict[str, list[list[float]]], list[str]]:
+def alternate(world: RunningSystems, plan: Plan) -> tuple[dict[str, list[list[float]]], list[str]]:
     """By system: of each turn the seconds of each request. Also the notes on the warm-up."""
     return asyncio.run(_alternate(world, plan))
 
 
-async def _alternate(world: World, plan: Plan) -> tuple[dict[str, list[list[float]]], list[str]]:
+async def _alternate(world: RunningSystems, plan: Plan) -> tuple[dict[str, list[list[float]]], list[str]]:
     waits, run = random.Random(7), uuid.uuid4().hex[:8]
     async with AsyncExitStack() as stack:
         on_topics = stack.enter_context(TopicsClient(world.servers, PREFIX, packed=False))

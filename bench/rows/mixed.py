@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from bench.load import frames, kafka_groups
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.load.pipes import Pipe, closed
 from bench.load.requests import Membership, is_commit, members_for, mixed_requests
 from bench.load.topics import Record, TopicsClient
 from bench.report import Figure, Limit, ratio_at_least, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan, client_figure, errors_figure
 from bench.stats import WarmUp, percentile
-from bench.systems import KAFKAS_OWN, ON_TOPICS, PREFIX, World
+from bench.systems import KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
 
 GROUPS = (20, 1_000, 20_000)
 CONNECTIONS = (1, 8)
@@ -36,11 +36,11 @@ _GOALS = {20: 1.5, 1_000: 1.0, 20_000: 1.0}
 class Beside:
     """The loads of one number of groups: one outcome a turn."""
 
-    ours: list[Outcome] = field(default_factory=list)
-    at_half: list[Outcome] = field(default_factory=list)
+    ours: list[LoadResult] = field(default_factory=list)
+    at_half: list[LoadResult] = field(default_factory=list)
     """At half of the rate of the turn before it, in an open loop."""
-    singles: list[Outcome] = field(default_factory=list)
-    kafkas: dict[int, list[Outcome]] = field(default_factory=dict)
+    singles: list[LoadResult] = field(default_factory=list)
+    kafkas: dict[int, list[LoadResult]] = field(default_factory=dict)
     state_bytes_a_request: list[float] = field(default_factory=list)
     state_bytes_a_batch: list[float] = field(default_factory=list)
     request_bytes: float = 0.0
@@ -89,19 +89,19 @@ def _figures(groups: int, beside: Beside) -> list[Figure]:
 
 
 def _rate(
-    what: str, ours: Sequence[float], kafkas: Sequence[Outcome], connections: int, line: Limit, goal: Limit
+    what: str, ours: Sequence[float], kafkas: Sequence[LoadResult], connections: int, line: Limit, goal: Limit
 ) -> Figure:
     plural = "s" if connections > 1 else ""
     beside = [outcome.rate for outcome in kafkas]
     return Figure(what, "/s", ours, beside, f"Kafka's own, {connections} connection{plural}", line, goal)
 
 
-def alternate(world: World, plan: Plan, groups: int) -> Beside:
+def alternate(world: RunningSystems, plan: Plan, groups: int) -> Beside:
     """Form the groups on both sides, warm up, and measure by turns."""
     return asyncio.run(_alternate(world, plan, groups))
 
 
-async def _alternate(world: World, plan: Plan, groups: int) -> Beside:
+async def _alternate(world: RunningSystems, plan: Plan, groups: int) -> Beside:
     group_ids = [f"mixed-{uuid.uuid4()}" for _ in range(groups)]
     number = max(2 * groups, ROUND)
     beside = Beside(kafkas={connections: [] for connections in CONNECTIONS})
@@ -152,7 +152,7 @@ def rounds(client: TopicsClient, members: Sequence[Membership], number: int) -> 
 
 
 async def kafkas_pipes(
-    world: World, members: Sequence[Membership], number: int, connections: int
+    world: RunningSystems, members: Sequence[Membership], number: int, connections: int
 ) -> list[Pipe]:
     """The same requests for Kafka's coordinator, on so many connections."""
     templates = [
@@ -163,7 +163,7 @@ async def kafkas_pipes(
 
 
 def _on_topics(
-    world: World, client: TopicsClient, records: Sequence[Record], plan: Plan, beside: Beside
+    world: RunningSystems, client: TopicsClient, records: Sequence[Record], plan: Plan, beside: Beside
 ) -> None:
     """One turn on the topics, with the bytes of state that its batches wrote."""
     first = world.last_batch()
@@ -173,11 +173,13 @@ def _on_topics(
     size, batches = world.written(first + 1, last)
     if batches:
         beside.state_bytes_a_batch.append(size / batches)
-        beside.state_bytes_a_request.append(size / batches * (last - first) / outcome.answered)
+        beside.state_bytes_a_request.append(size / batches * (last - first) / outcome.responses)
     beside.at_half.append(client.at_rate(cycle(records), outcome.rate / 2, plan.load_s))
 
 
-def _one_by_one(world: World, plan: Plan, members: Sequence[Membership], number: int, beside: Beside) -> None:
+def _one_by_one(
+    world: RunningSystems, plan: Plan, members: Sequence[Membership], number: int, beside: Beside
+) -> None:
     """The same requests, each in a record of its own."""
     with TopicsClient(world.servers, PREFIX, packed=False) as client:
         records = rounds(client, members, number)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from kafka import TopicPartition
 
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.load.pipes import Pipe, at_rates, closed
 from bench.load.topics import TopicsClient
 from bench.report import Figure, Plot, Series, at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.through_gateway import connected, warm_up
 from bench.stats import percentile
-from bench.systems import PREFIX, World
-from records.client_config import ClientConfig
+from bench.systems import PREFIX, RunningSystems
+from connections.client_config import ClientConfig
 from records.history import decode_entry
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -82,12 +82,12 @@ def normal_again_s(result: Overloaded) -> float:
     return 0.0
 
 
-def overload(world: World, plan: Plan) -> Overloaded:
+def overload(world: RunningSystems, plan: Plan) -> Overloaded:
     """Run the load."""
     return asyncio.run(_overload(world, plan))
 
 
-async def _overload(world: World, plan: Plan) -> Overloaded:
+async def _overload(world: RunningSystems, plan: Plan) -> Overloaded:
     group_ids = [f"overload-{uuid.uuid4()}" for _ in range(GROUPS)]
     result = Overloaded()
     events = TopicLayout.named(PREFIX).events_topic
@@ -131,7 +131,7 @@ async def _held_rate(pipes: Sequence[Pipe], plan: Plan) -> tuple[float, bool]:
     return rate, False
 
 
-def by_second(outcome: Outcome) -> list[float]:
+def by_second(outcome: LoadResult) -> list[float]:
     """The p99 in ms of the requests that were due in each second."""
     seconds: dict[int, list[float]] = {}
     for due_s, latency_s in zip(outcome.due_s, outcome.latency_s, strict=True):

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bench.load import kafka_groups
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.report import Figure, ratio_at_most
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.hostile import MEMBERS, SESSION_TIMEOUT_MS, WARM_UP_S, go_on
-from bench.systems import PREFIX, START_TIMEOUT_S, World
-from cli.demo.children import Child, family
-from records.address import Address
+from bench.systems import PREFIX, START_TIMEOUT_S, RunningSystems
+from cli.processes.child import Child
+from cli.processes.family import family
+from connections.address import Address
 
 OPEN_PAGES = 20
 RATIO = 1.05
@@ -35,8 +36,8 @@ _READY = "ready: "
 class Turns:
     """What members met in each turn without and with the pages, and what the pages' readers were given."""
 
-    without: list[Outcome] = field(default_factory=list)
-    beside: list[Outcome] = field(default_factory=list)
+    without: list[LoadResult] = field(default_factory=list)
+    beside: list[LoadResult] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
 
 
@@ -68,7 +69,7 @@ def _figure(turns: Turns, quantile: float, name: str) -> Figure:
     return Figure(what, "ms", beside, without, "no page", ratio_at_most(RATIO))
 
 
-def _turns(world: World, url: str, page_pid: int, plan: Plan) -> Turns:
+def _turns(world: RunningSystems, url: str, page_pid: int, plan: Plan) -> Turns:
     return asyncio.run(_take_turns(world.ours, url, page_pid, plan))
 
 

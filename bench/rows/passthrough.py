@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.load.outcome import WrongAnswer
+from bench.load.load_result import WrongAnswer
 from bench.report import Figure, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
-from bench.systems import GATEWAY, KAFKAS_OWN, World
-from records.address import Address
+from bench.systems import GATEWAY, KAFKAS_OWN, RunningSystems
+from connections.address import Address
 
 RECORD_BYTES = 1_000
 PARTITIONS = 4
@@ -60,7 +60,7 @@ def measure(bench: Bench) -> Found:
     )
 
 
-def alternate(world: World, plan: Plan, limit: Limit) -> tuple[Passed, Passed]:
+def alternate(world: RunningSystems, plan: Plan, limit: Limit) -> tuple[Passed, Passed]:
     """Measure through the gateway and directly at the broker, after a first turn for warm-up."""
     warming, ours, kafkas = Passed(), Passed(), Passed()
     for turn in range(plan.repeats + 1):
@@ -125,15 +125,15 @@ def _consume(servers: str, topic: str, records: int) -> float:
     settings = {"bootstrap.servers": servers, "group.id": "passthrough", "enable.auto.commit": False}
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        first = consumed = _take(consumer)
+        first = consumed = _consume_batch(consumer)
         began_s = time.perf_counter()
         while consumed < records:
-            consumed += _take(consumer)
+            consumed += _consume_batch(consumer)
         took_s = time.perf_counter() - began_s
     return (consumed - first) * RECORD_BYTES / MB / took_s
 
 
-def _take(consumer: Consumer) -> int:
+def _consume_batch(consumer: Consumer) -> int:
     """Consume as many records as were sent at once. Raises WrongAnswer if they are missing or differ."""
     messages = consumer.consume(_AT_ONCE, _PATIENCE_S)
     whole = sum(not m.error() and len(m.value() or b"") == RECORD_BYTES for m in messages)

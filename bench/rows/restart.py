@@ -8,7 +8,7 @@ from bench.load.requests import Membership, heartbeat_request
 from bench.load.topics import TopicsClient, expect_no_error
 from bench.report import Figure, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found
-from bench.systems import PREFIX, Running, World
+from bench.systems import PREFIX, Running, RunningSystems
 
 HEARTBEAT_INTERVAL_S = 3.0  # the default of heartbeat.interval.ms
 
@@ -44,12 +44,12 @@ def restart_s(bench: Bench, running: Running, member: Membership) -> tuple[float
         return ready_s, answered.result() - began_s
 
 
-def _form(world: World) -> Membership:
+def _form(world: RunningSystems) -> Membership:
     with TopicsClient(world.servers, PREFIX, packed=False) as client:
         return client.form([f"restart-{uuid.uuid4()}"])[0]
 
 
-def first_response_s(world: World, member: Membership) -> float:
+def first_response_s(world: RunningSystems, member: Membership) -> float:
     """Send heartbeats as a consumer does, and return when the first response came, in seconds since 1970."""
     with TopicsClient(world.servers, PREFIX, packed=False) as client:
         (heartbeat,) = client.records([heartbeat_request(member)])
@@ -57,6 +57,6 @@ def first_response_s(world: World, member: Membership) -> float:
             client.send(heartbeat, time.perf_counter())
             next_s = time.monotonic() + HEARTBEAT_INTERVAL_S
             while time.monotonic() < next_s:
-                for _, _, answer in client.take(0.05):
+                for _, _, answer in client.receive(0.05):
                     expect_no_error(answer)
                     return time.time()

@@ -15,7 +15,7 @@ from bench.memory import MIB
 from bench.report import Figure, Plot, Series, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found
 from bench.rows.restart import restart_s
-from bench.systems import ON_TOPICS, PREFIX, World, size_of
+from bench.systems import ON_TOPICS, PREFIX, RunningSystems, size_of
 
 GROUPS, QUICK_GROUPS = (1_000, 10_000, 100_000), (1_000, 5_000)
 RESTARTS, QUICK_RESTARTS = 3, 1
@@ -78,7 +78,7 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def form(world: World, groups: int) -> Membership:
+def form(world: RunningSystems, groups: int) -> Membership:
     """Form so many groups more. Return the member of one."""
     with TopicsClient(world.servers, PREFIX, packed=True) as client, world.alone(ON_TOPICS):
         began_s = time.monotonic()
@@ -90,7 +90,7 @@ def form(world: World, groups: int) -> Membership:
         return members[0]
 
 
-def await_snapshot(world: World, groups: int) -> Sized:
+def await_snapshot(world: RunningSystems, groups: int) -> Sized:
     """Wait for a snapshot of the state with all groups. Raises TimeoutError."""
     last = world.last_batch()
     give_up_s = time.monotonic() + _SNAPSHOT_TIMEOUT_S
@@ -116,5 +116,5 @@ def snapshot_bytes(path: Path) -> int:
     return size_of(path) + sum(file.size_bytes for file in _decode(metadata).sst_files)
 
 
-def _snapshots(world: World) -> list[Path]:
+def _snapshots(world: RunningSystems) -> list[Path]:
     return [path for path in (world.checkpoint / "state").rglob("*.zip") if path.stem.isdigit()]

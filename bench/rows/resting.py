@@ -11,7 +11,7 @@ from bench.memory import MIB
 from bench.report import Figure, at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import WarmUp, percentile
-from bench.systems import COORDINATOR, ON_TOPICS, PREFIX, World
+from bench.systems import COORDINATOR, ON_TOPICS, PREFIX, RunningSystems
 
 GROUPS, QUICK_GROUPS = 100_000, 5_000
 MEMBERS = 3
@@ -53,7 +53,7 @@ def measure(bench: Bench) -> Found:
     return found
 
 
-def compare(world: World, plan: Plan, groups: int) -> tuple[Cost, Cost, float]:
+def compare(world: RunningSystems, plan: Plan, groups: int) -> tuple[Cost, Cost, float]:
     """The cost before and after, and the seconds in which the groups formed."""
     with TopicsClient(world.servers, PREFIX, packed=world.packed) as client, world.alone(ON_TOPICS):
         (member,) = client.form([f"working-{uuid.uuid4()}"])
@@ -69,7 +69,7 @@ def compare(world: World, plan: Plan, groups: int) -> tuple[Cost, Cost, float]:
         return before, _cost(world, plan, client, record), took_s
 
 
-def _cost(world: World, plan: Plan, client: TopicsClient, record: Record) -> Cost:
+def _cost(world: RunningSystems, plan: Plan, client: TopicsClient, record: Record) -> Cost:
     """Send single requests at random moments, and look at the batches meanwhile."""
     waits = random.Random(7)
     warm_up = WarmUp(plan.warm_up_s)

@@ -17,20 +17,20 @@ from kafka.admin import NewTopic
 from bench.load.connection import Connection
 from bench.load.consumers import ConsumerGroup
 from bench.load.cooperative import CooperativeGroup
-from bench.load.member import Group
+from bench.load.member import LoadGroup
 from bench.report import Figure, ratio_at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
-from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, World
-from records import kafka_clients
-from records.address import Address
-from records.client_config import ClientConfig
+from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, RunningSystems
+from connections import kafka_clients
+from connections.address import Address
+from connections.client_config import ClientConfig
 
 SIZES = (50, 200)
 PARTITIONS_EACH = 2
 TURNS = 2
 TIMEOUT_S = 120.0
 
-AnyGroup = Group | ConsumerGroup
+AnyGroup = LoadGroup | ConsumerGroup
 PROTOCOLS = ("classic, eager", "classic, cooperative", "consumer protocol")
 
 
@@ -52,7 +52,7 @@ def measure(bench: Bench) -> Found:
 
 
 def alternate(
-    world: World, plan: Plan, protocol: str, topic: str, members: int
+    world: RunningSystems, plan: Plan, protocol: str, topic: str, members: int
 ) -> tuple[list[float], list[float]]:
     """Return our seconds and Kafka's, one value a turn. Raises an ExceptionGroup of WrongAnswer."""
     ours: list[float] = []
@@ -84,7 +84,7 @@ async def settle(address: Address, protocol: str, topic: str, members: int) -> f
     connection = await Connection.open(address)  # some of the members' connections wait for a response
     await group.leave(connection)
     connection.close()
-    if isinstance(group, Group):
+    if isinstance(group, LoadGroup):
         group.close()
     return took_s
 
@@ -92,7 +92,7 @@ async def settle(address: Address, protocol: str, topic: str, members: int) -> f
 def _group(protocol: str, topic: str, partitions: int) -> AnyGroup:
     group_id = f"settling-{uuid.uuid4()}"
     if protocol == "classic, eager":
-        return Group(group_id)
+        return LoadGroup(group_id)
     if protocol == "classic, cooperative":
         return CooperativeGroup(group_id, topic, partitions)
     return ConsumerGroup(topic, partitions, group_id)

@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from bench.load import frames, kafka_groups
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.load.pipes import Pipe, closed
 from bench.load.requests import Membership
 from bench.load.topics import TopicsClient
 from bench.report import Figure, Limit, ratio_at_least, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan, client_figure, errors_figure
 from bench.stats import WarmUp
-from bench.systems import BEHIND_GATEWAY, GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, World
-from records.address import Address
+from bench.systems import BEHIND_GATEWAY, GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
+from connections.address import Address
 
 CONNECTIONS = 1_000
 GROUPS = (1, 20, 1_000)
@@ -36,8 +36,8 @@ PIPELINED = {16: (ratio_at_least(0.15), ratio_at_least(0.4)), 500: (ratio_at_lea
 class Turns:
     """One outcome a turn, and the processor time of the gateway a request, in seconds."""
 
-    ours: list[Outcome] = field(default_factory=list)
-    kafkas: list[Outcome] = field(default_factory=list)
+    ours: list[LoadResult] = field(default_factory=list)
+    kafkas: list[LoadResult] = field(default_factory=list)
     gateway_s: list[float] = field(default_factory=list)
     note: str = ""
 
@@ -85,12 +85,12 @@ def _add(found: Found, what: str, turns: Turns, line: Limit, goal: Limit) -> Non
     found.notes.append(f"{what}: {turns.note}")
 
 
-def alternate(world: World, plan: Plan, groups: int, connections: int, depth: int) -> Turns:
+def alternate(world: RunningSystems, plan: Plan, groups: int, connections: int, depth: int) -> Turns:
     """Form the groups on both sides, warm up, and measure by turns."""
     return asyncio.run(_alternate(world, plan, groups, connections, depth))
 
 
-async def _alternate(world: World, plan: Plan, groups: int, connections: int, depth: int) -> Turns:
+async def _alternate(world: RunningSystems, plan: Plan, groups: int, connections: int, depth: int) -> Turns:
     group_ids = [f"gateway-{uuid.uuid4()}" for _ in range(groups)]
     turns = Turns()
     async with AsyncExitStack() as stack:
@@ -110,7 +110,7 @@ async def _alternate(world: World, plan: Plan, groups: int, connections: int, de
             with world.alone(BEHIND_GATEWAY):
                 before_s = world.cpu_s(GATEWAY)
                 outcome = await closed(ours_pipes, depth, plan.load_s)
-                turns.gateway_s.append((world.cpu_s(GATEWAY) - before_s) / outcome.answered)
+                turns.gateway_s.append((world.cpu_s(GATEWAY) - before_s) / outcome.responses)
                 turns.ours.append(outcome)
             with world.alone(KAFKAS_OWN):
                 turns.kafkas.append(await closed(kafkas_pipes, depth, plan.load_s))
@@ -148,7 +148,7 @@ def _mixed(member: Membership) -> list[frames.Template]:
     ]
 
 
-async def warm_up(world: World, pipes: Sequence[Pipe], depth: int, plan: Plan) -> str:
+async def warm_up(world: RunningSystems, pipes: Sequence[Pipe], depth: int, plan: Plan) -> str:
     """Load our side until its rate is stable. Returns a note."""
     warming = WarmUp(plan.warm_up_s / 2)
     with world.alone(BEHIND_GATEWAY):

@@ -13,12 +13,12 @@ from kafka.errors import KafkaError
 
 from checkpoints.files import FolderError
 from cli.demo import report
-from cli.demo.children import ChildFailed
-from cli.demo.proof import Outcome
+from cli.demo.proof import DemoResult
 from cli.demo.rocketmq import RocketMqDemo
 from cli.demo.script import RECORDS_PER_S, Demo
 from cli.demo.watch import NotSeen
 from cli.logs import configure_logs
+from cli.processes.child import ChildFailed
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
@@ -89,7 +89,7 @@ def _play(make: type[Demo | RocketMqDemo], folder: Path, *, as_json: bool, recor
     return outcome.ok
 
 
-def _print_outcome(outcome: Outcome, seconds: float) -> None:
+def _print_outcome(outcome: DemoResult, seconds: float) -> None:
     click.echo("\nThe history of the events topic, with the demo's own actions (***).")
     click.echo("The rule in brackets is a row of docs/rules.md.\n")
     for line in report.timeline_lines(outcome):

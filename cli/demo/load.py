@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 
 
 class Load:

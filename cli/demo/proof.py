@@ -11,8 +11,8 @@ from cli.demo.checks import AnyEntry, Check
 from cli.demo.load import consumed
 from cli.demo.strike import Struck
 from cli.demo.watch import read_all, read_responses
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 
@@ -24,7 +24,7 @@ class Deed(Struct, frozen=True):
     what: str
 
 
-class Outcome(Struct, frozen=True):
+class DemoResult(Struct, frozen=True):
     """The result. `history` has the group's and the coordinators' entries of the events topic."""
 
     checks: list[Check]
@@ -58,7 +58,7 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
+def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> DemoResult:
     """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(client_config, layout.events_topic))
     answers = checks.read_answers(*read_responses(client_config, layout.responses_topic))
@@ -79,7 +79,7 @@ def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed
         checks.answered_one_way(answers),
         Check("no record was a dead letter", not dead_letters, f"{len(dead_letters)} dead letters"),
     ]
-    return Outcome(
+    return DemoResult(
         checks=found,
         history=[*started, *events],
         deeds=observed.deeds,

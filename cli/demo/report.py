@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cli.demo.proof import Outcome
+from cli.demo.proof import DemoResult
 from records.history import CoordinatorStarted
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
@@ -17,7 +17,7 @@ _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UUID_OF_CONNECTION = re.compile(r"/([0-9a-f]{4})[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
+def as_json(outcome: DemoResult, seconds: float) -> dict[str, Any]:
     """Return one JSON object: `ok`, `checks`, `timeline`, `counts`, `seconds`."""
     return {
         "ok": outcome.ok,
@@ -28,7 +28,7 @@ def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
     }
 
 
-def timeline_lines(outcome: Outcome) -> Iterator[str]:
+def timeline_lines(outcome: DemoResult) -> Iterator[str]:
     """Yield a line for each event in the order of time, with its time since the first in seconds."""
     entries = sorted(_entries(outcome), key=lambda item: item[0])
     start_ms = entries[0][0][0] if entries else 0
@@ -36,7 +36,7 @@ def timeline_lines(outcome: Outcome) -> Iterator[str]:
         yield f"{(at_ms - start_ms) / 1000:8.1f} s  {_line(entry)}"
 
 
-def check_lines(outcome: Outcome) -> Iterator[str]:
+def check_lines(outcome: DemoResult) -> Iterator[str]:
     """Yield a line for each check, with its finding."""
     for check in outcome.checks:
         yield f"  {'ok  ' if check.ok else 'FAIL'}  {check.name} ({check.detail})"
@@ -45,7 +45,7 @@ def check_lines(outcome: Outcome) -> Iterator[str]:
 _Key = tuple[int, int, int]
 
 
-def _entries(outcome: Outcome) -> Iterator[tuple[_Key, dict[str, Any]]]:
+def _entries(outcome: DemoResult) -> Iterator[tuple[_Key, dict[str, Any]]]:
     """Yield each event with its sort key. At equal times the demo's actions come first."""
     for deed in outcome.deeds:
         yield (deed.at_ms, 0, 0), {"at_ms": deed.at_ms, "who": "demo", "what": deed.what}

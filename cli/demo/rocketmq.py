@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from cli.demo.children import Child, ChildFailed, Children
 from cli.demo.load import Load, consumed, consumed_by_partition
-from cli.demo.proof import Deed, Outcome
+from cli.demo.proof import Deed, DemoResult
 from cli.demo.rocketmq_proof import Observed, Share, Trap, examine
 from cli.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
 from cli.demo.watch import NotSeen, Watch
+from cli.processes.child import Child, ChildFailed, Children
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -47,7 +47,7 @@ class RocketMqDemo:
         self._deeds: list[Deed] = []
         self._trap: Trap | None = None
 
-    def play(self) -> Outcome:
+    def play(self) -> DemoResult:
         """Run the script, then check its outcome on the topics."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:

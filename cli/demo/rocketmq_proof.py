@@ -9,13 +9,13 @@ from msgspec import Struct
 from cli.demo import checks
 from cli.demo.checks import Check
 from cli.demo.load import consumed
-from cli.demo.proof import Deed, Outcome
+from cli.demo.proof import Deed, DemoResult
 from cli.demo.watch import read_all, read_responses
 from clients.answers import decode_response
+from connections.client_config import ClientConfig
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
-from records.client_config import ClientConfig
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -50,7 +50,7 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
+def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> DemoResult:
     """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(client_config, layout.events_topic))
     responses = read_responses(client_config, layout.responses_topic)
@@ -76,7 +76,7 @@ def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed
         checks.answered_one_way(answers),
         Check("no record was a dead letter", not dead_letters, f"{len(dead_letters)} dead letters"),
     ]
-    return Outcome(
+    return DemoResult(
         checks=found,
         history=[*started, *events],
         deeds=observed.deeds,

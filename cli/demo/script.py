@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from checkpoints.checkpoint import Checkpoint
 from cli.demo import consumer
 from cli.demo.checks import read_history
-from cli.demo.children import Child, Children
 from cli.demo.load import Load, consumed
-from cli.demo.proof import Deed, Observed, Outcome, examine
+from cli.demo.proof import Deed, DemoResult, Observed, examine
 from cli.demo.strike import Struck, strike, wait_until_gone
 from cli.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
+from cli.processes.child import Child, Children
 from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
@@ -65,7 +65,7 @@ class Demo:
         self._state_at_first_kill = ""
         self._struck: Struck | None = None
 
-    def play(self) -> Outcome:
+    def play(self) -> DemoResult:
         """Run the script, then check its outcome on the topics."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
-from cli.demo.children import Child
 from cli.demo.watch import NotSeen
+from cli.processes.child import Child
 from clients.answers import decode_response
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.codec import record_of
 from records.early_answers import is_by_query
 from records.layout import TopicLayout

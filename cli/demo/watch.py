@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 from kafka.errors import KafkaTimeoutError
 
 from assignors.kafka.consumer_protocol import decode_assignment
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.early_answers import is_by_query, that_count
 from records.history import HistoryReader, Numbered, decode_entry
 from records.reader import Record, TopicReader
@@ -89,9 +89,9 @@ class Watch(Generic[E]):
         while not self._stopping.is_set():
             values = [record.value for record in self._topic.poll(_POLL_MS)]
             if values:
-                self._take(values)
+                self._add(values)
 
-    def _take(self, values: Iterable[bytes]) -> None:
+    def _add(self, values: Iterable[bytes]) -> None:
         entries = [self._decode(value) for value in values]
         ours = [e for e in entries if e is not None and e.group_id == self._group_id]
         with self._changed:

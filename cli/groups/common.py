@@ -14,13 +14,13 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
-from insight.admin.directory import consumer_groups, list_groups
+from connections.client_config import ClientConfig
+from insight.admin.list_groups import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
 from insight.visible import visible_lines
-from records.client_config import ClientConfig
 from records.codec import PendingTransaction
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView
@@ -86,7 +86,7 @@ class Cluster:
         return self.groups()
 
     def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
-        """Return the group ids that `--group` or `--all-groups` select, each once.
+        """Return the group ids that are named or that `--all-groups` selects, each once.
 
         `--all-groups` selects RocketMQ's groups only if `rocketmq` is true.
         """
@@ -144,16 +144,26 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add `--group` and `--all-groups`, of which exactly one must be given; see `Cluster.group_ids`."""
+    """Add names of groups, as arguments and as `--group`, and `--all-groups`; see `Cluster.group_ids`.
+
+    Exactly one of both must be given: names, or `--all-groups`.
+    """
 
     @functools.wraps(command)
-    def run(*, named: tuple[str, ...], all_groups: bool, **given: Any) -> None:
-        if bool(named) == all_groups:
-            raise click.UsageError("takes one of these options: --group, --all-groups")
-        command(named=named, all_groups=all_groups, **given)
+    def run(*, names: tuple[str, ...], named: tuple[str, ...], all_groups: bool, **given: Any) -> None:
+        if bool(names or named) == all_groups:
+            raise click.UsageError("takes groups (GROUP or --group), or --all-groups")
+        command(named=(*names, *named), all_groups=all_groups, **given)
 
     options = (
-        click.option("--group", "named", multiple=True, metavar="GROUP", help="A group; repeatable."),
+        click.argument("names", nargs=-1, metavar="[GROUP]..."),
+        click.option(
+            "--group",
+            "named",
+            multiple=True,
+            metavar="GROUP",
+            help="The same as an argument GROUP; repeatable.",
+        ),
         click.option("--all-groups", is_flag=True, help="All consumer groups, empty ones too."),
     )
     return _decorated(run, options)

@@ -18,8 +18,8 @@ from cli.groups.common import (
 )
 from cli.page_link import link, page_url_option
 from insight.admin.describe import member_rows, remark, state_row
-from insight.admin.directory import select_groups
 from insight.admin.gather import Described, describe_groups, describe_partitions
+from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list, member_table, partition_table, state_table
 from insight.admin.requests import AnyDescribed
 from insight.admin.rocketmq import (

@@ -27,7 +27,7 @@ from insight.admin.render import ResetRow, reset_table
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
 from insight.admin.selection import TopicChoice, parse_topic
-from insight.admin.when import parse_datetime_ms, parse_duration_ms
+from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
 from state.errors import ErrorCode
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]

@@ -8,7 +8,7 @@ import click
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
 from cli.state.common import opened, place_options, reported
-from streaming.service.backup import back_up
+from streaming.service.stored_state.backup import back_up
 
 
 @click.command()

@@ -15,10 +15,10 @@ from cli.parameters import PLACE
 from cli.spark_options import SPARK_CONF
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, SparkFailed
 from streaming.query.storage import storage_at
-from streaming.service.continuing import NotContinued
-from streaming.service.moving import MoveRefused
-from streaming.service.reading import StateNotRead
-from streaming.service.rollback import RollbackRefused
+from streaming.service.stored_state.continuation import NotContinued
+from streaming.service.stored_state.moving import MoveRefused
+from streaming.service.stored_state.reading import StateNotRead
+from streaming.service.stored_state.rollback import RollbackRefused
 
 _ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFailed, StateNotRead)
 

@@ -18,7 +18,7 @@ from cli.logs import configure_logs
 from cli.state.common import coordinator_folder, reported, spark_session
 from insight.stored.changes import GroupChange, change_text, compare_groups
 from state.dispatch import AnyGroup
-from streaming.service.reading import read_stored
+from streaming.service.stored_state.reading import read_stored
 
 _PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>\d+)")
 Groups = Mapping[str, ExportedGroup]
@@ -29,7 +29,7 @@ class _Trouble(click.ClickException):
 
 
 class _Source(NamedTuple):
-    """A state to compare: an export, or a data folder's state after a batch (None: the newest one)."""
+    """A state to compare: an export, or a data folder's state after a batch (None for the newest one)."""
 
     place: Path
     batch: int | None

@@ -9,8 +9,8 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from records.client_config import ClientConfig
-from streaming.service import moving
+from connections.client_config import ClientConfig
+from streaming.service.stored_state import moving
 
 
 @click.command("export")

@@ -15,9 +15,9 @@ from cli.logs import configure_logs
 from cli.parameters import SHARDS
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from records.client_config import ClientConfig
-from streaming.service import moving
-from streaming.service.backup import continue_from
+from connections.client_config import ClientConfig
+from streaming.service.stored_state import moving
+from streaming.service.stored_state.backup import continue_from
 
 
 @click.command("import")
@@ -35,8 +35,8 @@ from streaming.service.backup import continue_from
 @click.option(
     "--old-data-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Of a backup: the data folder that it was made of, whose coordinator must not run. What that one "
-    "answered since is handled again with the same answers.",
+    help="For a backup: the data folder from which it was made. Its coordinator must not run. Requests "
+    "that it has answered since then are handled again, with the same answers.",
 )
 @servers_option("to see what was answered, where the plan of the last batch in --old-data-dir is damaged")
 def import_(

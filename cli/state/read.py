@@ -18,7 +18,7 @@ from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views
 from insight.stored.text import group_text, table_text, time_text
 from state.kafka.configs_only import ConfigsOnly
-from streaming.service.reading import StoredState, read_stored
+from streaming.service.stored_state.reading import StoredState, read_stored
 
 
 @click.command()
@@ -36,7 +36,7 @@ from streaming.service.reading import StoredState, read_stored
 @click.option(
     "--parquet",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write the tables as Parquet files into this folder, and print nothing of them.",
+    help="Write the tables as Parquet files into this folder, and print nothing.",
 )
 def read(
     data_dir: Path,

@@ -11,9 +11,9 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from streaming.query.storage import storage_at
-from streaming.service.rollback import RollbackRefused, roll_back
+from streaming.service.stored_state.rollback import RollbackRefused, roll_back
 
 
 @click.command()

@@ -23,23 +23,16 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError, R
 from clients.rocketmq.api import ConsumerConfig
 from state.rocketmq.requests import (
-    AnyAnswered,
     ConsumeFromWhere,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
+    Request,
     SubscriptionGroupConfig,
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import (
-    ConsumerListResponse,
-    LockBatchMqResponse,
-    RegisterResponse,
-    ResponseCode,
-    UnlockBatchMqResponse,
-    UnregisterResponse,
-)
+from state.rocketmq.responses import ResponseCode
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 
 BROKER_NAME = "broker"
@@ -92,12 +85,12 @@ class CoordinatorBroker:
         groups = {consumer.group_name: SubscriptionGroupConfig() for consumer in data.consumer_data_set}
         correlation_id = self._client.next_correlation_id()
         origin = Origin(self.connection, correlation_id, self._client.reply_partition)
-        answers = [self._ask(part, RegisterResponse) for part in split_heartbeat(data, origin, groups)]
+        answers = [self._ask(part) for part in split_heartbeat(data, origin, groups)]
         return all(answer is not None and answer.code is ResponseCode.SUCCESS for answer in answers)
 
     def unregister(self, group_id: str) -> None:
         """See `Broker`."""
-        self._ask(UnregisterConsumer(**self._header(group_id)), UnregisterResponse)
+        self._ask(UnregisterConsumer(**self._header(group_id)))
 
     def topic_queues(self, topic: str) -> list[MessageQueue] | None:
         """See `Broker`."""
@@ -110,7 +103,7 @@ class CoordinatorBroker:
 
     def consumer_ids(self, group_id: str) -> list[str] | None:
         """See `Broker`."""
-        answer = self._ask(GetConsumerListByGroup(**self._header(group_id)), ConsumerListResponse)
+        answer = self._ask(GetConsumerListByGroup(**self._header(group_id)))
         if answer is None or answer.code is not ResponseCode.SUCCESS:
             return None
         return list(answer.consumer_id_list)
@@ -118,13 +111,13 @@ class CoordinatorBroker:
     def lock(self, group_id: str, queues: Collection[MessageQueue]) -> Set[MessageQueue]:
         """See `Broker`."""
         request = LockBatchMq(**self._header(group_id), mq_set=tuple(queues))
-        answer = self._ask(request, LockBatchMqResponse)
+        answer = self._ask(request)
         return frozenset() if answer is None else frozenset(answer.lock_ok_mq_set)
 
     def unlock(self, group_id: str, queues: Collection[MessageQueue]) -> None:
         """See `Broker`."""
         request = UnlockBatchMq(**self._header(group_id), mq_set=tuple(queues))
-        self._send(request, UnlockBatchMqResponse)
+        self._send(request)
 
     def start_offsets(
         self, config: ConsumerConfig, queues: Collection[MessageQueue]
@@ -182,18 +175,18 @@ class CoordinatorBroker:
             "reply_partition": self._client.reply_partition,
         }
 
-    def _ask(self, request: AnyAnswered, answer: type[R]) -> R | None:
+    def _ask(self, request: Request[R]) -> R | None:
         """Send a request and return the answer, or None if there is none."""
-        sent = self._send(request, answer)
+        sent = self._send(request)
         try:
             return None if sent is None else sent.result()
         except ClientError as error:
             self._tell(str(error))
             return None
 
-    def _send(self, request: AnyAnswered, answer: type[R]) -> Future[R] | None:
+    def _send(self, request: Request[R]) -> Future[R] | None:
         try:
-            return self._client.send(request, answer, timeout_ms=_RPC_TIMEOUT_MS)
+            return self._client.send(request, timeout_ms=_RPC_TIMEOUT_MS)
         except ClientError as error:
             self._tell(str(error))
             return None

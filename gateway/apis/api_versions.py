@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
-API_VERSIONS = 18
-
 _FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_IDS = 5
+_NO_NODE_ID = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
@@ -56,10 +58,15 @@ def add_group_version(response: Any, version: int) -> None:
     ]
 
 
-def has_valid_software(request: Any, version: int) -> bool:
-    """Whether the client's software has a name and a version (ApiVersionsRequest.isValid)."""
+def is_valid(request: Any, version: int) -> bool:
+    """Whether the client's software has a name and a version, and the request has both of the server's ids or
+    none (ApiVersionsRequest.isValid). A broker compares these ids with its own once the client has
+    authenticated (KIP-1242).
+    """
     if version < _FIRST_WITH_SOFTWARE:
         return True
+    if version >= _FIRST_WITH_IDS and (request.cluster_id is None) != (request.node_id == _NO_NODE_ID):
+        return False
     return bool(
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -79,5 +86,5 @@ def _shown(features: list[Any] | None) -> list[Any]:
 
 def unsupported(versions: range) -> Fields:
     """The response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
-    only = {"api_key": API_VERSIONS, "min_version": versions.start, "max_version": versions.stop - 1}
+    only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}

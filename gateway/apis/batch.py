@@ -73,7 +73,7 @@ class _Batch:
 
     async def start(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
         """Start the work for an item when there is a place."""
-        while (ended := self._take()) is None:
+        while (ended := self._acquire_place()) is None:
             self._one_ended.clear()
             await self._one_ended.wait()
         task = self._group.create_task(self._made(work, item))
@@ -86,7 +86,7 @@ class _Batch:
         self.result_bytes += len(msgspec.msgpack.encode(result))
         return result
 
-    def _take(self) -> Callable[[asyncio.Task[Any]], None] | None:
+    def _acquire_place(self) -> Callable[[asyncio.Task[Any]], None] | None:
         """Take a place. Returns what gives it back, None if there is no place."""
         if not self._is_own_taken:
             self._is_own_taken = True

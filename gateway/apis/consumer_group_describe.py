@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import group_operations, may_describe_group, may_describe_topic
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
@@ -21,7 +24,7 @@ from state.kafka.responses import (
 _HIDDEN = "The group has topics that the client is not authorized to describe."
 
 
-def serve(context: RequestContext, request: Any) -> Deferred:
+async def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the epochs, members and assignments of the groups."""
     describe = partial(_describe, context, with_operations=request.include_authorized_operations)
     return together(context, describe, request.group_ids, lambda groups: {"groups": groups})
@@ -32,9 +35,7 @@ def _describe(context: RequestContext, group_id: str, *, with_operations: bool) 
         return {"group_id": group_id, "error_code": ErrorCode.UNSUPPORTED_VERSION}
     if not may_describe_group(context, group_id):
         return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-    response = context.ask(
-        ConsumerGroupDescribe(**context.to_group(group_id)), ConsumerGroupDescribeResponse, ANSWER_TIMEOUT_MS
-    )
+    response = context.send(ConsumerGroupDescribe(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
     return Deferred(response, partial(_described, context, with_operations=with_operations))
 
 
@@ -93,3 +94,6 @@ def _assignment(assigned: Sequence[AssignedTopicPartitions]) -> Fields:
             for topic in assigned
         ]
     }
+
+
+API = Api(key=ApiKey.ConsumerGroupDescribe, serve=serve, of_consumer_protocol=True)

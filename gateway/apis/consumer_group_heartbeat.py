@@ -5,14 +5,20 @@ from functools import partial
 from typing import Any
 
 import structlog
+from kafka.protocol.api_key import ApiKey
 from msgspec import UNSET, Struct, UnsetType
 
+from gateway.apis.api import Api
 from gateway.apis.authorized import GROUP_REFUSED, may_describe_topic, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
+from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from gateway.wire.framing import RequestHeader
+from gateway.wire.keep_alive import decode_keep_alive
+from gateway.wire.schema_reader import Pause
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions, TopicImages
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
@@ -52,7 +58,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
-    pattern = context.looks.take(request.group_id, request.member_id)
+    pattern = context.looks.pop(request.group_id, request.member_id)
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
         looked = await _look(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
@@ -97,7 +103,7 @@ def _refused(context: RequestContext, request: Any) -> Fields | None:
 
 def _send(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
     owned = request.topic_partitions
-    response = context.ask(
+    response = context.send(
         ConsumerGroupHeartbeat(
             **context.to_group(request.group_id),
             member_id=request.member_id,
@@ -113,8 +119,7 @@ def _send(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
             regex=facts.regex,
             checks_topics=UNSET if context.services.authorizer is None else True,
             looked=facts.looked,
-        ),
-        ConsumerGroupHeartbeatResponse,
+        )
     )
     return Deferred(response, partial(_fields, context.looks))
 
@@ -125,7 +130,7 @@ def _owned(topic: Any) -> TopicIdPartitions:
 
 def _fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
-        looks.ask(answer.group_id, answer.member_id, answer.look)
+        looks.add(answer.group_id, answer.member_id, answer.look)
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,
@@ -138,3 +143,16 @@ def _fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fiel
 
 def _topics(assigned: Sequence[AssignedTopicPartitions]) -> list[Fields]:
     return [{"topic_id": topic.topic_id, "partitions": topic.partitions} for topic in assigned]
+
+
+def _decode(header: RequestHeader, message: bytes, pause: Pause | None) -> Any:
+    return decode_keep_alive(header, message) or codec.decode_request(header, message, pause)
+
+
+API = Api(
+    key=ApiKey.ConsumerGroupHeartbeat,
+    serve=serve,
+    serve_at_once=serve_at_once,
+    decode=_decode,
+    of_consumer_protocol=True,
+)

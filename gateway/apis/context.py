@@ -24,8 +24,7 @@ from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from records.partitioner import partition_of
-from state.kafka.requests import AnyAnswered
-from state.messages import Response
+from state.messages import Request, Response
 
 R = TypeVar("R", bound=Response)
 
@@ -33,7 +32,7 @@ R = TypeVar("R", bound=Response)
 class SendingBackend(Backend, Protocol):
     """A backend that starts a request without a task of its own."""
 
-    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """As `ask`, without waiting. Requests are sent in the order of the calls."""
 
 
@@ -127,9 +126,9 @@ class RequestContext(Struct, frozen=True):
             group_id, self.version, self.header.client_id or "", self.client_host, self.principal
         )
 
-    def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request to the coordinator: see `SendingBackend.send`."""
-        return self.services.backend.send(request, answer, timeout_ms)
+        return self.services.backend.send(request, timeout_ms)
 
     def slices(self) -> Slices:
         """For work that may be long."""

@@ -3,6 +3,9 @@
 from functools import partial
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import group_operations, may_describe_group
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
@@ -17,7 +20,7 @@ _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"
 
 
-def serve(context: RequestContext, request: Any) -> Deferred:
+async def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the states and members of the groups."""
     describe = partial(_describe, context, with_operations=request.include_authorized_operations)
     return together(context, describe, request.groups, lambda groups: {"groups": groups})
@@ -26,9 +29,7 @@ def serve(context: RequestContext, request: Any) -> Deferred:
 def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
     if not may_describe_group(context, group_id):
         return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
-    response = context.ask(
-        DescribeGroup(**context.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
-    )
+    response = context.send(DescribeGroup(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
     return Deferred(response, partial(_shown, context, with_operations=with_operations))
 
 
@@ -70,3 +71,6 @@ def _member(member: DescribedMember) -> dict[str, Any]:
         "member_metadata": member.member_metadata,
         "member_assignment": member.member_assignment,
     }
+
+
+API = Api(key=ApiKey.DescribeGroups, serve=serve)

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
+from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -82,3 +86,14 @@ async def rewrite(context: RequestContext, response: Any) -> None:
         context.services.cluster.learn({found.node_id: Address(found.host, found.port)})
         at = await context.listener(found.node_id)
         found.host, found.port = at.host, at.port
+
+
+# It costs the coordinator nothing. A broker answers for transactions.
+API = Api(
+    key=ApiKey.FindCoordinator,
+    serve=serve,
+    decode=codec.decode_passed,
+    asks_coordinator=False,
+    is_metered=False,
+    is_upstreams=is_upstreams,
+)

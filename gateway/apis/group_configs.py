@@ -1,7 +1,7 @@
 """The settings of groups: DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and
 ListConfigResources (74) for the resource type GROUP.
 
-Groups are the coordinator's, and so are their settings (rows CF19 to CF22). A request's other resources go on
+Groups are the coordinator's, and so are their settings (rows CF19 to CF26). A request's other resources go on
 to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
 ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
 """
@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
+from gateway.apis.api import Screen
 from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
@@ -24,18 +24,20 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.kafka.group_settings import GROUP_CONFIG_NAMES, bounds_of
+from state.kafka.kept_settings import KEPT_SETTINGS
+from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
 from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
-from state.kafka.responses import AlterGroupConfigsResponse, DescribeGroupConfigsResponse, GroupConfigValue
-
-DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 32, 33, 44, 74
-APIS = frozenset({DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES})
+from state.kafka.responses import GroupConfigValue
 
 _GROUP = 32  # ConfigResource.Type.GROUP
+_KEPT_TYPES: Mapping[str, int] = {setting.name: setting.config_type for setting in KEPT_SETTINGS}
 # DescribeConfigsResponse.ConfigSource
 _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG, _GROUP_CONFIG = 4, 5, 8
-_KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(CoordinatorConfig()).items()}
+_KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(CoordinatorConfig()).items()} | {
+    setting.name: setting.default for setting in KEPT_SETTINGS
+}
 _INT = 3  # DescribeConfigsResponse.ConfigType
+_NO_EFFECT = "It is kept, and has no effect: this coordinator has no groups of this protocol."
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 _FIRST_LIST_WITH_TYPES = 1
@@ -59,17 +61,16 @@ class _Asked:
     doubled: frozenset[str]
 
 
-async def screen(context: RequestContext, message: bytes) -> Screened | None:
-    """Have the coordinator answer for the groups of a request of one of APIS. Returns None if the request
-    names none. Raises ProtocolError.
+async def _screen(
+    response_field: str, answer: Answer, context: RequestContext, message: bytes
+) -> Screened | None:
+    """Have the coordinator answer for the groups of a request. Returns None if the request names none. Raises
+    ProtocolError.
     """
     request = await beside.decode_passed(context.header, message)
-    if context.header.api_key == LIST_CONFIG_RESOURCES:
-        return await _screen_list(context, request, message)
     groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
     if not groups:
         return None
-    response_field, answer = _ANSWERS[context.header.api_key]
     names = Counter(resource.resource_name for resource in groups)
     asked = _Asked(request, frozenset(name for name, number in names.items() if number > 1))
     async with context.fan_out.place(context):
@@ -105,18 +106,17 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
 async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
     group_id = resource.resource_name
     _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
-    answer = await context.ask(
-        DescribeGroupConfigs(**context.to_group(group_id)), DescribeGroupConfigsResponse, ANSWER_TIMEOUT_MS
-    )
+    answer = await context.send(DescribeGroupConfigs(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
     wanted = resource.configuration_keys
     shown = [config for config in answer.configs if not wanted or config.name in wanted]
     return {
         "error_code": answer.error_code,
-        "configs": [_described(config, with_synonyms=asked.request.include_synonyms) for config in shown],
+        "configs": [_described(asked.request, config) for config in shown],
     }
 
 
-def _described(config: GroupConfigValue, *, with_synonyms: bool) -> Fields:
+def _described(request: Any, config: GroupConfigValue) -> Fields:
+    kept = _KEPT_TYPES.get(config.name)
     source = _source(config)
     synonym = {"name": config.name, "value": config.value, "source": source}
     return {
@@ -125,9 +125,9 @@ def _described(config: GroupConfigValue, *, with_synonyms: bool) -> Fields:
         "read_only": False,
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": [synonym] if with_synonyms else [],
-        "config_type": _INT,
-        "documentation": None,
+        "synonyms": [synonym] if request.include_synonyms else [],
+        "config_type": _INT if kept is None else kept,
+        "documentation": _NO_EFFECT if kept is not None and request.include_documentation else None,
     }
 
 
@@ -180,29 +180,25 @@ def _check_altered(context: RequestContext, asked: _Asked, resource: Any) -> Non
 async def _altered(
     context: RequestContext, asked: _Asked, resource: Any, configs: Mapping[str, str | None]
 ) -> Fields:
-    answer = await context.ask(
+    answer = await context.send(
         AlterGroupConfigs(
             **context.to_group(resource.resource_name),
             configs=dict(configs),
             validate_only=asked.request.validate_only,
         ),
-        AlterGroupConfigsResponse,
         ANSWER_TIMEOUT_MS,
     )
     return {"error_code": answer.error_code, "error_message": answer.error_message}
 
 
-_ANSWERS: Mapping[int, tuple[str, Answer]] = MappingProxyType(
-    {
-        DESCRIBE_CONFIGS: ("results", _describe),
-        ALTER_CONFIGS: ("responses", _alter),
-        INCREMENTAL_ALTER_CONFIGS: ("responses", _alter_incrementally),
-    }
-)
+screen_descriptions: Screen = partial(_screen, "results", _describe)
+screen_alterations: Screen = partial(_screen, "responses", _alter)
+screen_incremental_alterations: Screen = partial(_screen, "responses", _alter_incrementally)
 
 
-async def _screen_list(context: RequestContext, request: Any, message: bytes) -> Screened | None:
+async def screen_list(context: RequestContext, message: bytes) -> Screened | None:
     """ListConfigResources: the groups with settings of their own, in place of the broker's."""
+    request = await beside.decode_passed(context.header, message)
     if context.version < _FIRST_LIST_WITH_TYPES or (
         request.resource_types and _GROUP not in request.resource_types
     ):

@@ -1,6 +1,6 @@
 """How the requests that pass to the brokers are checked: what several APIs share."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -21,8 +21,6 @@ ERRORS: Mapping[ResourceType, GatewayError] = MappingProxyType(
         ResourceType.TRANSACTIONAL_ID: GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-
-Guard = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,21 @@ and deleting records), and for transactions TOPIC_AUTHORIZATION_FAILED, with OPE
 other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients retry none of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Screen
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from gateway.wire.framing import PRODUCE, ProtocolError
-
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS = 19, 20, 21, 24, 27
-ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 33, 37, 44, 45
+from gateway.wire.framing import ProtocolError
 
 _DELETE_FIRST_BY_ID = 6
 _TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
@@ -34,7 +34,7 @@ _ERROR: Fields = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class _Screen:
+class _Named:
     """How to screen an API that names topics in one list. The fields are the list's names in the
     request and in the response. `topic` returns an entry's topic, None if the entry is not about one.
     `refused` returns the response's entry for a refused one.
@@ -45,31 +45,36 @@ class _Screen:
     topic: Callable[[Any], str | UUID | None]
     refused: Callable[[Any], Fields]
 
+    async def screen(self, context: RequestContext, message: bytes) -> Screened | None:
+        """See `gateway.apis.api.Passed`. Raises ProtocolError, UpstreamLost."""
+        if not context.services.internal_topics.names:
+            return None
+        header = context.header
+        request = await beside.decode_passed(header, message)
+        entries: list[Any] = getattr(request, self.request_field) or []
+        mine = await _internal(context, filter(None, map(self.topic, entries)))
+        refused = [self.refused(entry) for entry in entries if self.topic(entry) in mine]
+        if not refused:
+            return None
+        if context.version not in codec.versions(header.api_key):
+            raise ProtocolError(f"a {ApiKey(header.api_key).name} v{context.version} to an internal topic")
+        kept = [entry for entry in entries if self.topic(entry) not in mine]
+        setattr(request, self.request_field, kept)
+        remaining = await beside.with_body(header, message, request) if kept else None
+        return Screened(remaining, {self.response_field: refused})
 
-async def screen(context: RequestContext, message: bytes) -> Screened | None:
-    """Screen a request of an API in SCREENED. Returns None if the whole request may pass unchanged. Raises
-    ProtocolError, UpstreamLost.
-    """
-    header, internal = context.header, context.services.internal_topics.names
-    if not internal:
-        return None
-    request = await beside.decode_passed(header, message)
-    if header.api_key in _WHOLE:
-        refused = _WHOLE[header.api_key](request, internal)
-        return None if refused is None else Screened(None, refused)
-    screens = _BY_NAME if header.api_key != DELETE_TOPICS or context.version < _DELETE_FIRST_BY_ID else _BY_ID
-    screened = screens[header.api_key]
-    entries: list[Any] = getattr(request, screened.request_field) or []
-    mine = await _internal(context, filter(None, map(screened.topic, entries)))
-    refused_entries = [screened.refused(entry) for entry in entries if screened.topic(entry) in mine]
-    if not refused_entries:
-        return None
-    if header.api_key == PRODUCE and context.version not in codec.versions(PRODUCE):
-        raise ProtocolError(f"a Produce v{context.version} to an internal topic")
-    kept = [entry for entry in entries if screened.topic(entry) not in mine]
-    setattr(request, screened.request_field, kept)
-    remaining = await beside.with_body(header, message, request) if kept else None
-    return Screened(remaining, {screened.response_field: refused_entries})
+
+def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
+    """How to screen an API that does all of a request or nothing."""
+
+    async def screen(context: RequestContext, message: bytes) -> Screened | None:
+        internal = context.services.internal_topics.names
+        if not internal:
+            return None
+        response = refused(await beside.decode_passed(context.header, message), internal)
+        return None if response is None else Screened(None, response)
+
+    return screen
 
 
 def mark(context: RequestContext, topics: Iterable[Any]) -> None:
@@ -135,27 +140,21 @@ def _refused_topic(topic: Any) -> Fields:
     return {"name": topic.name, **_ERROR}
 
 
-_CONFIGS = _Screen("resources", "responses", _config_of, _refused_config)
+screen_produce = _Named("topic_data", "responses", _by_name_or_id, _refused_produce).screen
+screen_creation = _Named("topics", "topics", _named, _refused_topic).screen
+screen_records = _Named("topics", "topics", _named, _refused_records).screen
+screen_configs = _Named("resources", "responses", _config_of, _refused_config).screen
+screen_partitions = _Named("topics", "results", _named, _refused_topic).screen
+screen_reassignments = _Named("topics", "responses", _named, _refused_reassignment).screen
 
-_BY_NAME: Mapping[int, _Screen] = MappingProxyType(
-    {
-        PRODUCE: _Screen("topic_data", "responses", _by_name_or_id, _refused_produce),
-        CREATE_TOPICS: _Screen("topics", "topics", _named, _refused_topic),
-        DELETE_TOPICS: _Screen("topic_names", "responses", str, lambda name: {"name": name, **_ERROR}),
-        DELETE_RECORDS: _Screen("topics", "topics", _named, _refused_records),
-        ALTER_CONFIGS: _CONFIGS,
-        CREATE_PARTITIONS: _Screen("topics", "results", _named, _refused_topic),
-        INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
-        ALTER_REASSIGNMENTS: _Screen("topics", "responses", _named, _refused_reassignment),
-    }
-)
-_BY_ID: Mapping[int, _Screen] = MappingProxyType(
-    {
-        DELETE_TOPICS: _Screen(
-            "topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR}
-        )
-    }
-)
+_DELETED_NAMES = _Named("topic_names", "responses", str, lambda name: {"name": name, **_ERROR})
+_DELETED = _Named("topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR})
+
+
+async def screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
+    """DeleteTopics, by name and from version 6 on also by id."""
+    named = _DELETED_NAMES if context.version < _DELETE_FIRST_BY_ID else _DELETED
+    return await named.screen(context, message)
 
 
 def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | None:
@@ -212,8 +211,5 @@ def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
 
 
-_WHOLE: Mapping[int, Callable[[Any, frozenset[str]], Fields | None]] = MappingProxyType(
-    {ADD_PARTITIONS_TO_TXN: _refused_transactions, WRITE_TXN_MARKERS: _refused_markers}
-)
-
-SCREENED = frozenset(_BY_NAME.keys() | _WHOLE.keys())
+screen_addition = _whole(_refused_transactions)
+screen_markers = _whole(_refused_markers)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from kafka.protocol.api_key import ApiKey
 
 from assignors.kafka.consumer_protocol import (
     PROTOCOL_TYPE,
@@ -14,6 +15,7 @@ from assignors.kafka.consumer_protocol import (
     decode_subscription,
 )
 from assignors.kafka.server_side import is_for_coordinator
+from gateway.apis.api import Api
 from gateway.apis.authorized import described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topic_facts import images_of, is_too_much
@@ -40,7 +42,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
     partitions_per_topic = await _partitions_per_topic(context, request.protocols)
     topics = await _topics(context, request)
-    response = context.ask(
+    response = context.send(
         JoinGroup(
             **context.to_group(request.group_id),
             session_timeout_ms=request.session_timeout_ms,
@@ -53,7 +55,6 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
             partitions_per_topic=partitions_per_topic,
             topics=topics,
         ),
-        JoinGroupResponse,
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
     )
     return Deferred(response, partial(_fields, context.version), holds_back=True)
@@ -117,3 +118,6 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
             names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
     images = await images_of(context, sorted(names))
     return None if is_too_much(images) else images
+
+
+API = Api(key=ApiKey.JoinGroup, serve=serve, parks=JoinGroupResponse)

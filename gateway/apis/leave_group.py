@@ -3,6 +3,9 @@
 from functools import partial
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
@@ -17,9 +20,8 @@ def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Remove members from the group."""
     if not may_read_group(context, request.group_id):
         return GROUP_REFUSED
-    response = context.ask(
-        LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),
-        LeaveGroupResponse,
+    response = context.send(
+        LeaveGroup(**context.to_group(request.group_id), members=_members(context, request))
     )
     return Deferred(response, partial(_fields, context.version))
 
@@ -50,3 +52,6 @@ def _only_error(answer: LeaveGroupResponse) -> ErrorCode:
     if answer.error_code is not ErrorCode.NONE or not answer.members:
         return answer.error_code
     return answer.members[0].error_code
+
+
+API = Api(key=ApiKey.LeaveGroup, serve_at_once=serve)

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
@@ -45,3 +48,7 @@ def _is_here(context: RequestContext, group: ListedGroup) -> bool:
 
 def _lowered(names: Iterable[str]) -> set[str]:
     return {name.strip().lower() for name in names}
+
+
+# A list has what the requests before it did.
+API = Api(key=ApiKey.ListGroups, serve=serve, is_alone=True)

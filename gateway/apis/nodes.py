@@ -1,14 +1,20 @@
 """The addresses of brokers in responses. The gateway replaces each by its listener for that broker, so
 clients never learn a broker's address. Metadata (key 3) and DescribeCluster (60) carry addresses, and so do
-Produce (0) and Fetch (1) if a leader has moved (KIP-951).
+Produce (0) and Fetch (1) if a leader has moved (KIP-951). DescribeQuorum (55) has those of controllers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.context import RequestContext
 from gateway.apis.internal_topics import mark
 from gateway.upstream.connections import Address
+from gateway.wire import codec
+
+_ENDPOINTS_TAG = 0
+_FIRST_QUORUM_WITH_NODES = 2
 
 
 async def rewrite_metadata(context: RequestContext, response: Any) -> None:
@@ -31,6 +37,28 @@ async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
     endpoints = response.node_endpoints or []
     context.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
+
+
+async def rewrite_quorum(context: RequestContext, response: Any) -> None:
+    """DescribeQuorum: the controllers lose their addresses. They have no listener of the gateway."""
+    for node in response.nodes:
+        node.listeners = []
+
+
+def names_controllers(version: int, response: bytes) -> bool:
+    """Whether a response of this version of DescribeQuorum has the controllers' addresses (KIP-853)."""
+    return version >= _FIRST_QUORUM_WITH_NODES
+
+
+def carries_endpoints(key: ApiKey, first_version: int) -> Callable[[int, bytes], bool]:
+    """Whether a response has a tagged field with addresses, which it may have from this version on. Responses
+    without addresses pass undecoded.
+    """
+
+    def carries(version: int, response: bytes) -> bool:
+        return version >= first_version and _ENDPOINTS_TAG in codec.response_tags(key, version, response)
+
+    return carries
 
 
 async def _rewrite(context: RequestContext, named: Iterable[tuple[int, Any]]) -> None:

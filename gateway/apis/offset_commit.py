@@ -4,6 +4,9 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import may_read_group
 from gateway.apis.committed import Valid, refused, refused_at_once
 from gateway.apis.context import Deferred, RequestContext
@@ -55,7 +58,7 @@ def _is_by_id(context: RequestContext) -> bool:
 
 
 def _commit(context: RequestContext, request: Any, valid: Valid) -> Future[OffsetCommitResponse]:
-    return context.ask(
+    return context.send(
         OffsetCommit(
             **context.to_group(request.group_id),
             generation_id=request.generation_id_or_member_epoch,
@@ -63,6 +66,15 @@ def _commit(context: RequestContext, request: Any, valid: Valid) -> Future[Offse
             group_instance_id=request.group_instance_id,
             retention_time_ms=request.retention_time_ms,
             topics=valid.committed,
-        ),
-        OffsetCommitResponse,
+        )
     )
+
+
+def _error_code(answer: OffsetCommitResponse) -> int:
+    """A refused commit has the same error for all partitions."""
+    if not answer.error_code and answer.topics:
+        return answer.topics[0].partitions[0].error_code
+    return answer.error_code
+
+
+API = Api(key=ApiKey.OffsetCommit, serve=serve, serve_at_once=serve_at_once, error_code=_error_code)

@@ -8,6 +8,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.slices import Slices
@@ -42,12 +45,11 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
             outcomes.add_all(named, (index for index in indexes if not named.has(index)), named.missing)
         if there:
             valid.append((named, there))
-    response = context.ask(
+    response = context.send(
         OffsetDelete(
             **context.to_group(request.group_id),
             topics=[TopicPartitions(named.name, indexes) for named, indexes in valid],
         ),
-        OffsetDeleteResponse,
         ANSWER_TIMEOUT_MS,
     )
     return Deferred(
@@ -72,3 +74,6 @@ def _fields(outcomes: Outcomes, answer: OffsetDeleteResponse) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
     return {"error_code": ErrorCode.NONE, "topics": outcomes.fields()}
+
+
+API = Api(key=ApiKey.OffsetDelete, serve=serve)

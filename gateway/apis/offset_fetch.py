@@ -12,6 +12,9 @@ from itertools import compress
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import may_describe_group, may_describe_topic
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
@@ -35,7 +38,7 @@ NO_MEMBER_EPOCH = -1
 class _Part:
     """The part of a request that is about one group.
 
-    `topics` None: all topics. `found` has their metadata, in the same order, None if no broker answers.
+    `topics` is None for all topics. `found` has their metadata, in the same order, None if no broker answers.
     `hidden` are the topics that the client may not describe, and are not in `topics`.
     """
 
@@ -105,7 +108,7 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
         member_id=wanted.member_id if has_member else None,
         member_epoch=wanted.member_epoch if has_member else NO_MEMBER_EPOCH,
     )
-    response = context.ask(fetch, OffsetFetchResponse)
+    response = context.send(fetch)
     return asyncio.create_task(_fetched(context, slices, part, response))
 
 
@@ -269,3 +272,6 @@ def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> lis
         }
         for topic in topics
     ]
+
+
+API = Api(key=ApiKey.OffsetFetch, serve=serve)

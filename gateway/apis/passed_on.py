@@ -1,16 +1,21 @@
-"""ACLs of the requests that pass to the brokers, if the gateway sends them under its own principal. A broker
-then checks that principal, so the gateway has to check the client's. See docs/decisions/0022.
+"""The requests that pass to the brokers: a row for each API that the gateway knows.
 
-What is checked is what KafkaApis and ControllerApis of Kafka check. Entries that are denied are taken out of
-the request, and get their error in the response. A request that is in no table here is for super users.
+If the gateway sends them under its own principal, a broker checks that principal, so the gateway has to check
+the client's. See docs/decisions/0022. What is checked is what KafkaApis and ControllerApis of Kafka check.
+Entries that are denied are taken out of the request, and get their error in the response. A request for
+which a row has no check is for super users.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis import broker_configs, find_coordinator, group_configs, internal_topics, nodes
+from gateway.apis.api import Passed, Screen
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import ERRORS, Entries, Guard, may_on_cluster
+from gateway.apis.guards import ERRORS, Entries, may_on_cluster
 from gateway.apis.passed_metadata import guard_cluster, guard_metadata
 from gateway.apis.passed_records import guard_fetch, guard_produce
 from gateway.apis.passed_transactions import (
@@ -23,30 +28,31 @@ from gateway.apis.passed_transactions import (
 )
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
-from gateway.wire import beside
+from gateway.log_text import quoted
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
-from gateway.wire.log_text import quoted
+from gateway.wire.newer_messages import NewerApiKey
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 _TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 
-async def guard(context: RequestContext, message: bytes) -> Screened | None:
+async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
     """Check a request that passes to a broker. Returns None if it may pass unchanged. Raises ProtocolError if
     the client may not send it, and the gateway has no response for that. Raises UpstreamLost.
     """
     authorizer = context.services.authorizer
-    api_key = context.header.api_key
-    if authorizer is None or api_key in _FREE or authorizer.is_super_user(context.principal):
+    if authorizer is None or authorizer.is_super_user(context.principal):
         return None
-    if api_key in _GUARDS:
-        return await _GUARDS[api_key](context, message)
-    operation = _CLUSTER_OPERATIONS.get(api_key)
-    if operation is not None and may_on_cluster(context, operation):
-        return None
-    raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {api_key}")
+    if api is not None:
+        if api.guard is not None:
+            return await api.guard(context, message)
+        if api.is_free or (api.needs is not None and may_on_cluster(context, api.needs)):
+            return None
+    key = context.header.api_key
+    raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
 
 
 def _on_topic(
@@ -170,7 +176,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
     return await Entries("topics", "responses", error, refused).guard(context, message)
 
 
-def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Guard:
+def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
     """The check of a request about the cluster, with the response of one that is refused."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
@@ -183,80 +189,122 @@ def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Guard
 
 _REFUSED = {"error_code": ERRORS[_CLUSTER], "error_message": "Cluster authorization failed."}
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID, EPOCHS = 19, 20, 21, 22, 23
-ADD_PARTITIONS, END_TXN, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 24, 26, 29, 30, 31
-DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 37, 44
-DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 60, 61, 65, 66
-LIST_CONFIG_RESOURCES, DESCRIBE_TOPIC_PARTITIONS = 74, 75
 
-_GUARDS: Mapping[int, Guard] = MappingProxyType(
-    {
-        PRODUCE: guard_produce,
-        FETCH: guard_fetch,
-        LIST_OFFSETS: Entries("topics", "topics", _on_topic(Operation.DESCRIBE), _listed_offsets).guard,
-        METADATA: guard_metadata,
-        FIND_COORDINATOR: guard_find,
-        CREATE_TOPICS: _guard_creation,
-        DELETE_TOPICS: _guard_deletion,
-        DELETE_RECORDS: Entries("topics", "topics", _on_topic(Operation.DELETE), _deleted_records).guard,
-        INIT_PRODUCER_ID: guard_producer_id,
-        EPOCHS: Entries("topics", "topics", _on_topic(Operation.DESCRIBE, "topic"), _epochs).guard,
-        ADD_PARTITIONS: guard_addition,
-        END_TXN: guard_end,
-        DESCRIBE_ACLS: _on_cluster(Operation.DESCRIBE, lambda request: _REFUSED),
-        CREATE_ACLS: _on_cluster(
+ROWS = (
+    Passed(
+        key=ApiKey.Produce,
+        guard=guard_produce,
+        internal=internal_topics.screen_produce,
+        rewrite=nodes.rewrite_endpoints,
+        is_rewritten=nodes.carries_endpoints(ApiKey.Produce, 10),
+        # Brokers name versions that they no longer accept, because librdkafka detects features by them.
+        versions=range(codec.versions(ApiKey.Produce).stop),
+    ),
+    Passed(
+        key=ApiKey.Fetch,
+        guard=guard_fetch,
+        rewrite=nodes.rewrite_endpoints,
+        is_rewritten=nodes.carries_endpoints(ApiKey.Fetch, 16),
+    ),
+    Passed(
+        key=ApiKey.ListOffsets,
+        guard=Entries("topics", "topics", _on_topic(Operation.DESCRIBE), _listed_offsets).guard,
+    ),
+    Passed(key=ApiKey.Metadata, guard=guard_metadata, rewrite=nodes.rewrite_metadata),
+    Passed(key=ApiKey.FindCoordinator, guard=guard_find, rewrite=find_coordinator.rewrite),
+    Passed(key=ApiKey.CreateTopics, guard=_guard_creation, internal=internal_topics.screen_creation),
+    Passed(key=ApiKey.DeleteTopics, guard=_guard_deletion, internal=internal_topics.screen_deletion),
+    Passed(
+        key=ApiKey.DeleteRecords,
+        guard=Entries("topics", "topics", _on_topic(Operation.DELETE), _deleted_records).guard,
+        internal=internal_topics.screen_records,
+    ),
+    Passed(key=ApiKey.InitProducerId, guard=guard_producer_id),
+    Passed(
+        key=ApiKey.OffsetForLeaderEpoch,
+        guard=Entries("topics", "topics", _on_topic(Operation.DESCRIBE, "topic"), _epochs).guard,
+    ),
+    Passed(key=ApiKey.AddPartitionsToTxn, guard=guard_addition, internal=internal_topics.screen_addition),
+    Passed(key=ApiKey.EndTxn, guard=guard_end),
+    Passed(key=ApiKey.WriteTxnMarkers, needs=Operation.ALTER, internal=internal_topics.screen_markers),
+    Passed(key=ApiKey.DescribeAcls, guard=_on_cluster(Operation.DESCRIBE, lambda request: _REFUSED)),
+    Passed(
+        key=ApiKey.CreateAcls,
+        guard=_on_cluster(
             Operation.ALTER, lambda request: {"results": [_REFUSED for _ in request.creations]}
         ),
-        DELETE_ACLS: _on_cluster(
+    ),
+    Passed(
+        key=ApiKey.DeleteAcls,
+        guard=_on_cluster(
             Operation.ALTER, lambda request: {"filter_results": [_REFUSED for _ in request.filters]}
         ),
-        DESCRIBE_CONFIGS: Entries(
-            "resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _configured
-        ).guard,
-        ALTER_CONFIGS: Entries(
-            "resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured
-        ).guard,
-        CREATE_PARTITIONS: Entries("topics", "results", _on_topic(Operation.ALTER), _named).guard,
-        INCREMENTAL_ALTER_CONFIGS: Entries(
-            "resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured
-        ).guard,
-        DESCRIBE_CLUSTER: guard_cluster,
-        DESCRIBE_PRODUCERS: Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
-        DESCRIBE_TRANSACTIONS: guard_description,
-        LIST_TRANSACTIONS: guard_transactions,
-        LIST_CONFIG_RESOURCES: _on_cluster(
-            Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}
-        ),
-    }
+    ),
+    Passed(
+        key=ApiKey.DescribeConfigs,
+        guard=Entries("resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _configured).guard,
+        groups=group_configs.screen_descriptions,
+        brokers=broker_configs.screen_descriptions,
+    ),
+    Passed(
+        key=ApiKey.AlterConfigs,
+        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured).guard,
+        groups=group_configs.screen_alterations,
+        brokers=broker_configs.screen_alterations,
+        internal=internal_topics.screen_configs,
+    ),
+    Passed(key=ApiKey.AlterReplicaLogDirs, needs=Operation.ALTER),
+    Passed(key=ApiKey.DescribeLogDirs, needs=Operation.DESCRIBE),
+    Passed(
+        key=ApiKey.CreatePartitions,
+        guard=Entries("topics", "results", _on_topic(Operation.ALTER), _named).guard,
+        internal=internal_topics.screen_partitions,
+    ),
+    Passed(key=ApiKey.ElectLeaders, needs=Operation.ALTER),
+    Passed(
+        key=ApiKey.IncrementalAlterConfigs,
+        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured).guard,
+        groups=group_configs.screen_incremental_alterations,
+        brokers=broker_configs.screen_alterations,
+        internal=internal_topics.screen_configs,
+    ),
+    Passed(
+        key=ApiKey.AlterPartitionReassignments,
+        needs=Operation.ALTER,
+        internal=internal_topics.screen_reassignments,
+    ),
+    Passed(key=ApiKey.ListPartitionReassignments, needs=Operation.DESCRIBE),
+    Passed(key=ApiKey.DescribeClientQuotas, needs=Operation.DESCRIBE_CONFIGS),
+    Passed(key=ApiKey.AlterClientQuotas, needs=Operation.ALTER_CONFIGS),
+    Passed(key=ApiKey.DescribeUserScramCredentials, needs=Operation.DESCRIBE),
+    Passed(key=ApiKey.AlterUserScramCredentials, needs=Operation.ALTER),
+    Passed(
+        key=ApiKey.DescribeQuorum,
+        needs=Operation.DESCRIBE,
+        rewrite=nodes.rewrite_quorum,
+        is_rewritten=nodes.names_controllers,
+    ),
+    Passed(key=ApiKey.UpdateFeatures, needs=Operation.ALTER),
+    Passed(key=ApiKey.DescribeCluster, guard=guard_cluster, rewrite=nodes.rewrite_cluster),
+    Passed(
+        key=ApiKey.DescribeProducers,
+        guard=Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
+    ),
+    Passed(key=ApiKey.UnregisterBroker, needs=Operation.ALTER),
+    Passed(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),
+    Passed(key=ApiKey.DescribeTransactions, guard=guard_description),
+    Passed(key=ApiKey.ListTransactions, guard=guard_transactions),
+    Passed(key=ApiKey.GetTelemetrySubscriptions, is_free=True),
+    Passed(key=ApiKey.PushTelemetry, is_free=True),
+    Passed(
+        key=ApiKey.ListConfigResources,
+        guard=_on_cluster(Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}),
+        groups=group_configs.screen_list,
+    ),
+    # Hidden because the cursor of its response may name a topic that the client may not see. Clients use
+    # Metadata instead.
+    Passed(
+        key=ApiKey.DescribeTopicPartitions, is_hidden=True, rewrite=internal_topics.rewrite_topic_partitions
+    ),
 )
-
-GUARDED = frozenset(_GUARDS)
-"""APIs of which requests or responses may have to be decoded."""
-
-HIDDEN = frozenset({DESCRIBE_TOPIC_PARTITIONS})
-"""Absent from ApiVersions while these checks are on: the cursor of its response may name a topic that the
-client may not see. Clients use Metadata instead."""
-
-# ApiVersions, SaslHandshake, SaslAuthenticate, GetTelemetrySubscriptions, PushTelemetry: Kafka has no ACLs
-# for these.
-_FREE = frozenset({18, 17, 36, 71, 72})
-
-# The operation on the cluster that a request without a guard needs.
-_CLUSTER_OPERATIONS: Mapping[int, Operation] = MappingProxyType(
-    {
-        27: Operation.ALTER,  # WriteTxnMarkers
-        34: Operation.ALTER,  # AlterReplicaLogDirs
-        35: Operation.DESCRIBE,  # DescribeLogDirs
-        43: Operation.ALTER,  # ElectLeaders
-        45: Operation.ALTER,  # AlterPartitionReassignments
-        46: Operation.DESCRIBE,  # ListPartitionReassignments
-        48: Operation.DESCRIBE_CONFIGS,  # DescribeClientQuotas
-        49: Operation.ALTER_CONFIGS,  # AlterClientQuotas
-        50: Operation.DESCRIBE,  # DescribeUserScramCredentials
-        51: Operation.ALTER,  # AlterUserScramCredentials
-        55: Operation.DESCRIBE,  # DescribeQuorum
-        57: Operation.ALTER,  # UpdateFeatures
-        64: Operation.ALTER,  # UnregisterBroker
-    }
-)
+"""The APIs that pass to brokers, by their keys. That of ApiVersions needs all tables: see `gateway.apis`."""

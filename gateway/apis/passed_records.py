@@ -5,15 +5,17 @@ from struct import Struct
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.apis.context import RequestContext
 from gateway.apis.fetch_sessions import NO_SESSION
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation, ResourceType
+from gateway.limits import MIB
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from gateway.wire.framing import PRODUCE, ProtocolError
-from gateway.wire.limits import MIB
+from gateway.wire.framing import ProtocolError
 
 _PRODUCE_FIRST_BY_ID = 13
 _FETCH_FIRST_BY_ID = 13
@@ -50,7 +52,7 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         errors = await _errors(context, keys, Operation.WRITE)
     if not errors:
         return None
-    if context.version not in codec.versions(PRODUCE):
+    if context.version not in codec.versions(ApiKey.Produce):
         raise ProtocolError(f"a Produce v{context.version} that is not allowed")
     refused = [
         {

@@ -18,19 +18,19 @@ class PatternLooks:
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def ask(self, group_id: str, member_id: str, pattern: str) -> None:
+    def add(self, group_id: str, member_id: str, pattern: str) -> None:
         """Remember a look. The oldest are forgotten when there are too many characters."""
-        self.take(group_id, member_id)
+        self.pop(group_id, member_id)
         self._patterns[group_id, member_id] = pattern
         self._chars += len(group_id) + len(member_id) + len(pattern)
         while self._chars > _CHARS_MAX:
-            self.take(*next(iter(self._patterns)))
+            self.pop(*next(iter(self._patterns)))
 
     def is_asked(self, group_id: str, member_id: str) -> bool:
         """Whether the member's next heartbeat has to bring a look."""
         return (group_id, member_id) in self._patterns
 
-    def take(self, group_id: str, member_id: str) -> str | None:
+    def pop(self, group_id: str, member_id: str) -> str | None:
         """The pattern to look at for the member, None if it was asked for none. It is forgotten."""
         pattern = self._patterns.pop((group_id, member_id), None)
         if pattern is not None:

@@ -4,6 +4,9 @@ nobody does, they are out of turn, as at a broker's listener without SASL.
 
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.context import RequestContext
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -28,3 +31,8 @@ async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
         "auth_bytes": reply.auth_bytes,
         "session_lifetime_ms": reply.lifetime_ms,
     }
+
+
+# Version 0 of the handshake is unframed.
+HANDSHAKE_API = Api(key=ApiKey.SaslHandshake, serve=serve_handshake, versions=range(1, 2))
+AUTHENTICATE_API = Api(key=ApiKey.SaslAuthenticate, serve=serve_authenticate)

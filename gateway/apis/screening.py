@@ -1,14 +1,15 @@
 """What is taken out of requests that pass to the brokers: what the ACLs forbid, what the coordinator answers,
-and what would change the coordinator's own topics.
+what is its own among the settings of brokers, and what would change the coordinator's own topics.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
-from gateway.apis import group_configs, internal_topics, passed_on
+from gateway import apis
+from gateway.apis import passed_on
+from gateway.apis.api import Screen
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened, both
-
-Screen = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
 
 
 def is_needed(context: RequestContext) -> bool:
@@ -37,10 +38,14 @@ def _joined(first: Screened | None, second: Screened | None) -> Screened | None:
 
 def _screens(context: RequestContext) -> Iterator[Screen]:
     """What screens such a request, in this order."""
-    api_key = context.header.api_key
+    api = apis.PASSED.get(context.header.api_key)
     if context.services.checks_passed_on:
-        yield passed_on.guard
-    if context.services.consumer_protocol and api_key in group_configs.APIS:
-        yield group_configs.screen
-    if api_key in internal_topics.SCREENED:
-        yield internal_topics.screen
+        yield partial(passed_on.guard, api)
+    if api is None:
+        return
+    if context.services.consumer_protocol and api.groups is not None:
+        yield api.groups
+    if api.brokers is not None:
+        yield api.brokers
+    if api.internal is not None:
+        yield api.internal

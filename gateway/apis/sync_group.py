@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
@@ -17,7 +20,7 @@ def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Request the member's assignment."""
     if not may_read_group(context, request.group_id):
         return _refused(context, request)
-    response = context.ask(
+    response = context.send(
         SyncGroup(
             **context.to_group(request.group_id),
             generation_id=request.generation_id,
@@ -27,7 +30,6 @@ def serve(context: RequestContext, request: Any) -> Fields | Deferred:
             protocol_name=request.protocol_name,
             assignments=[MemberAssignment(a.member_id, a.assignment) for a in request.assignments],
         ),
-        SyncGroupResponse,
         PARKED_TIMEOUT_MS,
     )
     return Deferred(response, _fields, holds_back=True)
@@ -50,3 +52,6 @@ def _fields(answer: SyncGroupResponse) -> Fields:
         "protocol_name": answer.protocol_name,
         "assignment": answer.assignment,
     }
+
+
+API = Api(key=ApiKey.SyncGroup, serve_at_once=serve, parks=SyncGroupResponse)

@@ -15,9 +15,9 @@ from msgspec import structs
 from gateway.apis.authorized import may_describe_topic
 from gateway.apis.context import RequestContext
 from gateway.authorization.authorizer import Authorizer
+from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost
-from gateway.wire.limits import MIB
 from records.topic_patterns import digest, resolve
 from state.kafka.requests import RegexResolution, TopicImage, TopicImages
 
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
     """The ids and numbers of partitions of the topics with these names, None for a name without a topic. A
-    name of which the brokers said neither is left out. None: no broker answered.
+    name of which the brokers said neither is left out. Returns None if no broker answered.
     """
     wanted = list(names)
     if not wanted:
@@ -61,10 +61,10 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 async def resolution_of(
     context: RequestContext, pattern: str, *, is_look: bool = False
 ) -> RegexResolution | None:
-    """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
-    clients see them, and those that the client may not DESCRIBE. None: no broker answered, or the pattern had
-    to wait too long for other patterns. With `is_look` the coordinator asked for it, because the topics have
-    changed: they are read anew.
+    """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as clients
+    see them, and those that the client may not DESCRIBE. Returns None if no broker answered, or if the
+    pattern had to wait too long for other patterns. With `is_look` the coordinator asked for it, because the
+    topics have changed: they are read anew.
     """
     age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))

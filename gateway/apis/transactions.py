@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.authorized import transaction_error
 from gateway.apis.committed import Valid, refused
 from gateway.apis.context import Deferred, RequestContext
@@ -28,13 +31,13 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import TxnOffsetCommit
-from state.kafka.responses import TxnOffsetCommitResponse
 
 # The time for all requests to the brokers. With ANSWER_TIMEOUT_MS less than the 30 s that clients give.
 BROKERS_TIMEOUT_S = 4.0
 # As Kafka's AddPartitionsToTxnManager for a Produce. The group's own request is not repeated there.
 _CONCURRENT_RETRY_S, _CONCURRENT_PAUSE_S = 0.1, 0.02
 
+_FIRST_VERSION_WITH_IDS = 6  # of topics (KIP-1319)
 _FIRST_VERSION_OF_TV2 = 5
 _FIRST_VERSION_WITH_ABORTABLE = 4
 _LAST_VERSION_WITHOUT_LOADING = 1
@@ -66,12 +69,13 @@ async def serve_add_offsets(context: RequestContext, request: Any) -> Fields:
 
 async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferred:
     """Commit the offsets of the existing partitions when the transaction commits."""
+    by_id = context.version >= _FIRST_VERSION_WITH_IDS
     denied = transaction_error(context, request.transactional_id, request.group_id)
     if denied is not None:
-        return await refused(context, request, denied, by_id=False)
-    topics = await look_up(context, request.topics, Operation.READ, by_id=False)
+        return await refused(context, request, denied, by_id=by_id)
+    topics = await look_up(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
-        return await refused(context, request, _loading(context), by_id=False)
+        return await refused(context, request, _loading(context), by_id=by_id)
     slices, valid = context.slices(), Valid()
     await slices.run(valid.sort(context, request, topics))
     if not valid.topics:
@@ -84,7 +88,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     found = await _open_position(context, producer, partition)
     if not isinstance(found, Position):
         return await valid.refused(slices, found)
-    response = context.ask(
+    response = context.send(
         TxnOffsetCommit(
             **context.to_group(request.group_id),
             transactional_id=request.transactional_id,
@@ -99,7 +103,6 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
             group_instance_id=request.group_instance_id,
             topics=valid.committed,
         ),
-        TxnOffsetCommitResponse,
         ANSWER_TIMEOUT_MS,
     )
     return Deferred(asyncio.create_task(valid.merged(slices, response)), valid.all_fields)
@@ -205,3 +208,7 @@ def _loading(context: RequestContext) -> Codes:
 def _code(code: int) -> Codes:
     """A broker's error code as one of those that the gateway returns."""
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+ADD_OFFSETS_API = Api(key=ApiKey.AddOffsetsToTxn, serve=serve_add_offsets, asks_coordinator=False)
+COMMIT_API = Api(key=ApiKey.TxnOffsetCommit, serve=serve_commit)

@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import structlog
+from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.file_signature import signature
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
+from gateway.watched_files import WatchedFiles
 
-DESCRIBE_ACLS = 29
 _VERSION = 3
 # All ACLs: any resource, pattern, operation and permission.
 _ANY = 1
@@ -47,7 +48,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class AclOptions:
-    """Which ACLs the gateway checks. `file` None: those of the cluster. See `Authorizer` for the others."""
+    """Which ACLs the gateway checks. If `file` is None, they are the cluster's. See `Authorizer` for the
+    others.
+    """
 
     file: Path | None = None
     super_users: frozenset[str] = frozenset()
@@ -60,7 +63,7 @@ def of_cluster(cluster: Cluster) -> Read:
 
     async def read() -> Sequence[Acl]:
         try:
-            answer = await cluster.ask(DESCRIBE_ACLS, _VERSION, _EVERYTHING)
+            answer = await cluster.ask(ApiKey.DescribeAcls, _VERSION, _EVERYTHING)
         except UpstreamLost as error:
             raise AclsUnreadable(f"the cluster's ACLs cannot be read: {error}") from error
         if answer.error_code:
@@ -94,14 +97,15 @@ def _of_resource(resource: Any) -> list[Acl]:
 
 def of_file(path: Path) -> Read:
     """Read the ACLs of a file, again only when it has changed."""
-    last: tuple[tuple[int, ...] | None, Sequence[Acl]] | None = None
+    files: WatchedFiles[Sequence[Acl]] | None = None
 
     async def read() -> Sequence[Acl]:
-        nonlocal last
-        found = signature(path)
-        if last is None or last[0] != found:
-            last = found, read_acl_file(path)
-        return last[1]
+        nonlocal files
+        if files is None:
+            files = WatchedFiles([path], partial(read_acl_file, path))
+        else:
+            files.read_again()
+        return files.value
 
     return read
 
@@ -163,7 +167,7 @@ class CurrentAcls:
             self._complained_at_s = _now_s()
             age_s = self.age_s
             log.warning(
-                "the ACLs cannot be read: those known hold on",
+                "the ACLs cannot be read: the last ones stay in force",
                 why=str(error),
                 age_s=None if age_s is None else round(age_s, 1),
             )

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, ClientError, CoordinatorError, Outcome, PendingRequest
-from gateway.coordinator.held import HeldRequests, Patience
+from clients.pending import ClientClosed, ClientError, CoordinatorError, PendingRequest, SettledRequest
+from gateway.coordinator.held_requests import AdaptiveTimeout, HeldRequests
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.limits import Limits
+from gateway.log_text import quoted
 from gateway.metrics.counts import Counts
-from gateway.wire.limits import Limits
-from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
-from state.kafka.requests import AnyAnswered
-from state.messages import Response
+from state.messages import Request, Response
 
 # Less than the 30 s that clients give a request (request.timeout.ms), so that they get a response.
 ANSWER_TIMEOUT_MS = 25_000
@@ -41,17 +40,17 @@ class Backend(Protocol):
     ) -> Header:
         """The header of a request about this group, with a new correlation id."""
 
-    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         """Return the response. If none comes, it has only an error code, and a log line has the reason.
 
         With `timeout_ms` None the request waits only as long as the member can be held without risk to its
-        session: see `gateway.coordinator.held`.
+        session: see `gateway.coordinator.held_requests`.
         """
 
 
 class _Answered(asyncio.Future[Any]):
     """A response that is waited for. When nothing waits for it any more, the backend forgets its request,
-    which would otherwise be kept until its time is over: that of a JoinGroup is what the client says.
+    which would otherwise be kept until its time is over: for a JoinGroup the client says how long that is.
     """
 
     __slots__ = ("backend", "waiting")
@@ -94,8 +93,8 @@ class CoordinatorBackend:
         self._counts = counts or Counts()
         self.answered_at_s = -math.inf
         """When the coordinator last answered a request, in seconds of `time.monotonic`."""
-        patience = Patience(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
-        self._held: HeldRequests[_Waiting] = HeldRequests(patience)
+        timeout = AdaptiveTimeout(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
+        self._held: HeldRequests[_Waiting] = HeldRequests(timeout)
         self._timer: asyncio.TimerHandle | None = None
         """The only timer of all held requests. None if there are none."""
         self._unanswered_warning = RateLimitedWarning()
@@ -104,7 +103,7 @@ class CoordinatorBackend:
         self._has_forgotten = False
         """Whether one of these may have been forgotten."""
         # The loop is woken once for all outcomes that come between two of its turns.
-        self._outcomes: deque[Sequence[Outcome]] = deque()
+        self._outcomes: deque[Sequence[SettledRequest]] = deque()
         self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -122,12 +121,12 @@ class CoordinatorBackend:
             principal=principal,
         )
 
-    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         """See `Backend`. A response that comes after cancellation is dropped."""
-        answered: R = await self.send(request, answer, timeout_ms)
+        answered: R = await self.send(request, timeout_ms)
         return answered
 
-    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """As `ask`, without waiting. The future has a result in the end, unless it is cancelled."""
         if not self._unsent:
             self._loop = asyncio.get_running_loop()
@@ -136,7 +135,6 @@ class CoordinatorBackend:
         answered = _Answered(loop=self._loop)
         waiting = _Waiting(
             request,
-            answer,
             time.monotonic(),
             timeout_ms or ANSWER_TIMEOUT_MS,
             self._receive,
@@ -176,7 +174,7 @@ class CoordinatorBackend:
         else:
             self._timer = self._loop.call_later(max(check_at_s - now_s, _CHECK_LEAST_S), self._check_held)
 
-    def _receive(self, outcomes: Sequence[Outcome]) -> None:
+    def _receive(self, outcomes: Sequence[SettledRequest]) -> None:
         """Called by any thread, also for a response that comes after its request was given up."""
         self._outcomes.append(outcomes)
         if not self._is_woken and self._loop is not None:
@@ -204,7 +202,7 @@ class CoordinatorBackend:
                     waiting.answered.waiting = None  # it refers to its answer
                     waiting.answered.set_result(outcome)
         if slowest_s:
-            self._held.patience.learn(slowest_s, now_s)
+            self._held.timeout.learn(slowest_s, now_s)
         self._held.first()  # drops the answered ones before it
 
     def _end(self, waiting: _Waiting, error: ClientError) -> None:
@@ -217,7 +215,7 @@ class CoordinatorBackend:
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
         waiting.answered.waiting = None
-        waiting.answered.set_result(failed(waiting.request, waiting.answer, error_code))  # type: ignore[arg-type,type-var]
+        waiting.answered.set_result(failed(waiting.request, error_code))  # type: ignore[arg-type]
 
     def forget(self, waiting: _Waiting) -> None:
         """Keep nothing of a request for which nothing waits any more."""
@@ -237,8 +235,9 @@ def error_code_of(error: ClientError) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def failed(request: AnyAnswered, answer: type[R], error_code: ErrorCode) -> R:
+def failed(request: Request[R], error_code: ErrorCode) -> R:
     """A response that has only an error code."""
+    answer: type[R] = request.answer
     return answer(
         group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code
     )

@@ -18,7 +18,7 @@ from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_roun
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import Groups
 from gateway.coordinator.shared import Shared
-from gateway.wire.limits import Limits
+from gateway.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
@@ -91,7 +91,7 @@ class FreshGroups:
     ) -> list[DescribeGroupResponse]:
         """Ask about all these groups at once."""
         headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
-        asked = (self._backend.ask(made(header), DescribeGroupResponse) for header in headers)
+        asked = (self._backend.ask(made(header)) for header in headers)
         return await asyncio.gather(*asked)
 
 

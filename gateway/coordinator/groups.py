@@ -16,11 +16,11 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
+from connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_configs, decode_snapshot
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from state.kafka.snapshot import GroupSnapshot
 
@@ -108,7 +108,7 @@ class GroupsReader:
         warning = OutageWarning("reading the groups")
         while not self._closing.is_set():
             try:
-                self._take(self._topic.poll(_POLL_MS))
+                self._apply(self._topic.poll(_POLL_MS))
                 positions = self._topic.positions(self._partitions)
                 with self._moved:
                     self._positions = positions
@@ -139,12 +139,12 @@ class GroupsReader:
             self._end_reader = TopicReader(self._client_config, timeout_ms=round(timeout_s * 1000))
         return self._end_reader.ends(self._partitions)
 
-    def _take(self, records: Iterable[Any]) -> None:
+    def _apply(self, records: Iterable[Any]) -> None:
         for record in records:
             try:
                 with self._lock:
-                    self._table.take(record.key, record.value)
-                    self._configs.take(record.key, record.value)
+                    self._table.apply(record.key, record.value)
+                    self._configs.apply(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
 

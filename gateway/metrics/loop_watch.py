@@ -23,7 +23,7 @@ HELD_MAX_S = 0.02
 _LOOK_S = 0.02
 _LOG_S = 1.0
 _MACHINERY = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
-_OURS = ("gateway", "clients", "records", "state")
+_OURS = ("gateway", "clients", "connections", "records", "state")
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class _LoopWatch:
         self._turned = threading.Event()
         """Set by the loop when it turns to the next step, after it was asked to."""
         self._step: FrameType | None = None
-        """The step that ran when the loop was asked, None: it was not asked."""
+        """The step that ran when the loop was asked. None if it was not asked."""
         self._step_cpu_s = 0.0
         self._held_s, self._place = 0.0, ""
         self._logged_s = -_LOG_S

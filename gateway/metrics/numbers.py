@@ -7,6 +7,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.metrics.counts import REASONS, Counts, Durations
 from gateway.wire.errors import GatewayError
+from gateway.wire.newer_messages import NewerApiKey
 from state.errors import ErrorCode
 
 Labels = tuple[str, ...]
@@ -111,12 +112,12 @@ def _histograms(durations: Iterable[tuple[str, Durations]]) -> Values:
 
 def _api(key: int) -> str:
     """The name of an api. One label for all unknown keys, because clients choose them."""
-    return ApiKey(key).name if key in _API_KEYS else "unknown"
+    return _API_NAMES.get(key, "unknown")
 
 
 def _error(code: int) -> str:
     return _ERRORS.get(code, str(code))
 
 
-_API_KEYS = frozenset(ApiKey)
+_API_NAMES: Mapping[int, str] = {key.value: key.name for key in (*ApiKey, *NewerApiKey)}
 _ERRORS: Mapping[int, str] = {error.value: error.name for kind in (GatewayError, ErrorCode) for error in kind}

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from gateway.limits import Limits
 from gateway.metrics.counts import TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP
 from gateway.quotas.quotas import Quotas
-from gateway.wire.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Admission:
             return Verdict(TOO_MANY_OF_IP)
         now_s = self._quotas.now_s()
         bucket = self._quotas.connections_of(address)
-        if bucket is not None and not bucket.take_if_any(now_s):
+        if bucket is not None and not bucket.try_charge(now_s):
             # Closed late, as a broker does: a client that connects again at once would only cost more.
             return Verdict(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
         every = self._quotas.all_connections
-        if every is not None and every.take(now_s):
+        if every is not None and every.charge_exceeds(now_s):
             return Verdict(wait_s=every.throttle_s(now_s))
         return _ACCEPTED
 

@@ -7,30 +7,33 @@ broker, which starts a request when all earlier requests are answered:
 - A request that may be parked (JoinGroup, SyncGroup) starts in order. Those behind it wait for its response.
 - Requests for the broker are forwarded in order, and the broker answers in order. They wait for all earlier
   requests to the coordinator, and the other way round.
-- The requests in `apis.ALONE` wait for all earlier requests, and all later requests wait for them.
+- Requests that are alone (ListGroups) wait for all earlier requests, and all later requests wait for them.
 """
 
 import asyncio
 from functools import partial
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway import apis
-from gateway.apis import find_coordinator, screening
-from gateway.apis.api_versions import API_VERSIONS, has_valid_software, unsupported
+from gateway.apis import screening
+from gateway.apis.api import Answer, Api
+from gateway.apis.api_versions import is_valid, unsupported
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.screened import Screened
+from gateway.net.ends import forget_frames
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.relay import HELD_MAX_BYTES, passes, relay
 from gateway.net.responses import Responses
-from gateway.net.stream import ClientGone, ClientStream, Place
+from gateway.net.stream import ClientStream, Place
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import beside, codec
 from gateway.wire.framing import (
-    PRODUCE,
     ProtocolError,
     RequestHeader,
     correlation_id_of,
@@ -48,7 +51,7 @@ class Connection:
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._listener = listener
         self._client = client
-        client.start_at_once = self._start_at_once
+        client.start_by(self._start_at_once)
         self._peer = client.peer
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
@@ -99,14 +102,9 @@ class Connection:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._end_with_client())
                 await self._work(tasks)
-        except* ClientGone as gone:
-            reason = gone.exceptions[0].reason  # type: ignore[union-attr]
-        except* (ProtocolError, OSError) as errors:
-            reason = "error"
-            self._listener.log_lines.closed.add(client=self._peer, why=str(errors.exceptions[0]))
-        except* Exception as errors:  # noqa: BLE001 - it is logged, and ends this connection alone
-            reason = "failure"
-            self._listener.log_lines.failed.add(client=self._peer, exc_info=errors)
+        except ExceptionGroup as errors:
+            reason = self._listener.log_lines.ended(self._peer, errors)
+            forget_frames(errors)
         finally:
             self._listener.counts.closed[reason] += 1
             self._close()
@@ -136,14 +134,15 @@ class Connection:
     ) -> None:
         """Start a request. When this returns, the next one may start."""
         place.api_key = header.api_key
+        api = apis.SERVED.get(header.api_key)
         if header.api_key in apis.SASL or not self._session.is_open:
             await self._authenticate(tasks, header, message, place)
         elif not apis.is_allowed(header.api_key, header.api_version):
             self._refuse(header, place)
-        elif header.api_key not in apis.SERVED:
+        elif api is None:
             await self._pass_on(tasks, header, message, place)
         else:
-            await self._serve(tasks, header, message, place)
+            await self._serve(api, tasks, header, message, place)
 
     def _start_at_once(self, message: bytes, place: Place) -> bool:
         """Start a request without a wait. Returns False if that is not possible: `_start` does it then."""
@@ -159,28 +158,28 @@ class Connection:
     def _has_started(self, message: bytes, place: Place) -> bool:
         header = request_header(message)
         place.api_key = header.api_key
-        serve = apis.AT_ONCE.get(header.api_key)
-        if serve is None or not self._may_start_at_once(header, place):
+        api = apis.SERVED.get(header.api_key)
+        if api is None or api.serve_at_once is None or not self._may_start_at_once(api, header, place):
             return False
-        request = apis.decode(header, message)
-        if header.api_key in apis.BOUNDED and not self._responses.enter_at_once(place):
+        request = api.decode(header, message, None)
+        if api.takes_room and not self._responses.enter_at_once(place):
             return False
-        answer = serve(self._call(header), request)
+        answer = api.serve_at_once(self._call(header), request)
         if answer is None:
             self._responses.leave(place)
             return False
         self._latest = Kind.COORDINATOR
         if self._listener.quotas.has_request_rates:
-            self._responses.count(place, header, self._session.principal)
-        self._answer(place, header, answer)
+            self._responses.count(api, place, header, self._session.principal)
+        self._answer(api, place, header, answer)
         return True
 
-    def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
+    def _may_start_at_once(self, api: Api, header: RequestHeader, place: Place) -> bool:
         return (
             self._session.is_open
             and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= beside.AT_ONCE_BYTES
-            and apis.is_allowed(header.api_key, header.api_version)
+            and header.api_version in api.versions
         )
 
     async def _in_order(self, place: Place, kind: Kind) -> None:
@@ -197,19 +196,20 @@ class Connection:
         """
         if self._session.failed is not None:
             raise AuthenticationFailed(self._session.failed)
-        if self._session.has_ended and header.api_key not in apis.SASL:
+        sasl = apis.SASL.get(header.api_key)
+        if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
-        if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
+        if header.api_key == ApiKey.ApiVersions and apis.is_allowed(header.api_key, header.api_version):
             await self._say_versions(header, message, place)
-        elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
+        elif sasl is not None and header.api_version in sasl.versions:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
             await self._in_order(place, Kind.ALONE)
             if self._session.by_broker:
                 await self._pass_sasl(tasks, header, message, place)
                 return
-            request = codec.decode_request(header, message)
-            answer = await apis.SASL[header.api_key](self._call(header), request)
+            request = sasl.decode(header, message, None)
+            answer = await sasl.answer(self._call(header), request)
             if self._session.is_open:
                 self._client.authenticate()  # before the response, which lets the client send
             self._client.answer(place, framed(codec.encode_response(header, answer)))
@@ -222,7 +222,7 @@ class Connection:
         """Answer ApiVersions in the broker's place: a stranger costs no connection to it."""
         await self._in_order(place, Kind.ALONE)
         request = codec.decode_request(header, message)
-        if has_valid_software(request, header.api_version):
+        if is_valid(request, header.api_version):
             kept = self._listener.kept_versions
             response = await kept.response(header, partial(self._rewritten, screened=None))
         else:
@@ -250,38 +250,38 @@ class Connection:
         raise AuthenticationFailed(why)
 
     def _refuse(self, header: RequestHeader, place: Place) -> None:
-        if header.api_key != API_VERSIONS:
+        if header.api_key != ApiKey.ApiVersions:
             raise ProtocolError(f"api {header.api_key} version {header.api_version} is not served")
-        answer = unsupported(codec.versions(API_VERSIONS))
+        answer = unsupported(codec.versions(ApiKey.ApiVersions))
         self._client.answer(place, framed(codec.encode_response(header.at_version(0), answer)))
 
     async def _serve(
-        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, api: Api, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
         """Start a request that the gateway answers."""
         if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
-        request = await apis.decoded(header, message)
-        if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
+        request = await api.decoded(header, message)
+        if api.is_upstreams is not None and api.is_upstreams(request):
             await self._pass_on(tasks, header, message, place)
             return
-        await self._in_order(place, Kind.ALONE if header.api_key in apis.ALONE else Kind.COORDINATOR)
+        await self._in_order(place, Kind.ALONE if api.is_alone else Kind.COORDINATOR)
         if self._listener.quotas.has_request_rates:
-            self._responses.count(place, header, self._session.principal)
-        if header.api_key in apis.ENTERING:
-            await self._responses.enter(place)
+            self._responses.count(api, place, header, self._session.principal)
+        if api.asks_coordinator:
+            await self._responses.enter(api, place)
         try:
-            answer = await apis.SERVED[header.api_key](self._call(header), request)
+            answer = await api.answer(self._call(header), request)
         except BaseException:
             self._responses.leave(place)
             raise
-        self._answer(place, header, answer)
+        self._answer(api, place, header, answer)
 
-    def _answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
+    def _answer(self, api: Api, place: Place, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, at once or later."""
         if isinstance(answer, Deferred) and answer.holds_back:
             self._latest = Kind.ALONE
-        self._responses.answer(place, header, answer)
+        self._responses.answer(api, place, header, answer)
 
     async def _pass_on(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
@@ -291,7 +291,7 @@ class Connection:
         if not screening.is_needed(context):
             await self._forward(tasks, header, message, place)
             return
-        if header.api_key != PRODUCE and len(message) > self._listener.limits.group_frame_bytes:
+        if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await screening.screen(context, message)
         if screened is None:
@@ -349,7 +349,7 @@ class Connection:
         """Send the broker's responses to the client, in order."""
         while True:
             header, place, screened = await self._forwarded.get()
-            if await upstream.next_bytes() > HELD_MAX_BYTES and _may_relay(header, screened):
+            if await upstream.next_bytes() > HELD_MAX_BYTES and passes(header, screened):
                 saw = None if screened is None else screened.saw
                 await relay(upstream, self._client, header, place, saw)
                 await self._returned()
@@ -369,14 +369,14 @@ class Connection:
         self._listener.forwarding.release()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
-        is_rewritten = apis.is_rewritten(header.api_key, header.api_version, response)
+        rewrite = apis.rewrite_of(header.api_key, header.api_version, response)
         if screened is not None and screened.saw is not None:
             screened.saw(response)
-        if not is_rewritten and (screened is None or not screened.changes_response):
+        if rewrite is None and (screened is None or not screened.changes_response):
             return response
         decoded: Any = codec.decode_response(header.api_key, header.api_version, response)
-        if is_rewritten:
-            await apis.REWRITTEN[header.api_key](self._call(header), decoded)
+        if rewrite is not None:
+            await rewrite(self._call(header), decoded)
         if screened is not None:
             screened.complete(decoded)
         return codec.encode_response(header, decoded)
@@ -394,7 +394,3 @@ class Connection:
             looks=self._looks,
             fan_out=self._responses.fan_out,
         )
-
-
-def _may_relay(header: RequestHeader, screened: Screened | None) -> bool:
-    return passes(header) and (screened is None or not screened.changes_response)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.limits import Limits
 from gateway.metrics.counts import Counts
+from gateway.net.ends import ClientGone
 from gateway.net.flow import Flow
 from gateway.net.parked import Parked
 from gateway.net.room import Room
@@ -14,7 +16,7 @@ from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream
 from gateway.upstream.kept_versions import KeptVersions
-from gateway.wire.limits import Limits
+from gateway.wire.framing import ProtocolError
 
 
 class AuthenticationFailed(ConnectionError):
@@ -30,6 +32,20 @@ class ConnectionLog:
         self.closed = RateLimitedWarning("a connection was closed", "connections")
         self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
         self.refused = RateLimitedWarning("a connection was refused", "refused")
+
+    def ended(self, client: str, errors: ExceptionGroup[Exception]) -> str:
+        """Log what ended a connection, unless the client has. Returns the reason for the metrics."""
+        gone, others = errors.split(ClientGone)
+        if others is None:
+            assert gone is not None
+            return gone.exceptions[0].reason  # type: ignore[union-attr]
+        broken, failed = others.split((ProtocolError, OSError))
+        if broken is not None:
+            self.closed.add(client=client, why=str(broken.exceptions[0]))
+        if failed is None:
+            return "error"
+        self.failed.add(client=client, exc_info=failed)
+        return "failure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Meter:
     def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
         """Count a request. Returns the bucket of the client's quota if the request is over it."""
         bucket = self._of(principal, client_id)
-        if bucket is None or not bucket.take(self._quotas.now_s()):
+        if bucket is None or not bucket.charge_exceeds(self._quotas.now_s()):
             return None
         self._counts.throttled[api_key] += 1
         return bucket
@@ -42,7 +42,7 @@ class Meter:
         """
         while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
             now_s = self._quotas.now_s()
-            if bucket.take_if_any(now_s):
+            if bucket.try_charge(now_s):
                 return
             wait_s = bucket.wait_s(now_s)
             self._counts.throttled[api_key] += 1

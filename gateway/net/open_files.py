@@ -6,7 +6,7 @@ import resource
 
 import structlog
 
-from gateway.wire.limits import Limits
+from gateway.limits import Limits
 
 # Listeners, the gateway's own connections, and other files of the process.
 _OWN_FILES = 500

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway import apis
+from gateway.apis.screened import Screened
 from gateway.net.stream import ClientStream, Place
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
 from gateway.wire.fetch_tail import FIRST_VERSION, FetchTail
@@ -15,9 +18,12 @@ HELD_MAX_BYTES = READ_BYTES
 _HEAD_BYTES = 16
 
 
-def passes(header: RequestHeader) -> bool:
+def passes(header: RequestHeader, screened: Screened | None) -> bool:
     """Whether a large response to this request may pass without being decoded."""
-    return header.api_key == apis.FETCH or header.api_key not in apis.REWRITTEN
+    if screened is not None and screened.changes_response:
+        return False
+    api = apis.PASSED.get(header.api_key)
+    return api is None or api.rewrite is None or header.api_key == ApiKey.Fetch
 
 
 async def relay(
@@ -37,7 +43,7 @@ async def relay(
         raise UpstreamLost("the broker answers something else than what was asked")
     if saw is not None:
         saw(part)
-    has_endpoints = header.api_key == apis.FETCH and header.api_version >= FIRST_VERSION
+    has_endpoints = header.api_key == ApiKey.Fetch and header.api_version >= FIRST_VERSION
     tail = FetchTail() if has_endpoints else None
     while left := left - len(part):
         passed = part if tail is None else tail.feed(part)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from gateway import apis
+from gateway.apis.api import Answer, Api
 from gateway.apis.context import Deferred
 from gateway.net.items import Items
 from gateway.net.listener import Listener
@@ -15,6 +15,7 @@ from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed
 from state.errors import ErrorCode
+from state.messages import Response
 
 
 class Responses:
@@ -30,33 +31,33 @@ class Responses:
         self._counts = listener.counts
         self._meter = Meter(listener.quotas, listener.counts)
         self.fan_out = Items(listener.room, self._meter, listener.counts)
-        self._parked: tuple[Place, RequestHeader, Deferred, int] | None = None
+        self._parked: tuple[Place, RequestHeader, Deferred, int, type[Response]] | None = None
         """The request that the coordinator may park, and its number in `_all_parked`. The requests behind it
         wait.
         """
         self._all_parked = listener.parked
         self._is_draining = False
 
-    def count(self, place: Place, header: RequestHeader, principal: str) -> None:
+    def count(self, api: Api, place: Place, header: RequestHeader, principal: str) -> None:
         """Count a request for its client's quota, where there are quotas. If it is over the quota, none is
         taken up behind it.
         """
-        if header.api_key in apis.METERED:
+        if api.is_metered:
             place.quota = self._meter.over(principal, header.client_id, header.api_key)
             if place.quota is not None:
                 self._client.mute()
 
-    def answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
+    def answer(self, api: Api, place: Place, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, at once or later."""
         if not isinstance(answer, Deferred):
             self.leave(place)
             self._respond(place, header, answer, answer.get("error_code", 0))
             return
         place.waits_for = answer.response
-        answer.response.add_done_callback(partial(self._complete, place, header, answer.fields))
-        if header.api_key in apis.PARKED:
+        answer.response.add_done_callback(partial(self._complete, api, place, header, answer.fields))
+        if api.parks is not None:
             number = self._all_parked.enter(place.request_bytes, self._give_up)
-            self._parked = place, header, answer, number
+            self._parked = place, header, answer, number, api.parks
             if self._is_draining:
                 self._unpark(GatewayError.NOT_COORDINATOR)
             self._all_parked.shrink()
@@ -73,11 +74,11 @@ class Responses:
         place.has_room = self._room.enter_at_once(place.request_bytes)
         return place.has_room
 
-    async def enter(self, place: Place) -> None:
+    async def enter(self, api: Api, place: Place) -> None:
         """Wait for room at the coordinator. Meanwhile nothing is read of the client. A request that may be
         parked waits for its turn, and the end of its client is seen.
         """
-        if place.api_key in apis.PARKED:
+        if api.parks is not None:
             await self._flow.enter(place.request_bytes)
         elif not self.enter_at_once(place):
             self._client.pause(paused=True)
@@ -93,6 +94,7 @@ class Responses:
 
     def _complete(
         self,
+        api: Api,
         place: Place,
         header: RequestHeader,
         fields: Callable[[Any], codec.Fields],
@@ -107,7 +109,7 @@ class Responses:
             return
         try:
             result = response.result()
-            self._respond(place, header, fields(result), _error_code(header, result))
+            self._respond(place, header, fields(result), api.error_code(result))
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `Connection.run`
             self._client.end(error)
 
@@ -140,20 +142,10 @@ class Responses:
         """The coordinator's own response is dropped when it comes."""
         if self._parked is None:
             return
-        (place, header, answer, number), self._parked = self._parked, None
+        (place, header, answer, number, kind), self._parked = self._parked, None
         self._all_parked.leave(number)
         answer.response.cancel()
-        nothing = apis.PARKED[header.api_key](
+        nothing = kind(
             group_id="", correlation_id="", request="", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
         self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)
-
-
-def _error_code(header: RequestHeader, response: Any) -> int:
-    """The error of a coordinator's response, for the metrics. An OffsetCommit that is refused has the same
-    error for all partitions.
-    """
-    if header.api_key == apis.OFFSET_COMMIT and not response.error_code and response.topics:
-        first: int = response.topics[0].partitions[0].error_code
-        return first
-    return getattr(response, "error_code", 0)

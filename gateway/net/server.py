@@ -3,12 +3,13 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary
 
 import structlog
 
+from connections.address import MAX_PORT, Address
 from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
@@ -16,10 +17,11 @@ from gateway.coordinator.groups import Groups
 from gateway.metrics.counts import DRAINING, Counts
 from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.admission import Admission
-from gateway.net.advertised import Advertised, Template
+from gateway.net.advertised import Advertised
 from gateway.net.connection import Connection
 from gateway.net.flow import Flow
 from gateway.net.listener import ConnectionLog, Listener
+from gateway.net.options import GatewayOptions
 from gateway.net.parked import Parked
 from gateway.net.received import Received
 from gateway.net.room import Room
@@ -27,20 +29,13 @@ from gateway.net.stream import ClientGone, ClientStream
 from gateway.net.tls_entry import TlsEntry
 from gateway.net.unread import Unread
 from gateway.quotas.quotas import Quotas
-from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import Address, Upstream, UpstreamLost
+from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.upstream.kept_versions import KeptVersions
 from gateway.upstream.transactions import Transactions
-from gateway.wire.limits import Limits
-from records.address import MAX_PORT
-from records.layout import TopicLayout
 
 _BACKLOG = 1_024
-NO_SECURITY = Security()
-NO_INTERNAL_TOPICS = InternalTopics()
-DEFAULT_LAYOUT = TopicLayout.named()
 
 log = structlog.get_logger()
 
@@ -50,53 +45,42 @@ class CannotListen(OSError):
 
 
 class Gateway:
-    """Listens on `listen` for any broker, and for broker n on the port n + 1 above it. With port 0 all ports
-    are free ones that the system chooses.
+    """Serves clients: `backend` answers what is asked of the coordinator, `groups` is what it lists.
 
-    `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`. With
-    `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no ACLs are
-    checked. Where brokers see the clients' own principals, they check what passes to them. Without
-    `consumer_protocol` clients see a broker whose feature `group.version` is 0.
+    `authorizer` None: no ACLs are checked. Where brokers see the clients' own principals, they check what
+    passes to them.
     """
 
     def __init__(
         self,
-        listen: Address,
+        options: GatewayOptions,
         cluster: Cluster,
         backend: SendingBackend,
         groups: Groups,
         *,
-        layout: TopicLayout = DEFAULT_LAYOUT,
-        limits: Limits,
-        advertised_host: str | None = None,
-        security: Security = NO_SECURITY,
-        internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
-        shares_ports: bool = False,
         authorizer: Authorizer | None = None,
-        templates: Sequence[Template] = (),
         quotas: Quotas | None = None,
         counts: Counts | None = None,
-        consumer_protocol: bool = True,
     ) -> None:
-        self._listen = listen
+        layout, limits, security = options.layout, options.limits, options.security
+        self._listen = options.listen
         self._cluster = cluster
         self._limits = limits
-        self._advertised_host = advertised_host
+        self._advertised_host = options.advertised_host
         self._security = security
-        self._shares_ports = shares_ports
-        self._advertised = Advertised(templates, lambda: self._ports)
+        self._shares_ports = options.shares_ports
+        self._advertised = Advertised(options.templates, lambda: self._ports)
         self._services = Services(
             backend,
             cluster,
             FreshGroups(backend, groups, limits, layout.request_partitions),
             self._listener_port,
-            internal_topics,
+            InternalTopics(layout.topics, exposed=options.expose_internal_topics),
             Transactions(cluster, layout),
             self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,
-            consumer_protocol,
+            options.consumer_protocol,
         )
         self._quotas = quotas or Quotas(limits)
         self._counts = counts or Counts()
@@ -113,7 +97,7 @@ class Gateway:
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}
         self._ports: dict[int, int] = {}
-        self._first_port = listen.port
+        self._first_port = options.listen.port
         self._tls = None if security.tls is None else TlsEntry(security.tls, limits.authentication_timeout_s)
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._watching: asyncio.Task[None] | None = None

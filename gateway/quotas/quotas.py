@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Hashable
 from hashlib import sha256
 
+from gateway.limits import UNLIMITED, Limits
 from gateway.quotas.rules import QuotaRules
 from gateway.quotas.token_bucket import TokenBucket
-from gateway.wire.limits import UNLIMITED, Limits
 
 # Full buckets are dropped when there are more, because clients choose their ids.
 _BUCKETS = 10_000
@@ -44,7 +44,7 @@ class Quotas:
         self.version += 1
 
     def requests_of(self, user: str, client_id: str) -> TokenBucket | None:
-        """The bucket of a client's requests. None: it has no quota."""
+        """Return the bucket of a client's requests. Returns None if it has no quota."""
         found = self._rules.request_rate(user, client_id)
         if found is None:
             return None
@@ -54,7 +54,7 @@ class Quotas:
         return self._bucket(self._requests, (shared_user, shared_id), rate)
 
     def connections_of(self, address: str) -> TokenBucket | None:
-        """The bucket of new connections from an IP address. None: it has no quota."""
+        """Return the bucket of new connections from an IP address. Returns None if it has no quota."""
         rate = self._rules.connection_rate(address)
         return None if rate is None else self._bucket(self._connections, address, rate)
 

@@ -17,7 +17,7 @@ GROUP_REQUEST_RATE, CONNECTION_CREATION_RATE = "group_request_rate", "connection
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 
 Entity = tuple[str | None, str | None]
-"""A user and a client id. None: the quota does not depend on it."""
+"""A user and a client id. One is None if the quota does not depend on it."""
 
 
 class QuotasError(ValueError):
@@ -34,7 +34,8 @@ class QuotaRules:
     connections: Mapping[str, float] = field(default_factory=dict)
 
     def request_rate(self, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Return the rate that holds for a client, and the clients that share it. None: there is no quota.
+        """Return the rate that holds for a client, and the clients that share it. Returns None if there is no
+        quota.
 
         The order is that of Kafka's ClientQuotaManager. A user's quota holds for all of its client ids
         together; a default gives each user, or each client id, a quota of its own.
@@ -55,7 +56,7 @@ class QuotaRules:
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """Return the new connections a second that an IP address may make. None: there is no quota."""
+        """Return the new connections a second that an IP address may make, None without a quota."""
         return self.connections.get(address, self.connections.get(DEFAULT))
 
 
@@ -72,13 +73,13 @@ def read_quotas(path: Path) -> QuotaRules:
     connections: dict[str, float] = {}
     for number, entry in enumerate(entries, 1):
         try:
-            _take(entry, requests, connections)
+            _add_entry(entry, requests, connections)
         except ValueError as error:
             raise QuotasError(f"{path}, quota {number}: {error}") from error
     return QuotaRules(requests, connections)
 
 
-def _take(entry: Any, requests: dict[Entity, float], connections: dict[str, float]) -> None:
+def _add_entry(entry: Any, requests: dict[Entity, float], connections: dict[str, float]) -> None:
     if not isinstance(entry, dict):
         raise ValueError("it is not a [[quotas]] table")
     entity = {name: entry[name] for name in (_USER, _CLIENT_ID, _IP) if name in entry}

@@ -19,13 +19,13 @@ class TokenBucket:
         self._tokens = burst
         self._at_s = now_s
 
-    def take(self, now_s: float) -> bool:
+    def charge_exceeds(self, now_s: float) -> bool:
         """Take a token. Returns whether there was none: the client is to be throttled."""
         self._refill(now_s)
         self._tokens = max(self._tokens - 1, self._least)
         return self._tokens < 0
 
-    def take_if_any(self, now_s: float) -> bool:
+    def try_charge(self, now_s: float) -> bool:
         """Take a token if there is one. Returns whether there was."""
         self._refill(now_s)
         if self._tokens < 1:

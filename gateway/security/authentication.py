@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from connections.properties import PropertiesError, read_properties
 from gateway.security.credentials import HASHES, InvalidEntry, Users
 from gateway.security.distinguished_name import subject_of
 from gateway.security.exchange import MAX_NAME_CHARS, Exchange
@@ -24,8 +25,7 @@ from gateway.security.scram import ScramExchange
 from gateway.security.session import Mechanisms, Session, principal_of
 from gateway.security.settings import SecurityError, SecuritySettings, parse
 from gateway.security.tls import following, tls_context
-from gateway.security.watched_files import WatchedFiles
-from records.properties import PropertiesError, read_properties
+from gateway.watched_files import WatchedFiles
 
 CHECK_INTERVAL_S = 1.0
 

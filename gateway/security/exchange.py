@@ -24,18 +24,19 @@ class Continues(Struct, frozen=True):
 
 class Refused(Struct, frozen=True):
     """The authentication failed. `why` is for the log. `message` is for the client, and says nothing about
-    which part of its credentials is wrong. None: a sentence that is the same for every mechanism.
+    which part of its credentials is wrong. If it is None, the client gets a sentence that is the same for
+    every mechanism.
     """
 
     why: str
     message: str | None = None
 
 
-Outcome = Accepted | Continues | Refused
+ExchangeResult = Accepted | Continues | Refused
 
 
 class Exchange(Protocol):
     """One authentication of one client."""
 
-    def evaluate(self, message: bytes) -> Outcome:
+    def evaluate(self, message: bytes) -> ExchangeResult:
         """Take the client's next message. It raises nothing, whatever the bytes are."""

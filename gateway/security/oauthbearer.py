@@ -14,8 +14,8 @@ import jwt
 from jwt.exceptions import InvalidSignatureError, PyJWTError
 from msgspec import Struct
 
-from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
-from gateway.wire.log_text import quoted
+from gateway.log_text import quoted
+from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, ExchangeResult, Refused
 from gateway.wire.sasl_names import NAME_PATTERN, unescaped
 from gateway.wire.subjects import trimmed
 
@@ -154,7 +154,7 @@ class OAuthBearerExchange:
         self._tokens = tokens
         self._refused: Refused | None = None
 
-    def evaluate(self, message: bytes) -> Outcome:
+    def evaluate(self, message: bytes) -> ExchangeResult:
         """See `Exchange`."""
         if self._refused is not None:
             return self._refused

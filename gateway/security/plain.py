@@ -1,8 +1,8 @@
 """SASL/PLAIN (RFC 4616): authorization identity, name and password in one message, separated by NUL."""
 
+from gateway.log_text import quoted
 from gateway.security.credentials import Users
-from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Outcome, Refused
-from gateway.wire.log_text import quoted
+from gateway.security.exchange import MAX_NAME_CHARS, Accepted, ExchangeResult, Refused
 
 PLAIN = "PLAIN"
 
@@ -16,7 +16,7 @@ class PlainExchange:
     def __init__(self, users: Users) -> None:
         self._users = users
 
-    def evaluate(self, message: bytes) -> Outcome:
+    def evaluate(self, message: bytes) -> ExchangeResult:
         """See `Exchange`."""
         parts = message.split(b"\0")
         if len(parts) != _PARTS:

@@ -29,7 +29,7 @@ class NoMatchingRule(ValueError):
 
 
 class _Rule(Struct, frozen=True):
-    """`pattern` None: the name itself. `replacement` has text, and numbers of groups."""
+    """If `pattern` is None, the rule gives the name itself. `replacement` has text, and numbers of groups."""
 
     pattern: re.Pattern[str] | None
     replacement: tuple[str | int, ...] = ()
@@ -75,7 +75,7 @@ def _parse(rule: str) -> _Rule | None:
     """Return a rule, None for an empty one, which is ignored. Raises InvalidRule."""
     match = _PARSER.match(rule)
     if match is None or match.end() != len(rule):
-        raise InvalidRule(f"{rule!r} is not DEFAULT or RULE:pattern/replacement/ with L or U behind it")
+        raise InvalidRule(f"{rule!r} is neither DEFAULT nor RULE:pattern/replacement/[L|U]")
     if match[1] is not None:
         return _Rule(None)
     return None if match[2] is None else _Rule.of(match[2], match[3], match[4])

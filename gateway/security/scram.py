@@ -12,9 +12,9 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 
+from gateway.log_text import quoted
 from gateway.security.credentials import HASHES, ScramCredential, Users
-from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
-from gateway.wire.log_text import quoted
+from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, ExchangeResult, Refused
 from gateway.wire.sasl_names import NAME_PATTERN, unescaped
 
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -39,7 +39,7 @@ class ScramExchange:
         self._users = users
         self._first: _First | None = None
 
-    def evaluate(self, message: bytes) -> Outcome:
+    def evaluate(self, message: bytes) -> ExchangeResult:
         """See `Exchange`."""
         try:
             text = message.decode("ascii")
@@ -47,7 +47,7 @@ class ScramExchange:
             return Refused(f"a {self._mechanism} message that is not ASCII")
         return self._begin(text) if self._first is None else self._decide(text, self._first)
 
-    def _begin(self, text: str) -> Outcome:
+    def _begin(self, text: str) -> ExchangeResult:
         match = _FIRST.fullmatch(text)
         if match is None:
             return Refused(f"a malformed first message of {self._mechanism}")
@@ -64,7 +64,7 @@ class ScramExchange:
         self._first = first = _First(self._users, self._mechanism, name, match)
         return Continues(first.reply.encode())
 
-    def _decide(self, text: str, first: "_First") -> Outcome:
+    def _decide(self, text: str, first: "_First") -> ExchangeResult:
         match = _FINAL.fullmatch(text)
         if match is None:
             return Refused(f"a malformed last message of {self._mechanism}")

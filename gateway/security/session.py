@@ -11,10 +11,10 @@ from typing import Self
 
 from msgspec import Struct
 
-from gateway.security.exchange import Accepted, Continues, Exchange, Outcome, Refused
+from gateway.log_text import quoted
+from gateway.security.exchange import Accepted, Continues, Exchange, ExchangeResult, Refused
 from gateway.security.oauthbearer import MS_PER_S, remaining_ms
 from gateway.wire.errors import GatewayError
-from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
 from state.messages import ANONYMOUS
 
@@ -40,11 +40,11 @@ class Reply(Struct, frozen=True):
 class Session:
     """The state of a connection's authentication.
 
-    `mechanisms` returns the current ones, by name. None: clients do not authenticate here, and `principal` is
-    given. With `by_broker` a broker authenticates them, and `accept` brings its result. `principal` is who
-    the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has authenticated.
-    `failed` is the reason why the authentication failed, after which the gateway closes the connection. None
-    if it has not failed.
+    `mechanisms` returns the current ones, by name. It is None if clients do not authenticate here. Then
+    `principal` is given. With `by_broker` a broker authenticates them, and `accept` brings its result.
+    `principal` is who the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has
+    authenticated. `failed` is the reason why the authentication failed, after which the gateway closes the
+    connection. None if it has not failed.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Session:
         self._begun_again_at_s = now_s
         return True
 
-    def _checked(self, outcome: Outcome) -> Outcome:
+    def _checked(self, outcome: ExchangeResult) -> ExchangeResult:
         """The user of a session may not change."""
         if isinstance(outcome, Accepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
@@ -184,7 +184,7 @@ class _OtherMechanism:
             f"mechanism '{before}'"
         )
 
-    def evaluate(self, _: bytes) -> Outcome:
+    def evaluate(self, _: bytes) -> ExchangeResult:
         """See `Exchange`."""
         return Refused("re-authentication with another mechanism", self._message)
 

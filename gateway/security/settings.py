@@ -1,7 +1,7 @@
 """What a listener demands of its clients, by Kafka's names of a broker's settings.
 
 A file of these settings has the format of Java's properties. Values may refer to the environment and to
-files, as in `records.client_config`.
+files, as in `connections.client_config`.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,8 @@ class ClientAuth(StrEnum):
 
 class SecuritySettings(Struct, frozen=True, kw_only=True):
     """`keystore`: the certificate of the listeners in PEM, None for plain text. `key`: its key, None if it is
-    in the same file. `mechanisms` None: those for which the users and JWKS files have entries.
+    in the same file. If `mechanisms` is None, they are the mechanisms for which the users and JWKS files have
+    entries.
     """
 
     keystore: Path | None = None
@@ -108,7 +109,7 @@ def _mapper(text: str) -> PrincipalMapper:
 def _mechanisms(text: str) -> tuple[str, ...]:
     names = _list(text)
     if not names or not set(names) <= set(MECHANISMS):
-        raise ValueError(f"one or more of {', '.join(MECHANISMS)}")
+        raise ValueError(f"needs one or more of {', '.join(MECHANISMS)}")
     return names
 
 
@@ -126,7 +127,7 @@ def _file_of_url(text: str) -> Path:
 def _at_most(limit: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and int(text[:20]) <= limit):
-            raise ValueError(f"a number from 0 to {limit} is needed")
+            raise ValueError(f"needs a number from 0 to {limit}")
         return int(text)
 
     return number
@@ -136,7 +137,7 @@ def _client_auth(text: str) -> ClientAuth:
     try:
         return ClientAuth(text.lower())
     except ValueError:
-        raise ValueError(f"one of {', '.join(ClientAuth)}") from None
+        raise ValueError(f"is one of {', '.join(ClientAuth)}") from None
 
 
 # Kafka's names: the field of SecuritySettings or TokenSettings, and how the text is read.

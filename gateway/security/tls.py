@@ -8,7 +8,7 @@ name.
 import ssl
 
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
-from gateway.security.watched_files import WatchedFiles
+from gateway.watched_files import WatchedFiles
 
 _VERIFY = {
     ClientAuth.NONE: ssl.CERT_NONE,

@@ -10,7 +10,7 @@ from gateway.upstream.sasl import Sasl
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`tls` None: plain text. `sasl` None: the gateway does not authenticate itself by SASL."""
+    """`tls` is None for plain text. `sasl` is None if the gateway does not authenticate itself by SASL."""
 
     tls: ssl.SSLContext | None = None
     sasl: Sasl | None = field(default=None, repr=False)

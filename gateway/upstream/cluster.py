@@ -10,15 +10,16 @@ from itertools import count, islice
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
+from connections.client_config import ClientConfig
+from gateway.limits import Limits
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
-from gateway.wire.limits import Limits
-from records.client_config import ClientConfig
 
-METADATA = 3
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12
 
@@ -206,8 +207,8 @@ class Cluster:
         asked: Callable[[K], codec.Fields],
         age_max_s: float,
     ) -> dict[K, Topic]:
-        """`awaited` are the keys that callers wait for: one request is about those of all of them. Many keys
-        are looked for in parts, between which others have their turn of the event loop.
+        """`awaited` are the keys that callers wait for: one request is about the keys of all of them. Many
+        keys are looked for in parts, between which others have their turn of the event loop.
         """
         left, found = iter(keys), dict[K, Topic]()
         while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
@@ -271,7 +272,7 @@ class Cluster:
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[Topic]:
         """Return the existing topics among these, with None of all. Those that were named are cached."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
-        answer = await self._ask(METADATA, _METADATA_VERSION, request)
+        answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         self.learn(brokers, all_of_them=True)
         found = []
@@ -309,11 +310,11 @@ class Cluster:
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             raise UpstreamLost("no broker is connected")
-        encode = codec.encode_frequent if api_key == METADATA else codec.encode_request
+        encode = codec.encode_frequent if api_key == ApiKey.Metadata else codec.encode_request
         request = encode(api_key, api_version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
         self._upstream = upstream
-        if api_key != METADATA:
+        if api_key != ApiKey.Metadata:
             return codec.decode_response(api_key, api_version, answer)
         return await beside.decode_frequent(api_key, api_version, answer)
 

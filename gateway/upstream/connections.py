@@ -5,19 +5,20 @@ import random
 import ssl
 from typing import Any, Self
 
+from kafka.protocol.api_key import ApiKey
+
+from connections.address import Address as Address
+from gateway.limits import Limits
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.sasl import SaslError
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, size_of
-from gateway.wire.limits import Limits
-from records.address import Address as Address
 
 _SIZE_BYTES = 4
 # Of a response that nobody reads, up to twice as much is held here. The rest stays at the broker.
 READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2
 _UNSUPPORTED_SASL_MECHANISM = 33
 # The part of a session's lifetime after which it is renewed, as in Java's client: drawn for each session,
@@ -110,7 +111,7 @@ class Upstream:
         """Return the session's lifetime in ms, 0: without end."""
         assert self._access.sasl is not None
         mechanism = self._access.sasl.mechanism
-        agreed = await self._ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism})
+        agreed = await self._ask(ApiKey.SaslHandshake, _HANDSHAKE_VERSION, {"mechanism": mechanism})
         if agreed.error_code == _UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(agreed.mechanisms)
             raise self._refused(f"it has no SASL mechanism {mechanism}, it has {offered}")
@@ -124,7 +125,7 @@ class Upstream:
                 message = await asyncio.to_thread(exchange.auth_bytes)
             except Exception as error:
                 raise self._refused(f"no message of {mechanism} can be made: {error}") from error
-            answer = await self._ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, {"auth_bytes": message})
+            answer = await self._ask(ApiKey.SaslAuthenticate, _AUTHENTICATE_VERSION, {"auth_bytes": message})
             if answer.error_code:
                 why = answer.error_message or f"error {answer.error_code}"
                 raise self._refused(f"authentication by {mechanism} failed: {why[:_TEXT_MAX_CHARS]}")

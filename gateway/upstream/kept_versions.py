@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 
-API_VERSIONS = 18
 # A broker of another version is seen after this time.
 AGE_MAX_S = 30.0
 _FIRST_WITH_SOFTWARE = 3
@@ -42,7 +43,7 @@ class KeptVersions:
         software = {"client_software_name": CLIENT_ID, "client_software_version": "1"}
         body = software if header.api_version >= _FIRST_WITH_SOFTWARE else {}
         request = codec.encode_request(
-            API_VERSIONS, header.api_version, header.correlation_id, CLIENT_ID, body
+            ApiKey.ApiVersions, header.api_version, header.correlation_id, CLIENT_ID, body
         )
         lost = UpstreamLost("no broker is known")
         for address in self._cluster.addresses():

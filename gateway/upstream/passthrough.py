@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.connections import SASL_HANDSHAKE, Upstream, UpstreamLost
+from gateway.log_text import quoted
+from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.sasl import MECHANISMS
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
-from gateway.wire.log_text import quoted
 from gateway.wire.sasl_names import unescaped
 from gateway.wire.subjects import trimmed
 
@@ -35,7 +36,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SaslReply:
     """A response to a SASL request. `failed` is the reason to disconnect the client after it."""
 
     response: bytes
@@ -50,39 +51,41 @@ class PassedSasl:
         self._mechanism: str | None = None
         self._name: str | None = None
 
-    async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> Outcome:
+    async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> SaslReply:
         """Have a request answered. No other request may be under way. Raises ProtocolError, UpstreamLost."""
         request = codec.decode_passed(header, message)
-        if header.api_key == SASL_HANDSHAKE:
+        if header.api_key == ApiKey.SaslHandshake:
             return await self._handshake(header, request, message, upstream)
         return await self._authenticate(header, request, message, upstream)
 
     async def _handshake(
         self, header: RequestHeader, request: Any, message: bytes, upstream: Upstream
-    ) -> Outcome:
+    ) -> SaslReply:
         self._mechanism = self._name = None
         if request.mechanism not in MECHANISMS:
             error = GatewayError.UNSUPPORTED_SASL_MECHANISM
             fields = {"error_code": error, "mechanisms": list(MECHANISMS)}
-            return Outcome(
+            return SaslReply(
                 codec.encode_response(header, fields), failed=f"SASL mechanism {quoted(request.mechanism)}"
             )
         response, answer = await _ask(header, message, upstream)
         if answer.error_code:
-            return Outcome(response, failed=f"the broker refused a SaslHandshake: error {answer.error_code}")
+            return SaslReply(
+                response, failed=f"the broker refused a SaslHandshake: error {answer.error_code}"
+            )
         self._mechanism = request.mechanism
-        return Outcome(response)
+        return SaslReply(response)
 
     async def _authenticate(
         self, header: RequestHeader, request: Any, message: bytes, upstream: Upstream
-    ) -> Outcome:
+    ) -> SaslReply:
         if self._name is None and self._mechanism is not None:
             try:
                 self._name = name_in(self._mechanism, request.auth_bytes)
             except CannotRead as error:
                 code = GatewayError.SASL_AUTHENTICATION_FAILED
                 fields = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
-                return Outcome(codec.encode_response(header, fields), failed=str(error))
+                return SaslReply(codec.encode_response(header, fields), failed=str(error))
         # Asked by version 0, the broker does not say when the session ends.
         asked = header.at_version(max(header.api_version, _FIRST_WITH_LIFETIME))
         sent = message[:2] + asked.api_version.to_bytes(2, "big") + message[4:]
@@ -92,12 +95,12 @@ class PassedSasl:
             response = codec.encode_response(header, fields)
         if answer.error_code:
             who = "" if self._name is None else f" of user {quoted(self._name)}"
-            return Outcome(response, failed=f"authentication{who} failed at the broker")
+            return SaslReply(response, failed=f"authentication{who} failed at the broker")
         if self._name is None or not self._is_end(answer.auth_bytes):
-            return Outcome(response)
+            return SaslReply(response)
         accepted = Accepted(self._name, answer.session_lifetime_ms)
         self._mechanism = self._name = None
-        return Outcome(response, accepted)
+        return SaslReply(response, accepted)
 
     def _is_end(self, auth_bytes: bytes) -> bool:
         """Whether the broker's answer without an error is the last one. SCRAM's last one is the broker's

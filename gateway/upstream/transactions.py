@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
-from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.own_requests import OwnRequests
 from gateway.wire.errors import GatewayError
@@ -18,7 +20,6 @@ from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 
-LIST_OFFSETS, FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, DESCRIBE_TRANSACTIONS = 2, 10, 24, 65
 _METADATA_VERSION, _LIST_OFFSETS_VERSION, _FIND_COORDINATOR_VERSION, _DESCRIBE_VERSION = 12, 7, 3, 0
 # The last version of AddPartitionsToTxn for clients. Later versions are for brokers.
 ADD_PARTITIONS_LAST_VERSION = 3
@@ -86,8 +87,8 @@ class Transactions:
         return partition_of(group_id, self._partitions)
 
     async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
-        """Add a markers partition to a transaction by a request to this broker (None: any). Returns the error
-        code. Raises UpstreamLost.
+        """Add a markers partition to a transaction by a request to this broker (None for any). Returns the
+        error code. Raises UpstreamLost.
         """
         body = {
             "v3_and_below_transactional_id": producer.transactional_id,
@@ -95,7 +96,7 @@ class Transactions:
             "v3_and_below_producer_epoch": producer.epoch,
             "v3_and_below_topics": [{"name": self.topic, "partitions": [partition]}],
         }
-        answer = await self._own.ask(node_id, ADD_PARTITIONS_TO_TXN, version, body)
+        answer = await self._own.ask(node_id, ApiKey.AddPartitionsToTxn, version, body)
         (topic,) = answer.results_by_topic_v3_and_below
         (result,) = topic.results_by_partition
         return int(result.partition_error_code)
@@ -115,7 +116,7 @@ class Transactions:
 
         async def ask(node_id: int) -> Any:
             body = {"transactional_ids": [transactional_id]}
-            answer = await self._own.ask(node_id, DESCRIBE_TRANSACTIONS, _DESCRIBE_VERSION, body)
+            answer = await self._own.ask(node_id, ApiKey.DescribeTransactions, _DESCRIBE_VERSION, body)
             return answer.transaction_states[0]
 
         return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
@@ -162,7 +163,7 @@ class Transactions:
         node_id = self._coordinators.get(transactional_id)
         while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
-            found = await self._own.ask(None, FIND_COORDINATOR, _FIND_COORDINATOR_VERSION, body)
+            found = await self._own.ask(None, ApiKey.FindCoordinator, _FIND_COORDINATOR_VERSION, body)
             if found.error_code in _AGAIN:
                 await asyncio.sleep(_RETRY_PAUSE_S)
             elif found.error_code:
@@ -186,7 +187,7 @@ class Transactions:
         if now_s - self._looked_at_s > _TOPIC_AGE_MAX_S:
             wanted = [{"name": self.topic, "topic_id": None}]
             body = {"topics": wanted, "allow_auto_topic_creation": False}
-            answer = await self._own.ask(None, METADATA, _METADATA_VERSION, body)
+            answer = await self._own.ask(None, ApiKey.Metadata, _METADATA_VERSION, body)
             self._cluster.learn({b.node_id: Address(b.host, b.port) for b in answer.brokers})
             (topic,) = answer.topics
             self._topic_id = topic.topic_id
@@ -195,7 +196,7 @@ class Transactions:
         return self._leaders.get(partition)
 
     async def _end(self, leader: int, partition: int) -> int | None:
-        """The high watermark of a partition. None: ask again."""
+        """Return the high watermark of a partition. Returns None if the caller has to ask again."""
         wanted = {"partition_index": partition, "timestamp": _LATEST}
         body = {
             "replica_id": _NO_REPLICA,
@@ -203,7 +204,7 @@ class Transactions:
             "topics": [{"name": self.topic, "partitions": [wanted]}],
         }
         try:
-            answer = await self._own.ask(leader, LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+            answer = await self._own.ask(leader, ApiKey.ListOffsets, _LIST_OFFSETS_VERSION, body)
         except UpstreamLost:
             return None
         (found,) = answer.topics[0].partitions

@@ -1,5 +1,5 @@
 """Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas, and
-those of `consumer_group_messages`.
+the messages of `consumer_group_messages`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version does not have are left out, missing fields take their
@@ -11,206 +11,25 @@ from functools import cache
 from struct import Struct
 from typing import Any
 
-from kafka.protocol.admin import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from kafka.protocol.consumer import (
-    FetchRequest,
-    FetchResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
+from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.api_key import ApiKey
+from kafka.protocol.api_message import ApiMessage
 
-from gateway.wire.consumer_group_messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from gateway.wire import consumer_group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import SchemaEncoder
 from gateway.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 from gateway.wire.schema_validator import SchemaValidator
 
-_REQUESTS = (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    ApiVersionsRequest,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    CreateAclsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteAclsRequest,
-    DeleteGroupsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeAclsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    DescribeProducersRequest,
-    DescribeTopicPartitionsRequest,
-    DescribeTransactionsRequest,
-    EndTxnRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListConfigResourcesRequest,
-    ListGroupsRequest,
-    ListOffsetsRequest,
-    ListTransactionsRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-    SyncGroupRequest,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
-_RESPONSES = (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
-    AlterConfigsResponse,
-    AlterPartitionReassignmentsResponse,
-    ApiVersionsResponse,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse,
-    CreateAclsResponse,
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DeleteAclsResponse,
-    DeleteGroupsResponse,
-    DeleteRecordsResponse,
-    DeleteTopicsResponse,
-    DescribeAclsResponse,
-    DescribeClusterResponse,
-    DescribeConfigsResponse,
-    DescribeGroupsResponse,
-    DescribeProducersResponse,
-    DescribeTopicPartitionsResponse,
-    DescribeTransactionsResponse,
-    EndTxnResponse,
-    FetchResponse,
-    FindCoordinatorResponse,
-    HeartbeatResponse,
-    IncrementalAlterConfigsResponse,
-    InitProducerIdResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    ListConfigResourcesResponse,
-    ListGroupsResponse,
-    ListOffsetsResponse,
-    ListTransactionsResponse,
-    MetadataResponse,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
-    OffsetFetchResponse,
-    OffsetForLeaderEpochResponse,
-    ProduceResponse,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
-    SyncGroupResponse,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersResponse,
-)
-REQUESTS: Mapping[int, Any] = {message.API_KEY: message for message in _REQUESTS}
-RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _RESPONSES}
+_ROOMS = admin, consumer, metadata, producer, sasl, consumer_group_messages, newer_messages
+_MESSAGES: list[Any] = [
+    message
+    for room in _ROOMS
+    for message in vars(room).values()
+    if isinstance(message, type) and issubclass(message, ApiMessage) and message is not ApiMessage
+]
+REQUESTS: Mapping[int, Any] = {message.API_KEY: message for message in _MESSAGES if message.is_request()}
+RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _MESSAGES if not message.is_request()}
 
 Fields = Mapping[str, Any]
 
@@ -218,9 +37,17 @@ _INT32 = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")  # and the client id
 _CORRELATION_ID_BYTES = 4
 _ERROR_ALONE = {"error_code"}
-# OffsetCommit, OffsetFetch, LeaveGroup, TxnOffsetCommit, OffsetDelete and ConsumerGroupHeartbeat: they are
-# frequent, or may be long.
-_FREQUENT = frozenset({8, 9, 13, 28, 47, 68})
+# They are frequent, or may be long.
+_FREQUENT = frozenset(
+    {
+        ApiKey.OffsetCommit,
+        ApiKey.OffsetFetch,
+        ApiKey.LeaveGroup,
+        ApiKey.TxnOffsetCommit,
+        ApiKey.OffsetDelete,
+        ApiKey.ConsumerGroupHeartbeat,
+    }
+)
 
 
 def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:

@@ -7,6 +7,7 @@ and client id; from header version 2 on, tagged fields follow.
 import struct
 
 import msgspec
+from kafka.protocol.api_key import ApiKey
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
@@ -18,7 +19,7 @@ _INT32_MAX = 2**31 - 1
 STRING_MAX_BYTES = 2**15 - 1
 """Kafka's bound in all versions."""
 
-PRODUCE = 0
+_PRODUCE = ApiKey.Produce  # looked up once: an attribute of an enum takes 0.15 us
 _PRODUCE_FIRST_FLEXIBLE = 9
 _PRODUCE_FIRST_TRANSACTIONAL = 3
 
@@ -146,7 +147,7 @@ def correlation_id_of(response: bytes) -> int:
 
 def expects_response(header: RequestHeader, message: bytes) -> bool:
     """False for a Produce with acks=0, the only request without a response. Raises ProtocolError."""
-    if header.api_key != PRODUCE:
+    if header.api_key != _PRODUCE:
         return True
     at = header.client_id_end
     try:

@@ -16,8 +16,8 @@ from gateway.wire.framing import (
     skip,
     skip_tagged_fields,
 )
+from gateway.wire.schema_reader import Pause
 
-API_KEY = 12
 _FIRST_FLEXIBLE, _FIRST_STATIC = 4, 3
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 
@@ -31,8 +31,8 @@ class HeartbeatRequest(Record, frozen=True):
     group_instance_id: str | None
 
 
-def decode_heartbeat(header: RequestHeader, message: bytes) -> HeartbeatRequest:
-    """Decode the body of a Heartbeat of versions 0 to 4. Raises ProtocolError."""
+def decode_heartbeat(header: RequestHeader, message: bytes, pause: Pause | None = None) -> HeartbeatRequest:
+    """Decode the body of a Heartbeat of versions 0 to 4, which is never long. Raises ProtocolError."""
     try:
         if header.api_version >= _FIRST_FLEXIBLE:
             return _flexible(message, skip_tagged_fields(message, header.client_id_end))

@@ -185,15 +185,15 @@ def _into(name: str, value: Value) -> Step:
 
 
 def _tags(tagged: dict[int, tuple[str, Value]], refused: set[int] | None) -> Step:
-    """`refused` are the tags that are refused beside the known ones, None: all. Kafka skips those that its
-    schema has in no version.
+    """`refused` are the tags that are refused beside the known ones, or None for all. Kafka skips those that
+    its schema has in no version.
     """
 
     def step(one: Any, data: bytes, at: int, room: Room) -> int:
         if data[at] == 0:  # no tags, as mostly
             return at + 1
         count, at = read_varint(data, at)
-        _take(room, count)
+        _charge(room, count)
         last = -1
         for _ in range(count):
             last, at, end = next_tag(data, at, last)
@@ -310,7 +310,7 @@ def _array(count: Value, item: Value) -> Value:
         if left is None:
             return None, at
         _within(data, at, left)
-        _take(room, left)
+        _charge(room, left)
         items: list[Any] = []
         while left:
             some = min(left, _BETWEEN_PAUSES)
@@ -333,7 +333,7 @@ def _number_array(count: Value, form: str) -> Value:
         if left is None:
             return None, at
         end = skip(data, at, left * size)
-        _take(room, left)
+        _charge(room, left)
         return list(unpack_from(f">{left}{form}", data, at)), end
 
     return read
@@ -358,7 +358,7 @@ def _within(data: bytes, at: int, count: int) -> None:
         raise ProtocolError(f"a message that ends within an array of {count}")
 
 
-def _take(room: Room, count: int) -> None:
+def _charge(room: Room, count: int) -> None:
     room.left -= count
     if room.left < 0:
         raise ProtocolError(f"more than {ELEMENTS_MAX} entries")

@@ -10,7 +10,7 @@ from msgspec import Struct, UnsetType, structs
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
-from insight.admin.directory import CLASSIC_TYPE, CONSUMER_TYPE
+from insight.admin.list_groups import CLASSIC_TYPE, CONSUMER_TYPE
 from insight.admin.requests import AnyDescribed, Committed
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState

@@ -7,9 +7,9 @@ from uuid import UUID
 import kafka
 
 from assignors.kafka.api import TopicPartition
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from insight.admin.reset import LogBounds
-from records import kafka_clients
-from records.client_config import ClientConfig
 
 
 class LogOffsets:

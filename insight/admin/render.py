@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import Struct
 
 from insight.admin.describe import MemberRow, PartitionRow, StateRow
-from insight.admin.directory import ListedGroup
 from insight.admin.error_text import error_text
+from insight.admin.list_groups import ListedGroup
 from insight.admin.tables import Column, render_table
 from insight.visible import visible
 from state.kafka.consumer_group import ConsumerGroupState

@@ -32,15 +32,13 @@ from state.kafka.requests import (
 from state.kafka.responses import (
     NO_GENERATION,
     ConsumerGroupDescribeResponse,
-    DeleteGroupResponse,
     DescribeGroupResponse,
     LeaveGroupResponse,
     OffsetCommitResponse,
-    OffsetDeleteResponse,
     OffsetFetchResponse,
     TopicErrors,
 )
-from state.messages import ReleaseGroup, ReleaseGroupResponse
+from state.messages import ReleaseGroup
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, CONSUMER_GROUP_DESCRIBE_VERSION, FETCH_VERSION = 5, 1, 9
@@ -98,18 +96,11 @@ class GroupRequests:
         send, header = self._client.send, self._client.header
         ids = list(group_ids)
         of_consumers = {
-            name: send(
-                ConsumerGroupDescribe(**header(name, CONSUMER_GROUP_DESCRIBE_VERSION)),
-                ConsumerGroupDescribeResponse,
-            )
-            for name in ids
+            name: send(ConsumerGroupDescribe(**header(name, CONSUMER_GROUP_DESCRIBE_VERSION))) for name in ids
         }
-        classic = {
-            name: send(DescribeGroup(**header(name, DESCRIBE_VERSION)), DescribeGroupResponse) for name in ids
-        }
+        classic = {name: send(DescribeGroup(**header(name, DESCRIBE_VERSION))) for name in ids}
         fetched = {
-            name: send(OffsetFetch(**header(name, FETCH_VERSION)), OffsetFetchResponse)
-            for name in (ids if with_offsets else ())
+            name: send(OffsetFetch(**header(name, FETCH_VERSION))) for name in (ids if with_offsets else ())
         }
         of_classic, with_epochs = _of_kafka(classic), _of_kafka(of_consumers)
         described: dict[str, AnyDescribed] = {**of_classic}
@@ -157,15 +148,13 @@ class GroupRequests:
             generation_id=NO_GENERATION,
             topics=topics,
         )
-        return self._client.send(request, OffsetCommitResponse)
+        return self._client.send(request)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Send DeleteGroups. Return the outcome of each group."""
         send, header = self._client.send, self._client.header
         pending = {
-            group_id: send(
-                DeleteGroup(**header(group_id, DELETE_VERSION), waits_for_views=True), DeleteGroupResponse
-            )
+            group_id: send(DeleteGroup(**header(group_id, DELETE_VERSION), waits_for_views=True))
             for group_id in group_ids
         }
         return {group_id: future.result().error_code for group_id, future in pending.items()}
@@ -180,8 +169,7 @@ class GroupRequests:
         topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
         pending = {
             group_id: send(
-                OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics),
-                OffsetDeleteResponse,
+                OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
             )
             for group_id in group_ids
         }
@@ -210,9 +198,7 @@ class GroupRequests:
 
     def _remove(self, group_id: str, leaving: list[LeavingMember]) -> Future[LeaveGroupResponse]:
         header = self._client.header(group_id, LEAVE_VERSION)
-        return self._client.send(
-            LeaveGroup(**header, waits_for_views=True, members=leaving), LeaveGroupResponse
-        )
+        return self._client.send(LeaveGroup(**header, waits_for_views=True, members=leaving))
 
     def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """ReleaseGroup of each group, of either protocol: the error code by group id.
@@ -221,8 +207,7 @@ class GroupRequests:
         """
         send, header = self._client.send, self._client.header
         responses = {
-            group_id: send(ReleaseGroup(**header(group_id), waits_for_views=True), ReleaseGroupResponse)
-            for group_id in group_ids
+            group_id: send(ReleaseGroup(**header(group_id), waits_for_views=True)) for group_id in group_ids
         }
         return {group_id: future.result().error_code for group_id, future in responses.items()}
 

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from msgspec import Struct
 
 from clients.rocketmq.broker import OFFSET_GROUP_PREFIX
-from insight.admin.directory import ROCKETMQ_TYPE
+from insight.admin.list_groups import ROCKETMQ_TYPE
 from insight.admin.tables import Column, render_table
 from insight.rocketmq_group import GroupState, group_state
 from state.rocketmq.requests import MessageModel
@@ -106,9 +106,8 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
 
 def offsets_remark(group_id: str) -> str:
     """Return the remark that says where a RocketMQ group's offsets are."""
-    return (
-        f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are those of '{offset_group(group_id)}'."
-    )
+    where = offset_group(group_id)
+    return f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are in Kafka group '{where}'."
 
 
 def offset_group(group_id: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.directory import CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE
+from insight.admin.list_groups import CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE
 from insight.rocketmq_group import GroupState as RocketMqState
 
 # The states of Kafka's tool and those of RocketMQ's groups.

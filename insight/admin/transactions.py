@@ -7,8 +7,8 @@ import msgspec
 
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError
+from connections.client_config import ClientConfig
 from insight.admin.tables import Column, render_table
-from records.client_config import ClientConfig
 from records.codec import UNREADABLE, PendingTransaction
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -37,7 +37,7 @@ def abort_pending(client: CoordinatorClient, pending: Sequence[PendingTransactio
     """Drop these pending offsets, as an ABORT marker of their own transaction would do. Returns the
     coordinator's answer for each.
     """
-    sent = [client.send(_marker(client, one), TransactionMarkerResponse) for one in pending]
+    sent = [client.send(_marker(client, one)) for one in pending]
     return [_code(future) for future in sent]
 
 

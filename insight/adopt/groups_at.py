@@ -1,6 +1,6 @@
 """The groups at a coordinator, over Kafka's protocol. A gateway is this project's coordinator here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
@@ -10,12 +10,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from kafka.errors import KafkaError as KafkaPythonError
 
 from assignors.kafka.api import TopicPartition
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from insight.adopt.plan import Committed, FoundGroup
-from records import kafka_clients
-from records.client_config import ClientConfig
 
 # This many groups are described in one request. Their offsets are requested side by side.
 _TOGETHER = 100
+# So often a question is asked again because librdkafka has dropped the handle of its server.
+_DROPPED_MAX = 3
 
 
 class AdoptError(RuntimeError):
@@ -35,12 +37,12 @@ class GroupsAt:
 
     def cluster_id(self) -> str:
         """The id of the Kafka cluster, which a gateway passes on."""
-        found = self._result(self._admin.describe_cluster(request_timeout=self._timeout_s))
+        found = self._result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
         return str(found.cluster_id)
 
     def ids(self) -> list[str]:
         """The ids of all groups, in alphabetical order."""
-        found = self._result(self._admin.list_consumer_groups(request_timeout=self._timeout_s))
+        found = self._result(lambda: self._admin.list_consumer_groups(request_timeout=self._timeout_s))
         if found.errors:
             raise AdoptError(f"{self._at} does not list all groups: {found.errors[0]}")
         return sorted(group.group_id for group in found.valid)
@@ -57,8 +59,7 @@ class GroupsAt:
         return found
 
     def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
-        futures = self._admin.describe_consumer_groups(ids, request_timeout=self._timeout_s)
-        described = {group_id: self._described(future) for group_id, future in futures.items()}
+        described = {group_id: self._described(group_id, it) for group_id, it in self._request(ids).items()}
         groups = {group_id: group for group_id, group in described.items() if group is not None}
         # All are requested before the first answer is waited for.
         requested = {group_id: self._request_offsets(group_id) for group_id in groups}
@@ -95,10 +96,16 @@ class GroupsAt:
             if kind.errno
         }
 
-    def _described(self, future: Future[Any]) -> Any:
-        """The group's description, None if there is no such group."""
+    def _request(self, group_ids: list[str]) -> dict[str, Future[Any]]:
+        futures: dict[str, Future[Any]] = self._admin.describe_consumer_groups(
+            group_ids, request_timeout=self._timeout_s
+        )
+        return futures
+
+    def _described(self, group_id: str, future: Future[Any]) -> Any:
+        """The group's description. Returns None if there is no such group."""
         try:
-            group = future.result()
+            group = _told(lambda: self._request([group_id])[group_id], future)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -114,7 +121,7 @@ class GroupsAt:
         return future
 
     def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, Committed]:
-        answer = self._result(future)
+        answer = self._result(lambda: self._request_offsets(group_id), future)
         offsets = {}
         for found in answer.topic_partitions:
             if found.error is not None:
@@ -125,8 +132,24 @@ class GroupsAt:
                 offsets[TopicPartition(found.topic, found.partition)] = at
         return offsets
 
-    def _result(self, future: Future[Any]) -> Any:
+    def _result(self, ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
         try:
-            return future.result()
+            return _told(ask, asked)
         except KafkaException as error:
             raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+
+
+def _told(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
+    """The answer to what was asked. Raises KafkaException.
+
+    librdkafka drops the handle of a server that it was given once it has learned the cluster's brokers, and
+    what that handle was to send fails. So it is asked again.
+    """
+    for _ in range(_DROPPED_MAX):
+        try:
+            return (asked or ask()).result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._DESTROY:
+                raise
+            asked = None
+    return ask().result()

@@ -30,7 +30,7 @@ class FoundGroup:
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
 
 
-class Outcome(StrEnum):
+class AdoptDecision(StrEnum):
     """What becomes of a group."""
 
     MOVE = "move"
@@ -48,7 +48,7 @@ class Plan:
     """The outcome for a group. `offsets` are those that the other coordinator lacks or has otherwise."""
 
     group: FoundGroup
-    outcome: Outcome
+    outcome: AdoptDecision
     reason: str = ""
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
 
@@ -60,23 +60,23 @@ def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> Pla
     other coordinator has otherwise are replaced only with `overwrite`.
     """
     if group.kind not in _WITH_OFFSETS:
-        return Plan(group, Outcome.REFUSED, f"is a {group.kind} group")
+        return Plan(group, AdoptDecision.REFUSED, f"is a {group.kind} group")
     if group.members:
-        return Plan(group, Outcome.REFUSED, f"has {group.members} members: stop them first")
+        return Plan(group, AdoptDecision.REFUSED, f"has {group.members} members: stop them first")
     if there is not None and there.members:
-        return Plan(group, Outcome.REFUSED, f"has {there.members} members at the other coordinator")
+        return Plan(group, AdoptDecision.REFUSED, f"has {there.members} members at the other coordinator")
     if not group.offsets:
-        return Plan(group, Outcome.EMPTY)
+        return Plan(group, AdoptDecision.EMPTY)
     known = {} if there is None else there.offsets
     missing = {partition: at for partition, at in group.offsets.items() if known.get(partition) != at}
     if not missing:
-        return Plan(group, Outcome.SAME)
+        return Plan(group, AdoptDecision.SAME)
     others = sum(1 for partition in missing if partition in known)
     if others and not overwrite:
         return Plan(
             group,
-            Outcome.REFUSED,
+            AdoptDecision.REFUSED,
             f"the other coordinator has other offsets of {others} partitions: see --overwrite",
             missing,
         )
-    return Plan(group, Outcome.MOVE, offsets=missing)
+    return Plan(group, AdoptDecision.MOVE, offsets=missing)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
 from assignors.kafka.members import members_in_order
-from insight.assign.model import Group
+from insight.assign.model import GroupSpec
 from insight.assign.strategies import rounds
 from insight.why.assignments import Holdings
 from insight.why.model import Moves
@@ -39,7 +39,7 @@ class Spread(Struct, frozen=True):
     stddev: float
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class StrategyResult(Struct, frozen=True, kw_only=True):
     """The result of a strategy for a group. `strategy` is `NOW` for the current assignment.
 
     `moves` is None if the current assignment is unknown. `rounds` is the number of rebalances needed;
@@ -57,12 +57,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     handed_over: int = 0
 
 
-def standing(group: Group, current: Holdings) -> Outcome:
+def standing(group: GroupSpec, current: Holdings) -> StrategyResult:
     """Return the current assignment of those holders that are members."""
     return _outcome(NOW, group, current)
 
 
-def outcomes(before: Group, after: Group, strategies: Iterable[str]) -> list[Outcome]:
+def outcomes(before: GroupSpec, after: GroupSpec, strategies: Iterable[str]) -> list[StrategyResult]:
     """Return the result of each strategy for the group `after`.
 
     Members hold the partitions of `after.current`. If that is None and the group has changed, members hold
@@ -72,7 +72,7 @@ def outcomes(before: Group, after: Group, strategies: Iterable[str]) -> list[Out
     return [_dealt(strategy, before, after) for strategy in strategies]
 
 
-def _dealt(strategy: str, before: Group, after: Group) -> Outcome:
+def _dealt(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
     current = after.current
     if current is None and before.members != after.members:
         current = rounds(strategy, before, {})[-1]
@@ -90,11 +90,11 @@ def _dealt(strategy: str, before: Group, after: Group) -> Outcome:
     )
 
 
-def _outcome(strategy: str, group: Group, held: Holdings) -> Outcome:
+def _outcome(strategy: str, group: GroupSpec, held: Holdings) -> StrategyResult:
     shares = [_share(group, member_id, held) for member_id in members_in_order(group.subscriptions({}, 1))]
     consumed = {partition for member_id in group.members for partition in held.get(member_id, ())}
     weights = [share.weight for share in shares if share.weight is not None]
-    return Outcome(
+    return StrategyResult(
         strategy=strategy,
         shares=shares,
         nobodys=by_topic(partition for partition in group.partitions() if partition not in consumed),
@@ -103,7 +103,7 @@ def _outcome(strategy: str, group: Group, held: Holdings) -> Outcome:
     )
 
 
-def _share(group: Group, member_id: MemberId, held: Holdings) -> Share:
+def _share(group: GroupSpec, member_id: MemberId, held: Holdings) -> Share:
     partitions = held.get(member_id, frozenset())
     weight = group.weight(partitions) if group.weights else None
     return Share(member_id, len(partitions), weight, by_topic(partitions))

@@ -10,7 +10,7 @@ from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
 from insight.admin.requests import AnyDescribed
-from insight.assign.model import Group, InputError, Member
+from insight.assign.model import GroupSpec, InputError, Member
 from records.topic_patterns import matching
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
@@ -21,7 +21,7 @@ _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterable[PartitionRow]) -> Group:
+def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterable[PartitionRow]) -> GroupSpec:
     """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
 
     `topics` are the existing topics that `subscribed_topics` names; members may subscribe to others, which
@@ -39,7 +39,7 @@ def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterabl
     existing = {topic: topics[topic] for topic in sorted(wanted)}
     there = frozenset(TopicPartition(topic, n) for topic, count in existing.items() for n in range(count))
     lags = {TopicPartition(row.topic, row.partition): row.lag for row in rows}
-    return Group(
+    return GroupSpec(
         topics=existing,
         members=members,
         current={m.member_id: there.intersection(assigned_partitions(m) or ()) for m in described.members},

@@ -23,7 +23,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSpec:
     """Topics with their numbers of partitions, and the members.
 
     `current` is the current assignment, None if it is unknown; it may name members that have left. `weights`
@@ -65,7 +65,7 @@ class Group:
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
         """Return what the members would send in JoinGroup if they held this since that generation.
 
-        The user data are those of `sticky`; other assignors read the owned partitions.
+        The user data are as in `sticky`; other assignors read the owned partitions.
         """
         return {
             member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
@@ -76,13 +76,13 @@ class Group:
         """Return the racks in the form that assignors take."""
         return {topic: [frozenset(racks) for racks in partitions] for topic, partitions in self.racks.items()}
 
-    def without(self, member_id: MemberId) -> "Group":
+    def without(self, member_id: MemberId) -> "GroupSpec":
         """Return the group without this member; `current` keeps the member's partitions. Raises InputError if
         it was the last member.
         """
         return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
 
-    def having(self, member_id: MemberId, member: Member) -> "Group":
+    def having(self, member_id: MemberId, member: Member) -> "GroupSpec":
         """Return the group with one more member, without partitions. Raises InputError if the id is taken."""
         if member_id in self.members:
             raise InputError(f"{member_id} is already a member")

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.compare import by_topic
-from insight.assign.model import Group, InputError, Member
+from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings
 
 T = TypeVar("T")
@@ -75,11 +75,11 @@ def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member
     return members
 
 
-def read_group(path: Path) -> Group:
+def read_group(path: Path) -> GroupSpec:
     """Read a file of a whole group in the module's format. Raises InputError."""
     read = read_json(path, _Group)
     known = any(member.assignment is not None for member in read.members.values())
-    return Group(
+    return GroupSpec(
         read.topics,
         {
             member_id: Member(tuple(read.topics if m.topics is None else m.topics), m.instance_id, m.rack)
@@ -91,7 +91,7 @@ def read_group(path: Path) -> Group:
     )
 
 
-def group_file(group: Group) -> bytes:
+def group_file(group: GroupSpec) -> bytes:
     """Return a group in the module's format. Only partitions of members are in it, as `current` has them."""
     members = {
         member_id: _Member(

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from insight.assign.compare import Outcome
+from insight.assign.compare import StrategyResult
 from insight.why.names import Names
 
 MAX_MEMBERS = 40
@@ -18,7 +18,7 @@ _DPI = 130
 _INK, _FAINT, _KEPT, _GAINED = "#263238", "#90a4ae", "#5b9279", "#f4a259"
 
 
-def draw(outcomes: Sequence[Outcome], names: Names, path: Path) -> None:
+def draw(outcomes: Sequence[StrategyResult], names: Names, path: Path) -> None:
     """Write a PNG with at most the first MAX_MEMBERS members. Raises OSError."""
     columns = min(len(outcomes), _COLUMNS)
     lines = -(-len(outcomes) // columns)
@@ -37,7 +37,7 @@ def draw(outcomes: Sequence[Outcome], names: Names, path: Path) -> None:
     figure.savefig(path, dpi=_DPI, format="png")
 
 
-def _panel(axes: Axes, outcome: Outcome, names: Names) -> None:
+def _panel(axes: Axes, outcome: StrategyResult, names: Names) -> None:
     shares = outcome.shares[:MAX_MEMBERS]
     moves = {} if outcome.moves is None else {m.member_id: m for m in outcome.moves.members}
     gained = [

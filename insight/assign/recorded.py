@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from assignors.kafka.api import MemberId
-from insight.assign.model import Group, InputError, Member
+from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings, read_holdings
-from insight.why.ground import Ground
-from insight.why.lives import lives
+from insight.why.incarnations import by_incarnation
+from insight.why.known_state import KnownState
 from insight.why.model import Rebalance
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -17,7 +17,7 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 class Recorded(NamedTuple):
     """The members before and after a rebalance, with what they held before it, and those who left in it."""
 
-    group: Group
+    group: GroupSpec
     gone: list[MemberId]
 
 
@@ -32,7 +32,7 @@ def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Rec
             "the history of a group of the consumer protocol does not have what its members subscribe to; "
             "`assign --from-group` asks the coordinator for it"
         )
-    life = next((life for life in lives(history) if life.incarnation == rebalance.incarnation), None)
+    life = next((life for life in by_incarnation(history) if life.incarnation == rebalance.incarnation), None)
     entries: Sequence[HistoryEntry] = [] if life is None else life.entries
     generation = rebalance.generation_to
     forming = _first(entries, EntryType.COMPLETING_REBALANCE, generation)
@@ -52,7 +52,7 @@ def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Rec
         subscriptions[member_id] = tuple(dict.fromkeys(topic for topic, _ in sorted(before[member_id])))
     members = {member_id: Member(wanted) for member_id, wanted in subscriptions.items() if wanted}
     held = {member_id: partitions for member_id, partitions in before.items() if partitions}
-    return Recorded(Group(topics, members, held or None), gone)
+    return Recorded(GroupSpec(topics, members, held or None), gone)
 
 
 def _first(entries: Iterable[HistoryEntry], kind: EntryType, generation: int | None) -> HistoryEntry | None:
@@ -65,12 +65,12 @@ def _held_before(entries: Sequence[HistoryEntry], forming: HistoryEntry) -> Hold
     ended = next((place for place in reversed(range(len(earlier))) if earlier[place].type in _ENDS), None)
     if ended is None:
         return {} if earlier and earlier[0].seq == 1 else None
-    ground = Ground()
-    ground.take(earlier[:ended])
+    known = KnownState()
+    known.follow_static_members(earlier[:ended])
     end = earlier[ended]
-    ground.assigned({} if end.type is EntryType.EMPTY else read_holdings(end.assignments or {}))
-    ground.take(earlier[ended:])
-    return ground.holdings
+    known.set_holdings({} if end.type is EntryType.EMPTY else read_holdings(end.assignments or {}))
+    known.follow_static_members(earlier[ended:])
+    return known.holdings
 
 
 def _topics(*holdings: Holdings) -> dict[str, int]:

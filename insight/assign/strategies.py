@@ -22,7 +22,7 @@ from assignors.rocketmq.api import (
 from assignors.rocketmq.machine_room_nearby import MachineRoomResolver
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import NEARBY_PREFIX, Settings, strategy_named
-from insight.assign.model import Group, InputError
+from insight.assign.model import GroupSpec, InputError
 from insight.why.assignments import Holdings
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
@@ -43,7 +43,7 @@ def check_strategy(name: str) -> str:
     return name
 
 
-def rounds(strategy: str, group: Group, held: Holdings) -> list[Holdings]:
+def rounds(strategy: str, group: GroupSpec, held: Holdings) -> list[Holdings]:
     """Return the assignment after each rebalance that the strategy needs, if members held `held` before.
 
     A strategy needs one rebalance. `cooperative-sticky` needs a second one to hand over moved partitions.
@@ -57,7 +57,7 @@ def rounds(strategy: str, group: Group, held: Holdings) -> list[Holdings]:
     return [_rocketmq_shares(strategy, group)]
 
 
-def _kafka_rounds(assignor: Assignor, group: Group, held: Holdings) -> list[Holdings]:
+def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[Holdings]:
     done: list[Holdings] = []
     for generation_id in count(1):
         subscriptions = group.subscriptions(held, generation_id)
@@ -75,7 +75,7 @@ def _has_given_up(held: Holdings, after: Holdings) -> bool:
     return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
 
 
-def _rocketmq_shares(name: str, group: Group) -> Holdings:
+def _rocketmq_shares(name: str, group: GroupSpec) -> Holdings:
     strategy = _rocketmq_strategy(name, group)
     client_ids = sort_client_ids(group.members)
     shares: dict[str, set[TopicPartition]] = {member_id: set() for member_id in client_ids}
@@ -92,14 +92,14 @@ def _rocketmq_shares(name: str, group: Group) -> Holdings:
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
-def _rocketmq_strategy(name: str, group: Group) -> AllocateMessageQueueStrategy:
+def _rocketmq_strategy(name: str, group: GroupSpec) -> AllocateMessageQueueStrategy:
     rooms = {member.rack for member in group.members.values() if member.rack}
     if name in _NEEDS_ROOMS and not (rooms and group.racks):
         raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
     return strategy_named(name, Settings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
 
 
-def _queues(group: Group, topic: str) -> list[MessageQueue]:
+def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:
     racks = group.racks.get(topic, [()] * group.topics[topic])
     brokers = (f"{places[0]}@{_BROKER}" if places else _BROKER for places in racks)
     return sort_queues(MessageQueue(topic, broker, number) for number, broker in enumerate(brokers))
@@ -108,7 +108,7 @@ def _queues(group: Group, topic: str) -> list[MessageQueue]:
 class _Racks(MachineRoomResolver):
     """The machine rooms of a group: its racks."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: GroupSpec) -> None:
         self._members = group.members
 
     def broker_deploy_in(self, queue: MessageQueue) -> str | None:

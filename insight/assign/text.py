@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from clients.partition_text import number_list
 from insight.admin.tables import Column, render_table
-from insight.assign.compare import ByTopic, Outcome, Spread
+from insight.assign.compare import ByTopic, Spread, StrategyResult
 from insight.why.names import Names
 
 
-def outcome_text(outcome: Outcome, names: Names) -> str:
+def outcome_text(outcome: StrategyResult, names: Names) -> str:
     """Return the strategy's name, a line per member, and the remarks about all members."""
     return "\n".join([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
 
 
-def summary_text(outcomes: Sequence[Outcome]) -> str:
+def summary_text(outcomes: Sequence[StrategyResult]) -> str:
     """Return a line per strategy."""
     headings = ["STRATEGY", "LEAST", "MOST", "STDDEV"]
     has_weights = any(outcome.weight_spread for outcome in outcomes)
@@ -24,7 +24,7 @@ def summary_text(outcomes: Sequence[Outcome]) -> str:
     return render_table([Column(heading, 0) for heading in headings], rows)
 
 
-def _members(outcome: Outcome, names: Names) -> str:
+def _members(outcome: StrategyResult, names: Names) -> str:
     moves = {} if outcome.moves is None else {m.member_id: m for m in outcome.moves.members}
     headings = ["MEMBER", "#PARTITIONS"]
     headings += ["WEIGHT"] if outcome.weight_spread else []
@@ -40,7 +40,7 @@ def _members(outcome: Outcome, names: Names) -> str:
     return render_table([Column(heading, 0) for heading in [*headings, "ASSIGNMENT"]], rows)
 
 
-def _remarks(outcome: Outcome) -> Iterator[str]:
+def _remarks(outcome: StrategyResult) -> Iterator[str]:
     yield f"spread: {_spread(outcome.spread)} partitions per member"
     if outcome.weight_spread is not None:
         yield f"weight: {_spread(outcome.weight_spread)} a member"
@@ -60,7 +60,7 @@ def _spread(spread: Spread) -> str:
     return f"{spread.least} to {spread.most}, standard deviation {spread.stddev}"
 
 
-def _summary_row(outcome: Outcome, *, has_weights: bool) -> list[object]:
+def _summary_row(outcome: StrategyResult, *, has_weights: bool) -> list[object]:
     weights, moves = outcome.weight_spread, outcome.moves
     return [
         *(outcome.strategy, outcome.spread.least, outcome.spread.most, outcome.spread.stddev),

@@ -19,17 +19,17 @@ from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
-from state.kafka.offsets.outcome import Outcome
+from state.kafka.offsets.marker_outcome import MarkerOutcome
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.service.status import Phase, Status
-from streaming.service.transactions_pending import Summary
+from streaming.service.transactions.pending import Summary
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 EXPORTER = "kafka_consumergroup"
 OWN = "group_coordinator"
 
-DECIDED = (Outcome.COMMIT, Outcome.ABORT, Outcome.DROPPED)
+DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
 class MetricsStateCollector(Collector):
@@ -169,7 +169,7 @@ def _by_partition(
 
 class CheapCollector(Collector):
     """A collector whose families cost nothing to make. They are known by name, so a scrape that names some
-    (`?name[]=`) makes those of no group.
+    (`?name[]=`) makes no metrics of groups.
     """
 
     def describe(self) -> Iterable[Metric]:

@@ -73,7 +73,7 @@ class EpochCounts:
     computed: Counter[str] = field(default_factory=Counter)  # target assignments by assignor
     moved_partitions: int = 0
 
-    def take(self, event: HistoryEntry) -> None:
+    def count(self, event: HistoryEntry) -> None:
         """Count an entry of a group of the consumer protocol."""
         match event.type:
             case EntryType.GROUP_EPOCH_BUMPED:

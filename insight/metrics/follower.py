@@ -7,11 +7,11 @@ import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.metrics.end_offsets import end_offsets
 from insight.metrics.metrics_state import MetricsState
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -48,12 +48,17 @@ class Follower(FollowerThread):
         self._metrics_state = metrics_state
         self._on_entry = on_entry
         super().__init__("metrics-follower", "reading for the metrics")
-        self._read_at_s = time.monotonic()
+        self._read_at_s = float("nan")
         self._ends_at_s = float("-inf")
 
     def read_age_s(self) -> float:
-        """Return the seconds since the topics and their ends were read, or since the follower was made."""
+        """Return the seconds since the topics and their ends were read, or since the start; NaN before it."""
         return time.monotonic() - self._read_at_s
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._read_at_s = time.monotonic()
+        super().start()
 
     def _connect_and_follow(self) -> None:
         with TopicReader(
@@ -89,32 +94,32 @@ class Follower(FollowerThread):
         """Read until stopped. `behind` are the ends up to which the compacted topics must still be read."""
         while not self._stopped.is_set():
             try:
-                self._take(reader)
+                self._apply_records(reader)
                 if behind and reader.has_read(behind):
                     behind = {}
                 if not behind:
                     self._metrics_state.complete()
-                    self._take_end_offsets(admin)
+                    self._set_end_offsets(admin)
             except KafkaError as error:
                 self._retry_later(error)
             else:
                 self._warning.worked()
                 self._read_at_s = time.monotonic()
 
-    def _take(self, reader: TopicReader) -> None:
+    def _apply_records(self, reader: TopicReader) -> None:
         for record in reader.poll(_POLL_MS):
-            self._take_record(record)
+            self._apply_record(record)
 
-    def _take_record(self, record: Record) -> None:
+    def _apply_record(self, record: Record) -> None:
         try:
-            entry = self._metrics_state.take(record.topic, record.key, record.value, record.headers)
+            entry = self._metrics_state.apply(record.topic, record.key, record.value, record.headers)
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=record.topic, error=str(error))
         else:
             if entry is not None:
                 self._on_entry(entry)
 
-    def _take_end_offsets(self, admin: KafkaAdminClient) -> None:
+    def _set_end_offsets(self, admin: KafkaAdminClient) -> None:
         if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
-            self._metrics_state.take_end_offsets(end_offsets(admin, self._metrics_state.topics_of_interest()))
+            self._metrics_state.set_end_offsets(end_offsets(admin, self._metrics_state.topics_of_interest()))
             self._ends_at_s = time.monotonic()

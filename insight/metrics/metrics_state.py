@@ -29,11 +29,11 @@ from records.layout import TopicLayout
 from records.pack import unpack
 from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
 from records.rocketmq_history import is_expiry
-from state.dispatch import GroupType
 from state.errors import ErrorCode
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import OffsetCommitResponse
+from state.protocol import GroupType
 from state.rocketmq.history import EntryType as RocketMqEntryType
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyToConnection, ResponseCode
@@ -97,8 +97,8 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 @dataclass(slots=True)
 class Numbers:
-    """A copy of all numbers, for one scrape. Groups and offsets are None until the topics are read to their
-    ends, because a partly read topic would show deleted groups.
+    """A copy of all numbers, for one scrape. Groups and offsets are None, and `rebalances` is empty, until
+    the topics are read to their ends, because a partly read topic would show deleted groups.
     """
 
     groups: dict[str, GroupRow] | None = None
@@ -148,7 +148,7 @@ class MetricsState:
         self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
         self._committed = self._expired = self._deleted = 0
 
-    def take(
+    def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
     ) -> HistoryEntry | None:
         """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
@@ -160,13 +160,13 @@ class MetricsState:
         layout = self._layout
         with self._lock:
             if topic == layout.groups_topic:
-                self._take_group((key or b"").decode(), value)
+                self._apply_group((key or b"").decode(), value)
             elif topic == layout.offsets_topic:
-                self._take_offset(key or b"", value)
+                self._apply_offset(key or b"", value)
             elif topic == layout.events_topic:
-                return self._take_entry(value or b"")
+                return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
-                self._take_answers(value, headers)
+                self._count_answers(value, headers)
             else:
                 self._dead_letters[_dead_letter.decode(value or b"").reason] += 1
         return None
@@ -176,12 +176,12 @@ class MetricsState:
         with self._lock:
             self._is_complete = True
 
-    def take_batch(self, batch: BatchProgress) -> None:
+    def observe_batch(self, batch: BatchProgress) -> None:
         """Take how far the query has read."""
         with self._lock:
             self._read_to.update(batch.end_offsets)
 
-    def take_end_offsets(self, ends: Mapping[Partition, int]) -> None:
+    def set_end_offsets(self, ends: Mapping[Partition, int]) -> None:
         """Take end offsets of topics; the backlog is the records between the query's position and the end."""
         with self._lock:
             self._end_offsets = dict(ends)
@@ -207,7 +207,6 @@ class MetricsState:
         with self._lock:
             numbers = Numbers(
                 end_offsets=dict(self._end_offsets),
-                rebalances={g: n for g, n in self._rebalances.items() if g in self._groups},
                 classic_rebalances=self._classic_rebalances,
                 of_epochs=self._of_epochs.copy(),
                 entries=dict(self._entries),
@@ -222,11 +221,13 @@ class MetricsState:
             )
             if self._is_complete:
                 numbers.groups = dict(self._groups)
+                # From 0 on: an increase does not see a count that starts with 1.
+                numbers.rebalances = {group: self._rebalances[group] for group in self._groups}
                 numbers.rocketmq_groups = dict(self._rocketmq_groups)
                 numbers.offsets = {group: dict(offsets) for group, offsets in self._offsets.items()}
             return numbers
 
-    def _take_group(self, group_id: str, value: bytes | None) -> None:
+    def _apply_group(self, group_id: str, value: bytes | None) -> None:
         group = _group.decode(value) if value is not None else None
         of_rocketmq = decode_rocketmq_group(value) if value is not None else None
         _keep(self._groups, group_id, group if group is not None and group.protocol == KAFKA else None)
@@ -234,7 +235,7 @@ class MetricsState:
         if group_id not in self._groups:
             self._rebalances.pop(group_id, None)
 
-    def _take_offset(self, key: bytes, value: bytes | None) -> None:
+    def _apply_offset(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = _offset_key.decode(key)
         if value is not None:
             offsets = self._offsets.setdefault(group_id, {})
@@ -244,7 +245,7 @@ class MetricsState:
             if not known:
                 del self._offsets[group_id]
 
-    def _take_entry(self, value: bytes) -> HistoryEntry | None:
+    def _apply_entry(self, value: bytes) -> HistoryEntry | None:
         event = decode_any_entry(value)
         if event is None or isinstance(event, CoordinatorStarted) or not self._history.is_new(event):
             return None
@@ -256,7 +257,7 @@ class MetricsState:
         count = sum(map(len, (event.partitions or {}).values()))
         of_consumers = event.group_type == CONSUMER
         if of_consumers:
-            self._of_epochs.take(event)
+            self._of_epochs.count(event)
         match event.type:
             case EntryType.STABLE if not of_consumers or event.took_ms is not None:
                 self._rebalances[event.group_id] += 1
@@ -267,12 +268,12 @@ class MetricsState:
                 self._deleted += count
         return event
 
-    def _take_answers(self, value: bytes | None, headers: Headers | None) -> None:
+    def _count_answers(self, value: bytes | None, headers: Headers | None) -> None:
         if is_by_query(headers):
             for encoded in unpack(value or b""):
-                self._take_answer(encoded)
+                self._count_answer(encoded)
 
-    def _take_answer(self, value: bytes) -> None:
+    def _count_answer(self, value: bytes) -> None:
         answer = _answer.decode(value)
         if answer.code is not None:
             self._answers[answer.type, _name(ResponseCode, answer.code)] += 1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from insight.metrics.collector import OWN, CheapCollector
-from streaming.service.replica_state import PHASES, ReplicaState
+from streaming.service.replica.state import PHASES, ReplicaState
 
 
 class ReplicaCollector(CheapCollector):

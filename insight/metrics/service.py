@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.registry import Collector
 
+from connections.client_config import ClientConfig
 from insight.metrics.collector import (
     OWN,
     BacklogCollector,
@@ -20,14 +22,16 @@ from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
-from streaming.service.replica_state import ReplicaState
+from streaming.service.replica.state import ReplicaState
 from streaming.service.status import Status
-from streaming.service.transactions_pending import Summary
+from streaming.service.transactions.pending import Summary
+
+# A series more for each counter and histogram, which nothing here reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
@@ -67,7 +71,7 @@ class BatchMetrics:
         )
         self._age.set_function(self._batch_age_s)
 
-    def take(self, batch: BatchProgress) -> None:
+    def observe(self, batch: BatchProgress) -> None:
         """Count one batch."""
         self._duration.observe(batch.total_ms / 1000)
         self._last.set(batch.total_ms / 1000)
@@ -98,7 +102,7 @@ class RebalanceMetrics:
             buckets=REBALANCE_BUCKETS_S,
         )
 
-    def take(self, event: HistoryEntry) -> None:
+    def observe(self, event: HistoryEntry) -> None:
         """Take one history entry. A rebalance that restarts before it ends counts as one."""
         match event.type:
             case EntryType.PREPARING_REBALANCE:
@@ -110,12 +114,25 @@ class RebalanceMetrics:
                 self._began_ms.pop(event.group_id, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What of the service itself is read at each scrape. The age of the ticker is in seconds."""
+
+    status: Callable[[], Status]
+    ticker_age_s: Callable[[], float]
+    spark_restarts: Callable[[], int]
+    transactions: Callable[[], Summary]
+    replica: Callable[[], ReplicaState]
+
+
 class Metrics:
     """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged.
     `collectors` are served besides, and `checks` by their paths: see `insight.metrics.http`.
 
-    `start` raises MetricsUnavailable if the port cannot be bound; port 0 means any free port. `take_batch`
-    may be called before `start` and after the stop.
+    `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
+    and a check have to be answered. It raises MetricsUnavailable if the port cannot be bound; port 0 means
+    any free port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch`
+    may be called at any time.
     """
 
     def __init__(
@@ -124,12 +141,8 @@ class Metrics:
         layout: TopicLayout,
         host: str,
         port: int,
+        readings: Readings,
         *,
-        status: Callable[[], Status],
-        ticker_age_s: Callable[[], float],
-        spark_restarts: Callable[[], int],
-        transactions: Callable[[], Summary],
-        replica: Callable[[], ReplicaState],
         log_rebalances: bool,
         collectors: Sequence[Collector] = (),
         checks: Mapping[str, Check] | None = None,
@@ -138,19 +151,22 @@ class Metrics:
         self._port = port
         self._log_rebalances = log_rebalances
         self._metrics_state = MetricsState(layout)
-        self._follower = Follower(client_config, layout, self._metrics_state, self._take_entry)
+        self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
         self._registry.register(MetricsStateCollector(self._metrics_state))
         self._registry.register(BacklogCollector(self._metrics_state))
         self._registry.register(
-            ServiceCollector(status, ticker_age_s, self._follower.read_age_s, spark_restarts)
+            ServiceCollector(
+                readings.status, readings.ticker_age_s, self._follower.read_age_s, readings.spark_restarts
+            )
         )
-        self._registry.register(TransactionsCollector(transactions))
-        self._registry.register(ReplicaCollector(replica))
+        self._registry.register(TransactionsCollector(readings.transactions))
+        self._registry.register(ReplicaCollector(readings.replica))
         for collector in collectors:
             self._registry.register(collector)
         self._checks = checks
         self._http: HttpPort | None = None
+        self._is_following = False
         self._batches = BatchMetrics(self._registry)
         self._rebalances = RebalanceMetrics(self._registry)
 
@@ -162,12 +178,17 @@ class Metrics:
 
     def start(self) -> None:
         self._http = HttpPort(self._host, self._port, self._registry, self._checks)
+
+    def follow(self) -> None:
+        """Read the groups, their offsets and what happens from now on."""
         self._follower.start()
+        self._is_following = True
 
     def stop(self) -> None:
         if self._http is not None:
             self._http.close()
-        self._follower.stop()
+        if self._is_following:
+            self._follower.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -178,13 +199,13 @@ class Metrics:
     ) -> None:
         self.stop()
 
-    def take_batch(self, batch: BatchProgress) -> None:
+    def observe_batch(self, batch: BatchProgress) -> None:
         """Count one committed batch."""
-        self._metrics_state.take_batch(batch)
-        self._batches.take(batch)
+        self._metrics_state.observe_batch(batch)
+        self._batches.observe(batch)
 
-    def _take_entry(self, event: HistoryEntry) -> None:
-        self._rebalances.take(event)
+    def _observe_entry(self, event: HistoryEntry) -> None:
+        self._rebalances.observe(event)
         if self._log_rebalances:
             log_sentence(event)
 
@@ -198,20 +219,22 @@ def metrics_of(
     collectors: Sequence[Collector] = (),
     checks: Mapping[str, Check] | None = None,
 ) -> Metrics:
-    """Return a coordinator's metrics, which count its batches from now on; serve them after its start."""
+    """Return a coordinator's metrics, which count its batches from now on."""
     metrics = Metrics(
         coordinator.options.client_config,
         coordinator.options.layout,
         host,
         port,
-        status=lambda: coordinator.status.current,
-        ticker_age_s=coordinator.ticker_age_s,
-        spark_restarts=lambda: coordinator.spark_restarts,
-        transactions=coordinator.transactions,
-        replica=coordinator.replica,
+        Readings(
+            status=lambda: coordinator.status.current,
+            ticker_age_s=coordinator.ticker_age_s,
+            spark_restarts=lambda: coordinator.spark_restarts,
+            transactions=coordinator.transactions,
+            replica=coordinator.replica,
+        ),
         log_rebalances=log_rebalances,
         collectors=collectors,
         checks=checks,
     )
-    coordinator.on_batch = metrics.take_batch
+    coordinator.on_batch = metrics.observe_batch
     return metrics

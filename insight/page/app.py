@@ -29,13 +29,14 @@ from insight.page.address import (
     selection,
     time_parameter,
 )
-from insight.page.asked import Asked
+from insight.page.command_pages import Asked
 from insight.page.commands import Source
 from insight.page.coordinator import CoordinatorPage, coordinator_page
 from insight.page.courses import Courses
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import group_page
 from insight.page.histories import Histories
+from insight.page.live import Held
 from insight.page.members import By, Members, causes_text, columns_of, sentence
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
@@ -51,7 +52,7 @@ MAX_LIVE = 200
 """Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
 CHANGES_MS = 5_000
 """The page of the coordinator counts as changed so often."""
-_LIVE_INTERVAL_S = 0.5
+_LIVE_INTERVAL_S = 0.25
 _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
 
@@ -59,14 +60,15 @@ log = structlog.get_logger()
 
 
 class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `members` their clients and hosts. `read_age_s` is how
-    long ago the topics were read. `service_metrics` is None if the address of the coordinator's is not known,
-    `log` if it is not known where the coordinator's log is.
+    """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_metrics` is None if
+    the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
     """
 
     fleet: Fleet
     lines: Callable[[], list[GroupLine]]
     members: Callable[[], Members]
+    lines_version: Callable[[], int]
     histories: Histories
     courses: Courses
     read_age_s: Callable[[], float]
@@ -136,9 +138,15 @@ class _Pages:
 
     def groups(self, request: Request) -> Response:
         """All groups, or those that the address selects."""
+        version = self._sources.lines_version()  # before what it is of: then nothing newer is missed
         shown = self._selected(request)
         return self._page(
-            "groups.html", now_ms=self._sources.now_ms(), sorts=SORTS, protocols=list(Protocol), **shown
+            "groups.html",
+            now_ms=self._sources.now_ms(),
+            sorts=SORTS,
+            protocols=list(Protocol),
+            version=version,
+            **shown,
         )
 
     def groups_json(self, request: Request) -> Response:
@@ -148,6 +156,7 @@ class _Pages:
     def group(self, request: Request) -> Response:
         """One group, of Kafka's or of RocketMQ's."""
         group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
+        version = self._sources.fleet.group_version(group_id) or 0
         found = self._group(request, group_id, between_ms)
         return self._page(
             "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
@@ -156,7 +165,7 @@ class _Pages:
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
             is_live="to" not in request.query_params,
             only_time=is_only_time(request),
-            version=self._sources.fleet.group_version(group_id) or 0,
+            version=version,
         )
 
     def group_json(self, request: Request) -> Response:
@@ -173,8 +182,9 @@ class _Pages:
 
     def members(self, request: Request) -> Response:
         """The clients or the hosts of all groups, or those that the address selects."""
+        version = self._sources.lines_version()
         shown = self._selected_members(request)
-        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, **shown)
+        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, version=version, **shown)
 
     def members_json(self, request: Request) -> Response:
         shown = self._selected_members(request)
@@ -223,7 +233,7 @@ class _Pages:
         """The HTML of a page."""
         fleet = self._sources.fleet
         text: str = self._templates.get_template(template).render(
-            version=values.pop("version", fleet.version),
+            version=values.pop("version", self._sources.lines_version()),
             last_entry_ms=fleet.last_entry_ms,
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
@@ -323,14 +333,22 @@ class _Pages:
         group_id, fleet = request.query_params.get("group"), self._sources.fleet
         if "coordinator" in request.query_params:
             return self._version_of_time()
-        return fleet.version if group_id is None else fleet.group_version(group_id)
+        return self._sources.lines_version() if group_id is None else fleet.group_version(group_id)
+
+    def _shows_newest(self, request: Request) -> bool:
+        """Whether a page of what a reader looks at would have all that is known of it."""
+        group_id = request.query_params.get("group")
+        return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
         fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
+        held = Held()
         self._live += 1
         try:
             while not await request.is_disconnected():
-                version = self._version(request)
+                version = held.version(
+                    self._version(request), lambda: self._shows_newest(request), time.monotonic()
+                )
                 state = (version, self._sources.read_age_s() < 5)
                 if state != sent or time.monotonic() - said_at_s > _ALIVE_INTERVAL_S:
                     told = {"version": version, "read": state[1], "last_entry_ms": fleet.last_entry_ms}

@@ -17,7 +17,7 @@ from insight.why.wording import count
 from records.claims import Claim
 from records.history import CoordinatorStarted
 from streaming.replica.pipes import Phase as ReplicaPhase
-from streaming.service.replica_state import OFF
+from streaming.service.replica.state import OFF
 from streaming.service.status import Phase
 
 MAX_SHOWN = 50

@@ -1,13 +1,14 @@
 """The courses of groups that somebody looks at: kept, and made again in the background when entries came.
 
 A course of 100,000 entries takes seconds to read and to follow. Who asks meanwhile gets the course that was
-made before, or that of the entries of the last hour, which the fleet has.
+made before, or a course of the entries of the last hour, which the fleet has.
 """
 
 import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 
 from insight.page.fleet import Fleet
@@ -22,8 +23,14 @@ MAX_FOLLOWED_ENTRIES = 500_000
 """Of all courses that are kept, some 0.6 kB each. The last one is kept also if it is of more."""
 MAX_MAKING = 2
 """Courses that are read and made at the same time. Who comes later waits, or gets an older one."""
+PART_ENTRIES = 8_000
+"""The newest ones, of which a course is made for who opens a group first: the entries of the last hour may
+take as long again. The whole history follows.
+"""
 PATIENCE_S = 0.5
 """How long a reader waits for the whole history, if the fleet has a part of it."""
+WHOLE_AFTER_S = 1.0
+"""How long after such a part the whole is begun: the browser gets the part and its files meanwhile."""
 MANY_ENTRIES = 2_000
 """Nobody waits for the whole history if the fleet has so many entries of it."""
 AGED_PATIENCE_S = 0.05
@@ -36,8 +43,8 @@ class Made:
 
     `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
     one is of a RocketMQ group. `from_start`: the history begins with the first retained entry. `is_whole`: it
-    was read from the topic. `entries_version` is that of the fleet's facts which it has. `entries` counts
-    those of the course.
+    was read from the topic. `entries_version` is the version of the fleet's facts which it has. `entries`
+    counts the entries of the course.
     """
 
     course: Course | None
@@ -91,6 +98,21 @@ class Courses:
             return self._start(group_id, limits_ms[0], now_ms).result()
         return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
 
+    def has_newest(self, group_id: str, now_ms: int) -> bool:
+        """Whether a page of the group would have its newest entries. If not, they are being followed, and the
+        fleet touches the group when that is done.
+        """
+        known = self._look_up(group_id)
+        if known is None or not known.is_whole:
+            return True  # what comes next is awaited
+        if known.entries_version == self._fleet.entries_version(group_id):
+            return True
+        if (pause_s := known.pause_s()) > 0:
+            self._touch_after(group_id, pause_s)
+        else:
+            self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
+        return False
+
     def _newest(self, group_id: str, known: Made, now_ms: int) -> Made:
         """Return one with the newest entries; the known one if that is too early, takes long or fails."""
         if known.entries_version == self._fleet.entries_version(group_id):
@@ -105,14 +127,29 @@ class Courses:
     def _whole_or_part(self, group_id: str, known: Made | None, since_ms: int, now_ms: int) -> Made:
         part = None
         if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
-            part = self._of_fleet(group_id, None)  # before the whole, because both at once take long
+            part = self._of_fleet(group_id, None)
+        if part is not None:
+            self._start_later(group_id, since_ms, now_ms)  # because both at once take long
+            return part
         making = self._start(group_id, since_ms, now_ms)
-        self._wait(group_id, making, PATIENCE_S if part is None else 0)
+        self._wait(group_id, making, PATIENCE_S)
         if making.done():
             return making.result()
-        if part is None:
-            part = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
+        part = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
         return making.result() if part is None else part
+
+    def _start_later(self, group_id: str, since_ms: int, now_ms: int) -> None:
+        with self._lock:
+            self._awaited.add(group_id)
+        timer = threading.Timer(WHOLE_AFTER_S, self._start_unless_made, [group_id, since_ms, now_ms])
+        timer.daemon = True
+        timer.start()
+
+    def _start_unless_made(self, group_id: str, since_ms: int, now_ms: int) -> None:
+        known = self._look_up(group_id)
+        if known is None or not known.is_whole or known.since_ms > since_ms:
+            with suppress(RuntimeError):  # it was closed meanwhile
+                self._start(group_id, since_ms, now_ms)
 
     def _wait(self, group_id: str, making: Future[Made], patience_s: float) -> None:
         """Wait for a course. If it is not there then, the group is touched when it is."""
@@ -204,7 +241,7 @@ class Courses:
             return None
         if known is not None and known.entries_version == facts.entries_version:
             return known
-        ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
+        ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
         course = course_of(ours, from_start=False)
         first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
         part = Made(course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False)

@@ -23,7 +23,7 @@ class EndOffsets:
     def __init__(self) -> None:
         self._samples: dict[Partition, _Samples] = {}
 
-    def take(self, ends: Mapping[Partition, int], at_ms: int) -> None:
+    def add(self, ends: Mapping[Partition, int], at_ms: int) -> None:
         """Take the end offsets of all partitions of interest. The others are forgotten after a while."""
         for partition in self._samples.keys() - ends.keys():
             if at_ms - self._samples[partition].last_ms[-1] >= FORGET_MS:
@@ -32,7 +32,7 @@ class EndOffsets:
             samples = self._samples.get(partition)
             if samples is None or end < samples.ends[-1]:  # new, or the topic was made anew
                 samples = self._samples[partition] = _Samples()
-            samples.take(end, at_ms)
+            samples.add(end, at_ms)
 
     def end(self, partition: Partition) -> int | None:
         """The last known end offset, None if there is none."""
@@ -73,7 +73,7 @@ class _Samples:
     def __init__(self) -> None:
         self.ends, self.first_ms, self.last_ms = array("q"), array("q"), array("q")
 
-    def take(self, end: int, at_ms: int) -> None:
+    def add(self, end: int, at_ms: int) -> None:
         if self.ends and end == self.ends[-1]:
             self.last_ms[-1] = at_ms
             return

@@ -41,8 +41,8 @@ class Lag:
     """How far a committed offset is behind the end of its partition.
 
     `records` is None if the end is not known. `since_ms` is the time after which the first record that was
-    not committed came (None: it is older than what the page has seen, or there is none), and `seen_ms` the
-    time at which the page knew first that it was there (None: there is none).
+    not committed came (None if it is older than what the page has seen, or if there is none), and `seen_ms`
+    the time at which the page knew first that it was there (None if there is none).
     """
 
     commit: Commit
@@ -118,20 +118,20 @@ class Fleet:
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
         self._is_complete = False
 
-    def take(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
+    def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Take one record of a topic. Raises one of `records.codec.UNREADABLE`."""
         with self._lock:
             if topic == self._layout.groups_topic:
-                self._take_view((key or b"").decode(), value)
+                self._apply_view((key or b"").decode(), value)
             elif topic == self._layout.offsets_topic:
-                self._take_commit(key or b"", value)
+                self._apply_commit(key or b"", value)
             elif topic == self._layout.events_topic:
-                self._take_entry(value or b"", now_ms)
+                self._apply_entry(value or b"", now_ms)
 
-    def take_ends(self, ends: Mapping[Partition, int], at_ms: int) -> None:
+    def add_ends(self, ends: Mapping[Partition, int], at_ms: int) -> None:
         """Take the end offsets of the topics of `topics`."""
         with self._lock:
-            self._ends.take(ends, at_ms)
+            self._ends.add(ends, at_ms)
 
     def complete(self) -> None:
         """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
@@ -228,12 +228,12 @@ class Fleet:
         ends, offset = self._ends, commit.offset
         return Lag(commit, records, ends.reached_ms(partition, offset), ends.seen_ms(partition, offset))
 
-    def _take_view(self, group_id: str, value: bytes | None) -> None:
+    def _apply_view(self, group_id: str, value: bytes | None) -> None:
         group = self._groups.setdefault(group_id, _Group())
         group.view = None if value is None else decode_any_snapshot(value)
         self._touch(group)
 
-    def _take_commit(self, key: bytes, value: bytes | None) -> None:
+    def _apply_commit(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = _offset_key.decode(key)
         group = self._groups.setdefault(group_id, _Group())
         if value is None:
@@ -243,7 +243,7 @@ class Fleet:
             group.commits[topic, partition] = Commit(committed.offset, committed.committed_at_ms)
         self._touch(group)
 
-    def _take_entry(self, value: bytes, now_ms: int) -> None:
+    def _apply_entry(self, value: bytes, now_ms: int) -> None:
         entry = decode_any_entry(value)
         if entry is None:
             return
@@ -251,13 +251,13 @@ class Fleet:
         if entry.at_ms < now_ms - WINDOW_MS:
             return
         if isinstance(entry, CoordinatorStarted):
-            self._take_start(entry)
+            self._apply_start(entry)
             return
         group = self._groups.setdefault(entry.group_id, _Group())
         if group.add(entry):
             self._touch(group)
 
-    def _take_start(self, entry: CoordinatorStarted) -> None:
+    def _apply_start(self, entry: CoordinatorStarted) -> None:
         """Keep a start. The topic may have it twice."""
         self._starts[entry.at_ms, entry.from_batch] = entry
         if len(self._starts) > MAX_STARTS:

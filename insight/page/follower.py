@@ -9,11 +9,11 @@ import time
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.metrics.end_offsets import end_offsets
 from insight.page.fleet import WINDOW_MS, Fleet
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -74,26 +74,26 @@ class Follower(FollowerThread):
         behind = ends
         while not self._stopped.is_set():
             for record in reader.poll(_POLL_MS):
-                self._take(record.topic, record.key, record.value)
+                self._apply(record.topic, record.key, record.value)
             if behind and reader.has_read(behind):
                 behind = {}
                 self._fleet.complete()
             if not behind:
-                self._take_ends(admin)
+                self._add_ends(admin)
                 self._trim()
             self._warning.worked()
             self._read_at_s = time.monotonic()
 
-    def _take(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def _apply(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         try:
-            self._fleet.take(topic, key, value, _now_ms())
+            self._fleet.apply(topic, key, value, _now_ms())
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
 
-    def _take_ends(self, admin: KafkaAdminClient) -> None:
+    def _add_ends(self, admin: KafkaAdminClient) -> None:
         if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
             topics = self._fleet.topics()
-            self._fleet.take_ends(end_offsets(admin, topics) if topics else {}, _now_ms())
+            self._fleet.add_ends(end_offsets(admin, topics) if topics else {}, _now_ms())
             self._ends_at_s = time.monotonic()
 
     def _trim(self) -> None:

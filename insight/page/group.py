@@ -7,16 +7,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from insight.page.end_offsets import Partition
+from insight.page.findings import Finding, awaited_members, findings
 from insight.page.fleet import WINDOW_MS, GroupFacts, Lag
 from insight.page.timeline import Timeline, end_ms, timeline
-from insight.page.unwell import Finding, awaited_members, findings
 from insight.view import holdings, progress
 from insight.why.clock import duration_text
 from insight.why.course import Course
-from insight.why.lanes import Lane
-from insight.why.model import Outcome, Rebalance
+from insight.why.model import Rebalance, RebalanceOutcome
 from insight.why.names import Names
 from insight.why.report import Summary, report_of, summary
+from insight.why.state_timelines import StateTimeline
 from insight.why.text import cause_text
 from insight.why.wording import shortened
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
@@ -47,7 +47,7 @@ class PartitionLine(Struct, frozen=True, kw_only=True):
 
 
 class RebalanceLine(Struct, frozen=True, kw_only=True):
-    """A rebalance in one line. `sentence` is that of `why`."""
+    """A rebalance in one line. `sentence` is as in `why`."""
 
     number: int
     at_ms: int
@@ -92,7 +92,7 @@ def group_page(
 ) -> GroupPage:
     """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
     by the last hour. There is a `course`, or `facts` have a view. `only_time` leaves out what does not depend
-    on the limits: members and committed offsets. `notes` come before those of `why`.
+    on the limits: members and committed offsets. `notes` come before the notes of `why`.
     """
     if course is None:
         return _page_of_view(facts, limits_ms, now_ms)
@@ -103,7 +103,7 @@ def group_page(
     within = [r for r in found.rebalances if limits_ms[0] <= end_ms(r, now_ms) and r.began_ms <= limits_ms[1]]
     of_hour = replace(found, rebalances=[r for r in found.rebalances if end_ms(r, now_ms) >= hour_ms])
     last = found.rebalances[-1] if found.rebalances else None
-    awaited = awaited_members(last) if last is not None and last.outcome is Outcome.UNDER_WAY else []
+    awaited = awaited_members(last) if last is not None and last.outcome is RebalanceOutcome.UNDER_WAY else []
     shown_ms = _shown_ms(limits_ms, found.from_ms)
     return GroupPage(
         group_id=facts.group_id,
@@ -196,12 +196,14 @@ def _assignor(view: GroupSnapshot | None) -> str:
     return view.consumer.assignor_name if view.consumer else view.protocol_name or ""
 
 
-def _members(view: GroupSnapshot, lanes: Sequence[Lane], names: Names) -> list[MemberLine]:
+def _members(view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names) -> list[MemberLine]:
     by_id = {lane.member_id: lane for lane in lanes if lane.is_open}
     return [_member(member, view, by_id.get(member.member_id), names) for member in view.members]
 
 
-def _member(member: MemberSnapshot, view: GroupSnapshot, lane: Lane | None, names: Names) -> MemberLine:
+def _member(
+    member: MemberSnapshot, view: GroupSnapshot, lane: StateTimeline | None, names: Names
+) -> MemberLine:
     holds = progress(member.consumer) if member.consumer else holdings(member.assignment, view.protocol_type)
     return MemberLine(
         name=names.of(member.member_id),

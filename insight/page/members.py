@@ -145,7 +145,7 @@ class MembersSum:
         self._of_nobody: Counter[str] = Counter()
         self._rebalances = self._cut = 0
 
-    def take(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
+    def add(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
         """Take a group with the rebalances of its last hour."""
         self._cut += seen.is_cut
         group_id = facts.group_id
@@ -155,7 +155,7 @@ class MembersSum:
             if host:
                 _sum(self._hosts, host).add(group_id, partitions)
         for rebalance in rebalances:
-            self._take_cause(group_id, rebalance)
+            self._add_cause(group_id, rebalance)
 
     def members(self) -> Members:
         """All lines, those that caused most rebalances first, then those with most members."""
@@ -166,7 +166,7 @@ class MembersSum:
             groups_without_members=self._cut,
         )
 
-    def _take_cause(self, group_id: str, rebalance: Rebalance) -> None:
+    def _add_cause(self, group_id: str, rebalance: Rebalance) -> None:
         cause = rebalance.cause
         self._rebalances += 1
         if not cause.client_id:

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from insight.page.findings import Finding, findings
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.members import EMPTY, Members, MembersSum, OfView, of_view
 from insight.page.timeline import end_ms
-from insight.page.unwell import Finding, findings
 from insight.rocketmq_group import group_state
 from insight.why.course import Course, course_of
-from insight.why.lanes import Span
-from insight.why.model import Outcome
+from insight.why.model import RebalanceOutcome
 from insight.why.report import Report, report_of
+from insight.why.state_timelines import Span
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
@@ -24,8 +24,8 @@ from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from streaming.service.background import BackgroundThread
 
-STRETCHES = 30
-"""The last hour as so many stretches of equal length."""
+INTERVALS = 30
+"""The last hour as so many intervals of equal length."""
 PAGE_LINES = 100
 LINES_INTERVAL_S = 0.5
 MEMBERS_INTERVAL = 5
@@ -44,7 +44,7 @@ class Protocol(StrEnum):
 
 class GroupLine(Struct, frozen=True, kw_only=True):
     """One group. `lag_records` is None if no end is known, `lag_since_ms` the time since which the oldest
-    record waits that is not committed. `not_stable` is the share of each stretch of the last hour in which
+    record waits that is not committed. `not_stable` is the share of each interval of the last hour in which
     the group was not Stable or Empty, from 0 to 1, [] if it was so all the time. `rebalances` are those of
     the last hour.
     """
@@ -69,8 +69,8 @@ class GroupLine(Struct, frozen=True, kw_only=True):
 
 class _OfHour(NamedTuple):
     """What the entries of a group say of the last hour. It is true until an entry comes, or until `until_ms`,
-    when the oldest of the rebalances is older than an hour. `reason` is that of the view's last rebalance,
-    and `change` the same with the names of members.
+    when the oldest of the rebalances is older than an hour. `reason` is the reason of the view's last
+    rebalance, and `change` the same with the names of members.
     """
 
     version: int
@@ -86,7 +86,10 @@ class OverviewThread(BackgroundThread):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__("page-overview")
+        self._fleet = fleet
         self._overview = Overview(fleet)
+        self.version = 0
+        """The fleet's version that the lines have at least."""
         self.lines: list[GroupLine] = []
         """Those of some seconds ago at most, or of as long ago as making them takes."""
         self.members: Members = EMPTY
@@ -97,8 +100,10 @@ class OverviewThread(BackgroundThread):
         while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
             with_members = began_s >= members_from_s
+            version = self._fleet.version
             self.lines = self._overview.lines(time.time_ns() // 1_000_000, with_members=with_members)
             self.members = self._overview.members
+            self.version = version
             if with_members:
                 ended_s = time.monotonic()
                 members_from_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
@@ -132,18 +137,18 @@ class Overview:
             if line is not None:
                 found.append(line)
                 if with_members:
-                    self._take_members(members, facts, seen.get(facts.group_id))
+                    self._add_members(members, facts, seen.get(facts.group_id))
         if with_members:
             self.members = members.members()
         return sorted(found, key=_urgency)
 
-    def _take_members(self, members: MembersSum, facts: GroupFacts, known: OfView | None) -> None:
+    def _add_members(self, members: MembersSum, facts: GroupFacts, known: OfView | None) -> None:
         assert facts.view is not None, "a group with a line has a view"
         if known is None or known.view is not facts.view:
             known = of_view(facts.view)
         self._seen[facts.group_id] = known
         of_hour = self._known.get(facts.group_id)
-        members.take(
+        members.add(
             facts, known, () if of_hour is None or of_hour.report is None else of_hour.report.rebalances
         )
 
@@ -206,7 +211,7 @@ def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
         return _OfHour(facts.entries_version, math.inf, None, [], "", "")
     course = course_of(ours, from_start=False)
     made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
-    ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not Outcome.UNDER_WAY)
+    ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY)
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
     reason = view.last_rebalance_reason
     not_settled = [*_not_settled(_states(course))]
@@ -230,17 +235,17 @@ def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
-    """Return which share of each stretch of the last hour these spans fill."""
-    begin_ms, step_ms = now_ms - WINDOW_MS, WINDOW_MS / STRETCHES
-    filled = [0.0] * STRETCHES
+    """Return which share of each interval of the last hour these spans fill."""
+    begin_ms, step_ms = now_ms - WINDOW_MS, WINDOW_MS / INTERVALS
+    filled = [0.0] * INTERVALS
     for span in spans:
         from_ms = max(span.from_ms, begin_ms) - begin_ms
         to_ms = min(now_ms if span.to_ms is None else span.to_ms, now_ms) - begin_ms
         if from_ms >= to_ms:
             continue
-        for stretch in range(int(from_ms // step_ms), min(int(to_ms // step_ms) + 1, STRETCHES)):
-            overlap_ms = min(to_ms, (stretch + 1) * step_ms) - max(from_ms, stretch * step_ms)
-            filled[stretch] += overlap_ms / step_ms
+        for interval in range(int(from_ms // step_ms), min(int(to_ms // step_ms) + 1, INTERVALS)):
+            overlap_ms = min(to_ms, (interval + 1) * step_ms) - max(from_ms, interval * step_ms)
+            filled[interval] += overlap_ms / step_ms
     return [round(min(share, 1.0), 3) if share else 0.0 for share in filled] if any(filled) else []
 
 

@@ -7,7 +7,7 @@ from insight.page.group import RebalanceLine, rebalance_line
 from insight.page.timeline import end_ms
 from insight.why.clock import duration_text
 from insight.why.course import Course
-from insight.why.model import Outcome, Rebalance
+from insight.why.model import Rebalance, RebalanceOutcome
 from insight.why.names import Names
 from insight.why.report import report_of
 from insight.why.text import details
@@ -75,7 +75,7 @@ def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> Re
 
 
 def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
-    """The lines of `why`, without those of the moves, which have a table."""
+    """The lines of `why`, without the moves, which have a table."""
     found: list[tuple[str, str]] = []
     for label, text in details(r, now_ms, names):
         if label:
@@ -87,7 +87,7 @@ def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
 
 def _phases(r: Rebalance, names: Names, now_ms: int) -> list[Phase]:
     joins_ms, ends_ms = r.preparing_ms, end_ms(r, now_ms) - r.began_ms
-    if joins_ms is None and r.outcome is Outcome.UNDER_WAY and not r.goes_by_epochs:
+    if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.goes_by_epochs:
         joins_ms = ends_ms
     joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
     # Of a rebalance whose end is lost, the last that is known is its end.
@@ -106,7 +106,9 @@ def _phases(r: Rebalance, names: Names, now_ms: int) -> list[Phase]:
             found.append(phase("assignment", "gives", joins_ms, ends_ms))
     ways = [(whole_ms if w.settled_after_ms is None else w.settled_after_ms, w) for w in r.progress]
     for to_ms, way in sorted(ways, key=lambda one: -one[0])[:MAX_MEMBERS]:
-        kind = "waits" if r.outcome is Outcome.UNDER_WAY and way.settled_after_ms is None else "member"
+        kind = (
+            "waits" if r.outcome is RebalanceOutcome.UNDER_WAY and way.settled_after_ms is None else "member"
+        )
         found.append(phase(names.of(way.member_id), kind, 0, to_ms))
     return found
 

@@ -37,7 +37,7 @@ _Message = MutableMapping[str, Any]
 class Access:
     """Who may read. `has_password` checks a user's name and password, `token` is a bearer token.
 
-    Both may be None: then everybody may who reaches the address by one of the names in `hosts`.
+    If both are None, everybody may who reaches the address by one of the names in `hosts`.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import uvicorn
 from starlette.types import ASGIApp
 
+from connections.client_config import ClientConfig
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
@@ -23,7 +24,6 @@ from insight.page.security import Access
 from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
 from insight.why.history import read_history
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 MAX_CONNECTIONS = 500
@@ -36,7 +36,7 @@ class PageUnavailable(RuntimeError):
 
 
 class Tls(NamedTuple):
-    """The files of a certificate with its chain, and of its key (None: in the same file)."""
+    """The files of a certificate with its chain, and of its key (None if it is in the same file)."""
 
     certificate: Path
     key: Path | None = None
@@ -83,9 +83,9 @@ class Web:
 class Page:
     """Serves the page on a listening socket until stopped.
 
-    `access` None: only the names of this machine's loopback address are answered. `connect_to` is the address
-    that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its log is.
-    What is None is not known; without `log` nobody can ask for `whatif` and `replay`.
+    If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
+    address that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its
+    log is. What is None is not known; without `log` nobody can ask for `whatif` and `replay`.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Page:
             fleet=fleet,
             lines=lambda: overview.lines,
             members=lambda: overview.members,
+            lines_version=lambda: overview.version,
             histories=histories,
             courses=courses,
             read_age_s=self._follower.read_age_s,

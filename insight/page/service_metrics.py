@@ -83,8 +83,8 @@ class Durations(Struct, frozen=True):
 class ServiceState(Struct, frozen=True, kw_only=True):
     """What the process says. None is what it does not publish, or does not know yet.
 
-    `notes` are the texts of `/readyz` by check, those of failed checks among them. `latencies` are those of
-    the gateway in the same process by Kafka's API, `answers` those of the coordinator as that gateway sees
+    `notes` are the texts of `/readyz` by check, also of failed checks. `latencies` are the latencies of the
+    gateway in the same process by Kafka's API, `answers` the coordinator's latencies as that gateway sees
     them, by request.
     """
 
@@ -169,7 +169,7 @@ def service_state(metrics: bytes, ready: bytes) -> ServiceState:
     """Return what a scrape and an answer of `/readyz` say. Raises Unreadable."""
     series = _series(metrics)
     if f"{OWN}_phase" not in series:
-        raise Unreadable("what answers there is no coordinator's metrics")
+        raise Unreadable("that address does not serve a coordinator's metrics")
     read = _Reading(series)
     return ServiceState(
         phase=read.one_of("phase"),
@@ -207,7 +207,7 @@ def _series(metrics: bytes) -> _Series:
             for sample in family.samples:
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
     except Exception as error:
-        raise Unreadable("what answers there is no text of Prometheus") from error
+        raise Unreadable("that address does not serve text in Prometheus' format") from error
     return found
 
 

@@ -11,10 +11,10 @@ import structlog
 from kafka import TopicPartition
 from msgspec import Struct
 
+from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.page.fleet import WINDOW_MS
 from records.claims import Claim, Claims
-from records.client_config import ClientConfig
 from records.codec import UNREADABLE, PendingTransaction, is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -103,11 +103,11 @@ class ServiceTopics:
             self._pending.clear()
             self._is_complete = False
 
-    def take_claim(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+    def apply_claim(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         with self._lock:
-            self._claims.take(offset, key, value)
+            self._claims.apply(offset, key, value)
 
-    def take_dead_letter(self, at_ms: int, value: bytes | None) -> None:
+    def apply_dead_letter(self, at_ms: int, value: bytes | None) -> None:
         """Raises one of UNREADABLE."""
         read = _dead_letter.decode(value or b"")
         line = DeadLetterLine(
@@ -128,7 +128,7 @@ class ServiceTopics:
         with self._lock:
             self._drop_before(at_ms)
 
-    def take_pending(self, key: bytes | None, value: bytes | None) -> None:
+    def apply_pending(self, key: bytes | None, value: bytes | None) -> None:
         """Raises one of UNREADABLE."""
         read = None if value is None else _pending.decode(value)
         with self._lock:
@@ -139,7 +139,7 @@ class ServiceTopics:
                     read.at_ms, read.group_id, read.transactional_id, read.partitions
                 )
 
-    def take_clock(self, at_ms: int | None) -> None:
+    def apply_clock(self, at_ms: int | None) -> None:
         """A look for a clock record found one of this time, or none."""
         with self._lock:
             self._is_silent = at_ms is None
@@ -194,7 +194,7 @@ class ServiceFollower(FollowerThread):
             looked_at_s = float("-inf")
             while not self._stopped.is_set():
                 for record in reader.poll(_POLL_MS):
-                    self._take(record)
+                    self._apply(record)
                 if behind and reader.has_read(behind):
                     behind = {}
                 if not behind:
@@ -212,7 +212,7 @@ class ServiceFollower(FollowerThread):
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
         """Assign the topics to the reader. Return their ends."""
         layout = self._layout
-        names = filter(None, (layout.owner_topic, layout.transactions_topic))
+        names = (layout.owner_topic, layout.transactions_topic)
         tables = reader.partitions_of(*names)
         letters = reader.partitions_of(layout.dead_letters_topic)
         ends = reader.ends([*tables, *letters])
@@ -228,15 +228,15 @@ class ServiceFollower(FollowerThread):
         reader.start(beginning=tables, at=at)
         return ends
 
-    def _take(self, record: Record) -> None:
+    def _apply(self, record: Record) -> None:
         layout = self._layout
         try:
             if record.topic == layout.owner_topic:
-                self._topics.take_claim(record.offset, record.key, record.value)
+                self._topics.apply_claim(record.offset, record.key, record.value)
             elif record.topic == layout.dead_letters_topic:
-                self._topics.take_dead_letter(record.timestamp, record.value)
+                self._topics.apply_dead_letter(record.timestamp, record.value)
             else:
-                self._topics.take_pending(record.key, record.value)
+                self._topics.apply_pending(record.key, record.value)
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
@@ -247,11 +247,11 @@ class ServiceFollower(FollowerThread):
         while time.monotonic() < give_up_s and not self._stopped.is_set():
             for record in clock.poll(_POLL_MS):
                 if is_clock_record(record.key, record.value):
-                    self._topics.take_clock(record.timestamp)
+                    self._topics.apply_clock(record.timestamp)
                     return
         if not self._stopped.is_set():
             clock.ends([TopicPartition(self._layout.requests_topic, 0)])  # raises if no broker answers
-            self._topics.take_clock(None)
+            self._topics.apply_clock(None)
 
 
 def _now_ms() -> int:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from assignors.kafka.api import MemberId
 from insight.page.words import iso, utc_time
 from insight.why.clock import duration_text
-from insight.why.lanes import Lane, MemberState, Span
-from insight.why.model import Outcome, Rebalance
+from insight.why.model import Rebalance, RebalanceOutcome
 from insight.why.names import Names, lasting_name
+from insight.why.state_timelines import MemberState, Span, StateTimeline
 from insight.why.text import cause_text
 from insight.why.wording import count
 from state.kafka.history import HistoryEntry
@@ -65,7 +65,7 @@ class Mark(Struct, frozen=True):
 class LaneRow(Struct, frozen=True):
     """A client's lane: one member, or several one after the other, because a client that is started again is
     another member. `gone` are the places where one was removed or left, with the reason. `told` are those
-    where a client of RocketMQ was told of a change.
+    where a client of RocketMQ was notified of a change.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 def timeline(
-    lanes: Sequence[Lane],
+    lanes: Sequence[StateTimeline],
     rebalances: Sequence[Rebalance],
     removals: Iterable[HistoryEntry],
     names: Names,
@@ -117,7 +117,7 @@ def timeline(
     *,
     unfolded: bool = False,
 ) -> Timeline:
-    """Return the picture between two times. `removals` and `clients` are those of `insight.why.course`."""
+    """Return the picture between two times. `removals` and `clients` are as in `insight.why.course`."""
     scale = _Scale(*limits_ms)
     removed: _Removals = {(entry.member_id, entry.at_ms): entry for entry in removals}
     seen = [lane for lane in lanes if scale.shows(lane.spans, now_ms)]
@@ -177,15 +177,15 @@ class _Scale:
         return self.from_ms <= at_ms <= self.to_ms
 
 
-_Client = tuple[str, list[Lane]]
+_Client = tuple[str, list[StateTimeline]]
 """A name, and the lanes of the members that had it one after the other."""
 _Removals = dict[tuple[MemberId | None, int | None], HistoryEntry]
 
 
-def _by_client(lanes: Iterable[Lane], clients: Mapping[MemberId, str]) -> list[_Client]:
+def _by_client(lanes: Iterable[StateTimeline], clients: Mapping[MemberId, str]) -> list[_Client]:
     """Put the lanes of members of one name together, if none began before the one before it had ended."""
     found: list[_Client] = []
-    of_name: dict[str, list[list[Lane]]] = {}
+    of_name: dict[str, list[list[StateTimeline]]] = {}
     for lane in lanes:
         name = lasting_name(lane.member_id, clients)
         rows = of_name.setdefault(name, [])
@@ -198,7 +198,7 @@ def _by_client(lanes: Iterable[Lane], clients: Mapping[MemberId, str]) -> list[_
     return found
 
 
-def _is_over(lane: Lane, at_ms: int) -> bool:
+def _is_over(lane: StateTimeline, at_ms: int) -> bool:
     end_ms = lane.spans[-1].to_ms
     return end_ms is not None and end_ms <= at_ms
 
@@ -214,7 +214,7 @@ def _chosen(rows: Sequence[_Client], rebalances: Sequence[Rebalance]) -> list[_C
 
 def _row(
     name: str,
-    members: Sequence[Lane],
+    members: Sequence[StateTimeline],
     y: int,
     removals: _Removals,
     names: Names,
@@ -332,7 +332,7 @@ def end_ms(r: Rebalance, now_ms: int) -> int:
     """Return when a rebalance ended: now if it is under way, its beginning if its end is lost."""
     if r.ended_ms is not None:
         return r.ended_ms
-    return max(now_ms, r.began_ms) if r.outcome is Outcome.UNDER_WAY else r.began_ms
+    return max(now_ms, r.began_ms) if r.outcome is RebalanceOutcome.UNDER_WAY else r.began_ms
 
 
 def _ticks(limits_ms: tuple[int, int], scale: _Scale) -> Iterator[Tick]:

@@ -1,4 +1,4 @@
-"""Numbers and times in words, for people. Durations are those of `why`."""
+"""Numbers and times in words, for people. Durations are as in `why`."""
 
 from datetime import UTC, datetime
 

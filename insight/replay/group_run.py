@@ -135,7 +135,7 @@ class GroupRun(Generic[K]):
 
     def _entries(self, message: Message | None, is_handled: bool) -> Iterator[Entry[K]]:
         """The steps since the last call. Steps that were repeated to undo another one are left out."""
-        effective = {id(effects) for effects in self._timeline.take_effects()}
+        effective = {id(effects) for effects in self._timeline.drain_effects()}
         steps, self._steps = self._steps, []
         faults = self._timeline.faults[self._faults_reported :]
         self._faults_reported = len(self._timeline.faults)

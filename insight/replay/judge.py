@@ -1,4 +1,4 @@
-"""The verdict on a recording: whether what stands on the topics is, byte by byte, what its log leads to."""
+"""The verdict on a recording: whether what is on the topics is, byte by byte, what its log leads to."""
 
 import re
 import sys
@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from insight.replay.found import (
+from insight.replay.group_run import Entry, Sent
+from insight.replay.recording import Recording
+from insight.replay.replay import Replay, Until
+from insight.replay.selected import Selected
+from insight.replay.starts import is_recorded, place_of, starts_of
+from insight.replay.topic_contents import (
     AnswerName,
     Copy,
     EventName,
@@ -19,15 +24,10 @@ from insight.replay.found import (
     is_fixed,
     letter_name,
 )
-from insight.replay.group_run import Entry, Sent
-from insight.replay.recording import Recording
-from insight.replay.replay import Replay, Until
-from insight.replay.selected import Selected
-from insight.replay.starts import is_recorded, place_of, starts_of
 from insight.replay.verdict import Counts, Difference, How, Verdict, What
 from records.codec import Refusal
-from records.truncation import encode_view, view_of
-from state.dispatch import AnyGroup, step
+from records.truncation import encode_view
+from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Step
 
@@ -48,7 +48,7 @@ def judge(
     groups: set[str] | None = None,
     step: Step = step,
 ) -> Verdict:
-    """Replay the groups of a recording, some or all, and compare the outcome with what stands on the topics.
+    """Replay the groups of a recording, some or all, and compare the outcome with what is on the topics.
 
     With `until` only what was caused until then is compared.
     """
@@ -305,7 +305,8 @@ class _Judge:
 
 def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
     """What identifies a record that may rightly be there several times: a message to a connection that one
-    request caused twice, and a deadline that failed again after its group was released. None: it may not.
+    request caused twice, and a deadline that failed again after its group was released. Returns None if it
+    may not.
     """
     if isinstance(name, AnswerName) and name.connection:
         return name, value

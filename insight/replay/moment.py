@@ -1,7 +1,7 @@
 """A group as it was at a moment: its state, its members, what each holds since when, and its timers."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
@@ -27,6 +27,7 @@ from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.protocols import protocol_of
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.timers import next_scan
@@ -43,7 +44,8 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
     names = names_of(replayed.entries, group)
-    return _kafka_text(group, holders(replayed.entries), names, at_ms, when, clock)
+    due = protocol_of(group).due_deadlines(group, sys.maxsize, config)
+    return _kafka_text(group, holders(replayed.entries), names, at_ms, when, due, clock)
 
 
 def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]:
@@ -114,6 +116,7 @@ def _kafka_text(
     names: Names,
     at_ms: int,
     when: str,
+    due: Sequence[timers.DeadlineReached],
     clock: Clock,
 ) -> str:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
@@ -141,7 +144,7 @@ def _kafka_text(
             "",
             f"Pending offsets: {count(pending, 'partition')} in {count(len(transactions), 'transaction')}",
         ]
-    lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, clock))]
+    lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, due, clock))]
     return "\n".join(lines) + "\n"
 
 
@@ -201,8 +204,9 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
     return first if first == last else f"{first} to {last}"
 
 
-def _timer_lines(group: KafkaGroup, names: Names, at_ms: int, clock: Clock) -> Iterator[str]:
-    due = timers.due_deadlines(group, sys.maxsize)
+def _timer_lines(
+    group: KafkaGroup, names: Names, at_ms: int, due: Sequence[timers.DeadlineReached], clock: Clock
+) -> Iterator[str]:
     whats = (
         WHATS
         if isinstance(group, ConsumerGroup)

@@ -17,10 +17,10 @@ from checkpoints.export_file import ExportFile
 from checkpoints.files import FolderError
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import read_planned
+from connections.client_config import ClientConfig
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Handled, Header, Line, StartGroup
 from insight.replay.recording_file import write_recording
-from records.client_config import ClientConfig
 from records.early_answers import EarlyAnswers, is_by_query
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -33,7 +33,7 @@ class CannotRecord(RuntimeError):
 
 
 class Part(Struct, frozen=True):
-    """What to record: some groups (None: all), and the requests of a time, from `since_ms` to before
+    """What to record: some groups (None for all), and the requests of a time, from `since_ms` to before
     `until_ms`.
     """
 
@@ -60,7 +60,7 @@ def record(
     max_bytes = max(layout.response_record_max_bytes, layout.request_record_max_bytes)
     with TopicReader(client_config, max_record_bytes=max_bytes) as reader:
         if len(reader.partitions_of(layout.requests_topic)) != identity.request_partitions:
-            raise CannotRecord(f"topic {layout.requests_topic} has not the partitions of {checkpoint}")
+            raise CannotRecord(f"topic {layout.requests_topic} has other partitions than {checkpoint}")
         topics = _Topics(reader, layout, part)
         owner = checkpoint.record()
         if not owner.epochs:

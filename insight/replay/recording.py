@@ -2,7 +2,7 @@
 the log, and what really happened.
 
 The outcome is a function of the log (requests, and the greatest time that clock records attest), the
-configurations with their times, and the outages. So a recording has these, and what stands on the
+configurations with their times, and the outages. So a recording has these, and what is on the
 topics for the same groups: answers, history, dead letters and views.
 """
 
@@ -20,7 +20,7 @@ from state.configs import Configs
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 
 
 class Handled(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
     `groups` are the recorded groups, None for all. `begins` and `ends` are the offsets of the recorded part
     of the log by partition. `is_first` names the partitions whose part begins with the first record that
-    there ever was. `handled` None: it is not known what has to be on the topics. `kept_since_ms` is the
+    there ever was. `handled` is None if it is not known what has to be on the topics. `kept_since_ms` is the
     append time of the first record that an output topic still has, by topic and partition; a partition that
     has lost none is left out. `starts_from` is the export with whose groups the recording begins, if it does
     not begin with the log. `until_ms`: the log's part was cut before this time.
@@ -71,7 +71,6 @@ class Header(Struct, frozen=True, kw_only=True):
         """The admission of the messages of a partition. A record that is skipped was never handled before, so
         that the last configuration says of the whole log what is skipped.
         """
-        assert self.identity.shards is not None
         skip = frozenset(self.epochs[-1].skip)
         return Admission(self.layout, partition, self.identity.shards, skip)
 
@@ -173,7 +172,7 @@ class Letter(Struct, frozen=True, tag="dead letter", tag_field="line"):
 
 
 class View(Struct, frozen=True, tag="view", tag_field="line"):
-    """A record of the groups topic. `value` None: the group ended."""
+    """A record of the groups topic. `value` is None if the group ended."""
 
     partition: int
     offset: int
@@ -202,7 +201,7 @@ class Recording(Protocol):
         ...
 
     def outputs(self) -> Iterator[OutputLine]:
-        """What stands on the topics, each partition in its order."""
+        """What is on the topics, each partition in its order."""
         ...
 
 

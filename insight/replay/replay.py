@@ -13,10 +13,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from checkpoints import codec
-from insight.replay.found import Found
 from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
 from insight.replay.recording import Event, Header, LogClock, Recording, View
 from insight.replay.starts import Start, starts_of
+from insight.replay.topic_contents import Found
 from records.codec import Refusal, encode
 from state.dispatch import AnyGroup, step
 from state.kafka.effects import Reply
@@ -43,7 +43,7 @@ class Until:
 
 @dataclass
 class Replayed:
-    """A group's entries in their order, and the group at the end (None: there is none).
+    """A group's entries in their order, and the group at the end (None if there is none).
 
     `start` says where the entries begin if the beginning of the group's log is gone.
     """
@@ -85,7 +85,7 @@ class Replay(Generic[K]):
     `late` are requests by id that were applied late, by so many ms: a deadline of a later time had fired
     before. That depends on more than the log, so it is taken from the history. `first` are the groups that
     the log does not have from their beginning, with the request that created the group anew: the messages
-    before it are left out (None: all).
+    before it are left out. If it is None, all are left out.
     """
 
     def __init__(

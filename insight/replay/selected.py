@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from checkpoints.export_file import ExportedGroup
 from insight.replay.collect import Collector, TopicRecord
-from insight.replay.found import group_named_in, letter_key
 from insight.replay.recording import (
     Answer,
     Event,
@@ -18,6 +17,7 @@ from insight.replay.recording import (
     Recording,
     View,
 )
+from insight.replay.topic_contents import group_named_in, letter_key
 
 
 class Selected:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from checkpoints import codec
-from insight.replay.found import Found
 from insight.replay.recording import Header, Recording
+from insight.replay.topic_contents import Found
 from records.codec import record_of
 from records.partitioner import partition_of
 
@@ -27,9 +27,9 @@ class Place(NamedTuple):
 class Start(Struct, frozen=True):
     """Where the replay of a group begins.
 
-    `is_cut`: the log's beginning is gone, and the replay begins with `request`, which created the group anew;
-    None: the log has no such request, so the group cannot be judged at all. Else the group is known from the
-    beginning of the recording, in the state after entry `seq` of `incarnation`.
+    `is_cut`: the log's beginning is gone, and the replay begins with `request`, which created the group anew.
+    If `request` is None, the log has no such request, so the group cannot be judged at all. Else the group is
+    known from the beginning of the recording, in the state after entry `seq` of `incarnation`.
     """
 
     is_cut: bool = False

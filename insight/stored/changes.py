@@ -79,7 +79,8 @@ class GroupChange(Struct, frozen=True):
 def compare_groups(
     group_id: str, before: AnyGroup | None, after: AnyGroup | None, *, ignore_times: bool = False
 ) -> GroupChange | None:
-    """Compare a group in two states, None: it is not there. Returns None if they are equal.
+    """Compare a group in two states, of which one is None if the group is not in it. Returns None if they are
+    equal.
 
     `ignore_times`: differences of times alone do not count, such as those that a heartbeat makes. Positions
     in the log count as times.

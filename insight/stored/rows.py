@@ -147,7 +147,7 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     """The offset of a partition that is pending in a transaction, by the request with it.
 
     `txn_position` is the end of partition `txn_partition` of the markers topic when the request was made: the
-    marker that ends the transaction stands there or behind. `requested_at_ms` is the time of the request,
+    marker that ends the transaction is there or behind it. `requested_at_ms` is the time of the request,
     which will be that of the commit.
     """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from insight.whatif.changes import UNCHANGED, Changes
 from insight.whatif.clients import derive
 from insight.whatif.facts import Fleet
-from insight.whatif.outcome import Judged, judge
+from insight.whatif.figures import Judged, judge
 from insight.whatif.run import Log
 from insight.whatif.simulation import simulate
 from insight.whatif.validation import Validation, validate

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from insight.whatif.consumer_messages import KNOWN
 from insight.whatif.run import WhatIfError
-from insight.whatif.speech import KNOWN
 from state.config import INT32_MAX, ConfigError, CoordinatorConfig
 from state.configs import Configs
 
@@ -19,7 +19,8 @@ POLL: Final = "max.poll.interval.ms"
 
 @dataclass(frozen=True)
 class Changes:
-    """What an experiment changes. None: as it was. `name` is its settings in the form of the command line.
+    """What an experiment changes. What is None stays as it was. `name` is its settings in the form of the
+    command line.
 
     `static`: each client has a `group.instance.id` of its own and sends no LeaveGroup when it stops.
     """

@@ -15,7 +15,7 @@ from assignors.kafka.api import TopicPartition
 from assignors.kafka.server_side import is_for_coordinator
 from assignors.kafka.user_data import Claim
 from clients.coordinator_client import Header
-from insight.whatif import speech
+from insight.whatif import consumer_messages
 from insight.whatif.changes import Changes
 from insight.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span
 from insight.whatif.observer import FATAL, LOST_ID, read_partitions, says_join
@@ -30,7 +30,7 @@ Action = Callable[[Moment, str], None]
 _API_VERSION: Final = 4
 
 
-class World(Protocol):
+class SimulationEnvironment(Protocol):
     """What a client can do: act later, and send a request."""
 
     def at(self, moment: Moment, request_id: str, action: Action) -> None: ...
@@ -59,13 +59,15 @@ class _Waits:
 class Client:
     """One process in the closed loop. `member_id` is "" while it has none."""
 
-    def __init__(self, process: Process, fleet: Fleet, changes: Changes, world: World) -> None:
+    def __init__(
+        self, process: Process, fleet: Fleet, changes: Changes, environment: SimulationEnvironment
+    ) -> None:
         self.key = process.key
         self.member_id = ""
         self._process = process
         self._fleet = fleet
         self._changes = changes
-        self._world = world
+        self._environment = environment
         self._instance_id = process.client if changes.static else process.joins[0][1].group_instance_id
         self._seen = {kind: _Waits(process.reactions.get(kind, ())) for kind in Kind}
         self._generation = -1
@@ -81,21 +83,21 @@ class Client:
     def begin(self) -> None:
         """Plan what the process does at fixed times."""
         process = self._process
-        self._world.at(process.starts.moment, process.starts.request_id, self._join)
+        self._environment.at(process.starts.moment, process.starts.request_id, self._join)
         for rejoin in process.rejoins:
-            self._world.at(rejoin.moment, rejoin.request_id, self._join)
+            self._environment.at(rejoin.moment, rejoin.request_id, self._join)
         for commit in process.commits:
-            self._world.at(commit.moment, commit.request_id, self._commit(commit))
+            self._environment.at(commit.moment, commit.request_id, self._commit(commit))
         if process.leave is not None:
-            self._world.at(process.leave.moment, process.leave.request_id, self._leave)
+            self._environment.at(process.leave.moment, process.leave.request_id, self._leave)
         for stall in process.stalls:
             moment, request_id = stall.left.moment, stall.left.request_id
             if self._changes.max_poll_interval_ms is not None:
                 moment, request_id = Moment(stall.span.from_ms + self._changes.max_poll_interval_ms), ""
             if stall.span.to_ms is None or moment.at_ms < stall.span.to_ms:
-                self._world.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
+                self._environment.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
 
-    def answered(self, at_ms: int, response: AnyResponse) -> None:
+    def on_response(self, at_ms: int, response: AnyResponse) -> None:
         """Take the answer to one of its requests."""
         error = response.error_code
         if error in LOST_ID:
@@ -132,7 +134,7 @@ class Client:
             group_instance_id=self._instance_id,
             protocol_type=response.protocol_type,
             protocol_name=response.protocol_name,
-            assignments=speech.assignments(name, response.members, counts) if leads else [],
+            assignments=consumer_messages.assignments(name, response.members, counts) if leads else [],
         )
         self._plan_sync(Kind.LEADER_SYNC if leads else Kind.SYNC, at_ms, sync)
         self._plan_beat(at_ms)
@@ -144,7 +146,7 @@ class Client:
             return
         held, self._held = self._held, read_partitions(response.assignment)
         self._claim = Claim(tuple(sorted(self._held)), self._generation)
-        if held - self._held and speech.is_cooperative(self._protocols(at_ms)):
+        if held - self._held and consumer_messages.is_cooperative(self._protocols(at_ms)):
             self._plan_join(Kind.REVOKED, at_ms)
 
     def _refused(self, at_ms: int) -> None:
@@ -172,7 +174,7 @@ class Client:
 
         def sync(moment: Moment, request_id: str) -> None:
             self._sync, self._waits = None, SyncGroup
-            self._world.send(self, moment, request_id, request)
+            self._environment.send(self, moment, request_id, request)
 
         self._plan(kind, at_ms, sync, lambda: self._sync is request)
 
@@ -203,12 +205,12 @@ class Client:
             action(moment, request_id)
 
         if number is not None:
-            self._world.at(waits.seen[number].to, waits.seen[number].request_id, act)
+            self._environment.at(waits.seen[number].to, waits.seen[number].request_id, act)
             return
         stalls = [] if kind is Kind.HEARTBEAT else [stall.span for stall in self._process.stalls]
         when_ms = _put_off(at_ms + usual_ms, [*self._process.pauses, *stalls])
         if when_ms is not None:
-            self._world.at(Moment(when_ms), "", act)
+            self._environment.at(Moment(when_ms), "", act)
 
     def _stop_beats(self) -> None:
         self._beat_plan = 0
@@ -224,7 +226,7 @@ class Client:
         self._join_plan, self._sync, self._waits = 0, None, JoinGroup
         protocols = self._protocols(moment.at_ms)
         said = self._said(moment.at_ms)
-        if not speech.is_cooperative(protocols) or not self.member_id:
+        if not consumer_messages.is_cooperative(protocols) or not self.member_id:
             self._held = frozenset()
         changes = self._changes
         counts = said.partitions_per_topic
@@ -239,7 +241,7 @@ class Client:
             rebalance_timeout_ms=changes.max_poll_interval_ms or said.rebalance_timeout_ms,
             partitions_per_topic=counts,
         )
-        self._world.send(self, moment, request_id, request)
+        self._environment.send(self, moment, request_id, request)
 
     def _beat(self, moment: Moment, request_id: str) -> None:
         heartbeat = Heartbeat(
@@ -248,7 +250,7 @@ class Client:
             member_id=self.member_id,
             group_instance_id=self._instance_id,
         )
-        self._world.send(self, moment, request_id, heartbeat)
+        self._environment.send(self, moment, request_id, heartbeat)
 
     def _commit(self, sent: Sent) -> Action:
         """Commit as in the log, if the process has an assignment then."""
@@ -264,7 +266,7 @@ class Client:
                 generation_id=self._generation,
                 group_instance_id=self._instance_id,
             )
-            self._world.send(self, moment, request_id, request)
+            self._environment.send(self, moment, request_id, request)
 
         return commit
 
@@ -297,7 +299,7 @@ class Client:
         assert isinstance(left.request, LeaveGroup)
         (leaving,) = left.request.members
         members = [replace(leaving, member_id=self.member_id, group_instance_id=self._instance_id)]
-        self._world.send(self, moment, request_id, replace(left.request, members=members))
+        self._environment.send(self, moment, request_id, replace(left.request, members=members))
 
     def _said(self, at_ms: int) -> JoinGroup:
         """Return the JoinGroup that the process sent last in the log, at this time."""
@@ -305,7 +307,9 @@ class Client:
         return before[-1] if before else self._process.joins[0][1]
 
     def _protocols(self, at_ms: int) -> list[RequestProtocol]:
-        return speech.protocols(self._said(at_ms), self._changes.assignors, self._held, self._claim)
+        return consumer_messages.protocols(
+            self._said(at_ms), self._changes.assignors, self._held, self._claim
+        )
 
     def _common(self) -> Header:
         said = self._process.joins[0][1]

@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
+from insight.whatif.consumer_messages import check_readable
 from insight.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
 from insight.whatif.naming import names_of
 from insight.whatif.observer import Observer, long_gaps
 from insight.whatif.run import Log, Run, WhatIfError, open_loop
-from insight.whatif.speech import check_readable
 from state.dispatch import AnyRequest
 from state.inputs import Received
 from state.kafka.history import EntryType
@@ -61,7 +61,7 @@ def derive(log: Log) -> tuple[Fleet, Run]:
         for reply in step.effects.replies:
             observer = found.sender.get(reply.response.request)
             if observer is not None:
-                observer.answered(step.at_ms, reply.response)
+                observer.observe_response(step.at_ms, reply.response)
                 if observer.member_id:
                     found.by_id[observer.member_id] = observer
     if not found.observers:

@@ -44,7 +44,7 @@ class Reaction(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time between two others, which do not belong to it. `to_ms` None: it does not end."""
+    """A time between two others, which do not belong to it. `to_ms` is None if it does not end."""
 
     from_ms: int
     to_ms: int | None
@@ -112,7 +112,7 @@ class Process:
 @dataclass(frozen=True)
 class Fleet:
     """All clients of a group, and the requests of others: `outside` are sent at their times in every
-    experiment. `removals` are those of them that remove members, with the processes that the members were.
+    experiment. `removals` are the ones that remove members, with the processes that the members were.
 
     `partition_counts` has each topic's known numbers of partitions, each with the time from which it holds.
     `ignored` counts requests that change nothing or that no process is known to have sent, by the reason.

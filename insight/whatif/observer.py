@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
+from insight.whatif.consumer_messages import is_cooperative
 from insight.whatif.facts import Kind, Moment, Reaction, Sent, Span, Stall
-from insight.whatif.speech import is_cooperative
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
 from state.kafka.responses import AnyResponse, JoinGroupResponse, OffsetCommitResponse, SyncGroupResponse
@@ -140,7 +140,7 @@ class Observer:
         else:
             self.left = sent
 
-    def answered(self, at_ms: int, response: AnyResponse) -> None:
+    def observe_response(self, at_ms: int, response: AnyResponse) -> None:
         """One of its requests was answered."""
         self.answered_ms = at_ms
         error = response.error_code

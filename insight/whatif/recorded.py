@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from insight.replay.found import Found
 from insight.replay.recording import LogClock, Recording
 from insight.replay.replay import Replay
 from insight.replay.starts import starts_of
+from insight.replay.topic_contents import Found
 from insight.whatif.run import Log, WhatIfError
 from insight.why.clock import Clock
 from state.inputs import Received

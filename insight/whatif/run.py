@@ -97,7 +97,7 @@ class Coordinator:
         return self._timeline.next_due_ms()
 
     def _since(self, before: int) -> list[Step]:
-        self._timeline.take_effects()
+        self._timeline.drain_effects()
         for fault in self._timeline.faults:
             raise WhatIfError(f"the coordinator's handling of {fault.cause} fails:\n{fault.traceback}")
         return self.steps[before:]

@@ -22,7 +22,9 @@ def simulate(fleet: Fleet, log: Log, changes: Changes) -> Run:
 
 
 class _Simulation:
-    """The agenda of the clients, and the coordinator. It is the clients' `insight.whatif.client.World`."""
+    """The agenda of the clients, and the coordinator. It is the clients'
+    `insight.whatif.client.SimulationEnvironment`.
+    """
 
     def __init__(self, fleet: Fleet, log: Log, changes: Changes) -> None:
         self._fleet = fleet
@@ -46,7 +48,9 @@ class _Simulation:
         return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
 
     def at(self, moment: Moment, request_id: str, action: Action) -> None:
-        """Put an action on the agenda. `request_id` is that of the row that the action was in the log, ""."""
+        """Put an action on the agenda. `request_id` names the row that the action was in the log, "" for
+        none.
+        """
         heapq.heappush(self._agenda, (moment, next(self._numbers), request_id, action))
 
     def send(self, client: Client, moment: Moment, request_id: str, request: AnyRequest) -> None:
@@ -74,7 +78,7 @@ class _Simulation:
             for reply in step.effects.replies:
                 client = self._asked.get(reply.response.request)
                 if client is not None:
-                    client.answered(step.at_ms, reply.response)
+                    client.on_response(step.at_ms, reply.response)
 
     def _outside(self, sent: Sent) -> Action:
         def apply(moment: Moment, request_id: str) -> None:

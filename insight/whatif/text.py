@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from insight.admin.tables import Column, render_table
 from insight.whatif.answer import Answer
-from insight.whatif.outcome import Outcome
+from insight.whatif.figures import RunFigures
 from insight.whatif.validation import Match, Pair, Validation
 from insight.why.clock import Clock, duration_text
 from insight.why.wording import columns, count
@@ -23,8 +23,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     clients: list[str]
     ignored: dict[str, int]
     validation: Validation
-    recorded: Outcome
-    tried: list[Outcome]
+    recorded: RunFigures
+    tried: list[RunFigures]
 
 
 def summary(found: Answer) -> Summary:
@@ -75,7 +75,7 @@ def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
             yield "", f"the coordinator refuses {', '.join(judged.outcome.refused)}"
 
 
-def _table(outcomes: Sequence[Outcome]) -> str:
+def _table(outcomes: Sequence[RunFigures]) -> str:
     kinds = list(dict.fromkeys(cause.kind for outcome in outcomes for cause in outcome.causes))
     rows: list[list[object]] = [["rebalances", *(outcome.rebalances for outcome in outcomes)]]
     rows += [[f"  {kind}", *(_of_kind(outcome, kind) for outcome in outcomes)] for kind in kinds]
@@ -98,7 +98,7 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     return render_table([Column("", 0), *(Column(name, 0) for name in names)], rows)
 
 
-def _of_kind(outcome: Outcome, kind: str) -> int:
+def _of_kind(outcome: RunFigures, kind: str) -> int:
     return sum(cause.rebalances for cause in outcome.causes if cause.kind == kind)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from insight.whatif.outcome import Judged, Outcome
+from insight.whatif.figures import Judged, RunFigures
 from insight.why.clock import duration_text
 from insight.why.model import CauseKind, Rebalance
 
@@ -48,8 +48,8 @@ class Validation(Struct, frozen=True, kw_only=True):
     """The comparison. `objections` are sentences; without any, the log is reproduced."""
 
     pairs: list[Pair]
-    recorded: Outcome
-    simulated: Outcome
+    recorded: RunFigures
+    simulated: RunFigures
     objections: list[str]
 
     def count(self, match: Match) -> int:
@@ -124,7 +124,7 @@ def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[Pair]:
     return sorted(pairs, key=lambda pair: pair.began_ms)
 
 
-def _objections(pairs: Sequence[Pair], recorded: Outcome, simulated: Outcome) -> Iterator[str]:
+def _objections(pairs: Sequence[Pair], recorded: RunFigures, simulated: RunFigures) -> Iterator[str]:
     missed = sum(pair.match is Match.MISSED for pair in pairs)
     additional = sum(pair.match is Match.ADDITIONAL for pair in pairs)
     allowed = int(UNMATCHED_SHARE * recorded.rebalances)
@@ -138,7 +138,7 @@ def _objections(pairs: Sequence[Pair], recorded: Outcome, simulated: Outcome) ->
     if abs(recorded.moved - simulated.moved) > int(UNMATCHED_SHARE * recorded.moved):
         yield (
             f"{recorded.moved} partitions moved, in the simulation {simulated.moved}: the clients' assignors "
-            "are not those of their names here"
+            "assign otherwise than the assignors of these names here"
         )
     clients = len(recorded.by_client)
     for what, was_ms, now_ms, places in (

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments
-from insight.why.lanes import Lane, Span, member_lanes, state_spans
-from insight.why.lives import Life, lives
+from insight.why.incarnations import IncarnationHistory, by_incarnation
 from insight.why.model import Rebalance
 from insight.why.names import Names, clients_of, names_in
 from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
+from insight.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -18,10 +18,10 @@ from state.kafka.history import EntryType, HistoryEntry
 @dataclass(frozen=True, slots=True)
 class Course:
     """What happened to a group. It does not keep the entries, but for the first, the last and `removals`,
-    those of members that were removed.
+    which say that a member was removed.
 
     `members` are those at the end. `states` and `lanes` are the lanes of a picture. `notes` name gaps and
-    faults. `clients` are those of `insight.why.names.clients_of`, and `names` are for all members.
+    faults. `clients` are as in `insight.why.names.clients_of`, and `names` are for all members.
     """
 
     first: HistoryEntry
@@ -30,7 +30,7 @@ class Course:
     members: list[MemberId]
     rebalances: list[Rebalance]
     states: list[Span]
-    lanes: list[Lane]
+    lanes: list[StateTimeline]
     removals: list[HistoryEntry]
     notes: list[str]
     clients: dict[MemberId, str]
@@ -48,13 +48,13 @@ def course_of(
     `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
     history begins with the first retained entry.
     """
-    group_lives = lives(history, unread)
+    group_lives = by_incarnation(history, unread)
     assert group_lives, "a group without history has no course"
     last_life = group_lives[-1]
     assignments = Assignments()
     rebalances = rebalances_of(group_lives, assignments)
     earlier, latest = (
-        member_lanes(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
+        member_timelines(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
     )
     entries = [event for life in group_lives for event in life.entries]
     members = [lane.member_id for lane in latest if lane.is_open]
@@ -74,7 +74,7 @@ def course_of(
     )
 
 
-def _state_since_ms(life: Life[HistoryEntry]) -> int:
+def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
     last = life.entries[-1]
     for event in reversed(life.entries):
         if event.from_state != event.to_state:
@@ -82,7 +82,7 @@ def _state_since_ms(life: Life[HistoryEntry]) -> int:
     return life.entries[0].at_ms
 
 
-def _notes(group_lives: Sequence[Life[HistoryEntry]], from_start: bool) -> list[str]:
+def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
     return [*notes(group_lives, from_start=from_start), *ended]

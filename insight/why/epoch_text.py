@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from clients.partition_text import number_list
 from insight.why.clock import duration_text
-from insight.why.model import CauseKind, EpochChange, HandedOver, Outcome, Progress, Rebalance
+from insight.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
 from insight.why.names import Names
 from insight.why.wording import Lines, count, shortened
 
@@ -17,7 +17,7 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
     """Yield the epochs, and what each member gave up and waited for."""
     first, last = r.generation_from, r.generation_to
     epochs = f"{last}" if first == last else f"{first} -> {last}"
-    yield "epoch", f"{epochs}{', the group is empty' if r.outcome is Outcome.EMPTY else ''}"
+    yield "epoch", f"{epochs}{', the group is empty' if r.outcome is RebalanceOutcome.EMPTY else ''}"
     if len(r.epochs) == 1:
         yield "target", _target(r.epochs[0])
     elif r.epochs:

@@ -10,9 +10,18 @@ from msgspec.structs import replace
 from assignors.kafka.api import MemberId
 from insight.why.assignments import Holdings
 from insight.why.causes import LOST, conversion
-from insight.why.ground import Ground
-from insight.why.lives import Life
-from insight.why.model import Cause, CauseKind, EpochChange, Joined, Moves, Outcome, Rebalance, Removed
+from insight.why.incarnations import IncarnationHistory
+from insight.why.known_state import KnownState
+from insight.why.model import (
+    Cause,
+    CauseKind,
+    EpochChange,
+    Joined,
+    Moves,
+    Rebalance,
+    RebalanceOutcome,
+    Removed,
+)
 from insight.why.moves import compare
 from insight.why.reconciling import Reconciling
 from insight.why.topic_names import TopicNames
@@ -22,9 +31,9 @@ from state.kafka.history import EntryType, HistoryEntry
 _JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {
-    EntryType.STABLE: Outcome.STABLE,
-    EntryType.EMPTY: Outcome.EMPTY,
-    EntryType.GROUP_DELETED: Outcome.UNKNOWN,
+    EntryType.STABLE: RebalanceOutcome.STABLE,
+    EntryType.EMPTY: RebalanceOutcome.EMPTY,
+    EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
 }
 _REMOVED_BY_RULE = {
     "TM1": CauseKind.SESSION_TIMEOUT,
@@ -42,7 +51,7 @@ _TOPICS_CHANGED_RULE = "HB53"
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _Segment:
     """Entries of one rebalance, with those of the request or deadline that began it. `opening` is None if the
     beginning is not in the history. `before` is the assignment before, None if it is not known.
     """
@@ -54,23 +63,29 @@ class _Stretch:
 
 
 def rebalances_by_epochs(
-    phase: Life[HistoryEntry], ground: Ground, *, is_converted: bool, is_last: bool
+    phase: IncarnationHistory[HistoryEntry], known: KnownState, *, is_converted: bool, is_last: bool
 ) -> Iterator[Rebalance]:
-    """Yield the rebalances of a phase of the consumer protocol. `ground` is taken over and handed on.
+    """Yield the rebalances of a phase of the consumer protocol. `known` is taken over and handed on.
     `is_converted`: the group became a classic group after it. `is_last`: only then a rebalance is under way.
     """
-    cutter = _Cutter(Reconciling(ground.holdings))
-    end = Outcome.CONVERTED if is_converted else Outcome.UNDER_WAY if is_last else Outcome.UNKNOWN
+    cutter = _Cutter(Reconciling(known.holdings))
+    end = (
+        RebalanceOutcome.CONVERTED
+        if is_converted
+        else RebalanceOutcome.UNDER_WAY
+        if is_last
+        else RebalanceOutcome.UNKNOWN
+    )
     expected, topic_names = phase.begins_after + 1, TopicNames()
     for event in map(topic_names.put_in, phase.entries):
         if event.seq != expected and not phase.unread.issuperset(range(expected, event.seq)):
             yield from cutter.lose_track(phase.incarnation)
         expected = event.seq + 1
-        yield from cutter.take(event, phase.incarnation)
+        yield from cutter.cut(event, phase.incarnation)
     yield from cutter.finish(phase.incarnation, end)
     followed = cutter.following
-    ground.holdings = followed.assigned if followed.is_complete else None
-    ground.released = {}
+    known.holdings = followed.assigned if followed.is_complete else None
+    known.released = {}
 
 
 class _Cutter:
@@ -78,27 +93,27 @@ class _Cutter:
 
     def __init__(self, following: Reconciling) -> None:
         self.following = following
-        self._stretch: _Stretch | None = None
+        self._segment: _Segment | None = None
         self._lead: list[HistoryEntry] = []  # the entries of the last request or deadline
         self._topics_changed: list[HistoryEntry] = []
         self._calm: Holdings | None = None
 
-    def take(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+    def cut(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
         if self._lead and self._lead[-1].cause != event.cause:
             self._lead = []
-        if self._stretch is None and not self._lead:
+        if self._segment is None and not self._lead:
             self._calm = dict(self.following.assigned) if self.following.is_complete else None
         self._lead.append(event)
         if event.type is EntryType.TOPICS_CHANGED:
             self._topics_changed.append(event)
-        if self._stretch is not None:
-            self._stretch.entries.append(event)
+        if self._segment is not None:
+            self._segment.entries.append(event)
         elif event.type is EntryType.GROUP_EPOCH_BUMPED:
             self._begin(event, list(self._lead), event)
         elif self._is_in_the_middle(event):
             self._begin(event, [event], None)
-        self.following.take(event)
-        if self._stretch is not None and event.type in _ENDS:
+        self.following.apply(event)
+        if self._segment is not None and event.type in _ENDS:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
@@ -106,35 +121,39 @@ class _Cutter:
         return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
-        self._stretch = _Stretch(entries, opening, self._calm if opening is not None else None)
-        self._stretch.topics_changed, self._topics_changed = self._topics_changed, []
+        self._segment = _Segment(entries, opening, self._calm if opening is not None else None)
+        self._segment.topics_changed, self._topics_changed = self._topics_changed, []
         self.following.begin()
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
         """Entries are missing."""
-        if self._stretch is not None:
-            yield self._end(incarnation, Outcome.UNKNOWN, None)
+        if self._segment is not None:
+            yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
         self.following.lose_track()
         self._lead, self._topics_changed = [], []
 
-    def finish(self, incarnation: str, outcome: Outcome) -> Iterator[Rebalance]:
+    def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
         """The phase ends."""
-        if self._stretch is not None:
-            ended_ms = self._stretch.entries[-1].at_ms if outcome is Outcome.CONVERTED else None
+        if self._segment is not None:
+            ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
             yield self._end(incarnation, outcome, ended_ms)
 
-    def _end(self, incarnation: str, outcome: Outcome, ended_ms: int | None) -> Rebalance:
-        stretch, self._stretch = self._stretch, None
-        assert stretch is not None
-        return _rebalance(stretch, self.following, incarnation, outcome, ended_ms)
+    def _end(self, incarnation: str, outcome: RebalanceOutcome, ended_ms: int | None) -> Rebalance:
+        segment, self._segment = self._segment, None
+        assert segment is not None
+        return _rebalance(segment, self.following, incarnation, outcome, ended_ms)
 
 
 def _rebalance(
-    stretch: _Stretch, following: Reconciling, incarnation: str, outcome: Outcome, ended_ms: int | None
+    segment: _Segment,
+    following: Reconciling,
+    incarnation: str,
+    outcome: RebalanceOutcome,
+    ended_ms: int | None,
 ) -> Rebalance:
-    first, last, opening = stretch.entries[0], stretch.entries[-1], stretch.opening
+    first, last, opening = segment.entries[0], segment.entries[-1], segment.opening
     began_ms = (opening or first).at_ms
-    epochs = _epochs(stretch, began_ms)
+    epochs = _epochs(segment, began_ms)
     progress = following.progress(began_ms)
     settled = [p for p in progress if p.settled_after_ms is not None]
     ended = ended_ms is not None
@@ -156,30 +175,30 @@ def _rebalance(
         extensions=0,
         waited_for=[],
         last=max(settled, key=lambda p: p.settled_after_ms or 0).member_id if settled else None,
-        joined=_joined(stretch.entries, began_ms),
-        removed=_removed(stretch.entries, began_ms),
+        joined=_joined(segment.entries, began_ms),
+        removed=_removed(segment.entries, began_ms),
         members=last.members or sorted(following.assigned),
         unsynced=[],
         leader_id=None,
         protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
-        moves=_moves(stretch.before, following) if ended else None,
-        idle=following.idle() if ended and stretch.before is not None else None,
+        moves=_moves(segment.before, following) if ended else None,
+        idle=following.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
-        converted=conversion(stretch.entries),
+        converted=conversion(segment.entries),
         epochs=epochs,
         progress=progress,
     )
 
 
-def _epochs(stretch: _Stretch, began_ms: int) -> list[EpochChange]:
+def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
     found: list[EpochChange] = []
-    for place, event in enumerate(stretch.entries):
+    for place, event in enumerate(segment.entries):
         if event.type is EntryType.GROUP_EPOCH_BUMPED:
             found.append(
                 EpochChange(
                     epoch=event.generation,
                     after_ms=event.at_ms - began_ms,
-                    cause=_cause(event, stretch, place),
+                    cause=_cause(event, segment, place),
                     target_after_ms=None,
                     assignor_name=None,
                     changed_targets=None,
@@ -200,14 +219,14 @@ def _epochs(stretch: _Stretch, began_ms: int) -> list[EpochChange]:
     return found
 
 
-def _cause(bump: HistoryEntry, stretch: _Stretch, place: int) -> Cause:
+def _cause(bump: HistoryEntry, segment: _Segment, place: int) -> Cause:
     """Return the cause of a new epoch, from the entries of the same request or deadline before it."""
-    led = [event for event in stretch.entries[:place] if event.cause == bump.cause]
+    led = [event for event in segment.entries[:place] if event.cause == bump.cause]
     about = [event for event in led if event.type in _BY_TYPE]
     first = about[0] if about else bump
     reason = bump.reason
     if bump.rule == _TOPICS_CHANGED_RULE:
-        changed = [*stretch.topics_changed, *stretch.entries[:place]]
+        changed = [*segment.topics_changed, *segment.entries[:place]]
         sentences = [event.reason for event in changed if event.type is EntryType.TOPICS_CHANGED]
         reason = "; ".join(dict.fromkeys(sentences)) or reason
     return Cause(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import structlog
 from kafka import TopicPartition
 
-from insight.admin.directory import list_groups
-from insight.why.back import Part, entries_since
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
+from insight.admin.list_groups import list_groups
+from insight.why.recent_history import RecentHistory, entries_since
 from records.codec import UNREADABLE
 from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
 from records.layout import TopicLayout
@@ -32,8 +32,8 @@ class HistoryUnavailable(RuntimeError):
 class History:
     """A group's entries from the topic; some may be duplicates.
 
-    `unread` and `from_start` are those of `insight.why.back.Part`. `records_read` counts all records that
-    were read to find the entries, including other groups' records.
+    `unread` and `from_start` are those of `insight.why.recent_history.RecentHistory`. `records_read` counts
+    all records that were read to find the entries, including other groups' records.
     """
 
     entries: list[AnyHistoryEntry]
@@ -54,7 +54,7 @@ def read_history(
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
         if since_ms is None:
-            part = Part(list(topic.entries(topic.begin, topic.end)), frozenset(), from_start=True)
+            part = RecentHistory(list(topic.entries(topic.begin, topic.end)), frozenset(), from_start=True)
         else:
             part = entries_since(topic, since_ms)
         records_read = reader.records_read
@@ -81,7 +81,7 @@ def near_names(group_id: str, groups: Collection[str]) -> list[str]:
 
 
 class _GroupLog:
-    """A group's `insight.why.back.GroupLog`, read from the brokers."""
+    """A group's `insight.why.recent_history.GroupLog`, read from the brokers."""
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)
@@ -108,7 +108,7 @@ class _GroupLog:
         table = GroupTable(decode_snapshot)
         for record in self._of_group(ends):
             try:
-                table.take(record.key, record.value)
+                table.apply(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a record of the groups topic cannot be read", key=record.key, error=str(error))
         return next(iter(table.groups), None)

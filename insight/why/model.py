@@ -28,7 +28,7 @@ class CauseKind(StrEnum):
     UNKNOWN = "not in the history"
 
 
-class Outcome(StrEnum):
+class RebalanceOutcome(StrEnum):
     """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made. CONVERTED: the
     group changed its protocol before.
     """
@@ -122,7 +122,7 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 
 
 class HandedOver(Struct, frozen=True):
-    """Partitions, by topic, that a member waited for, and the member that had them; None: it had left."""
+    """Partitions, by topic, that a member waited for, and the member that had them, None if it had left."""
 
     partitions: dict[str, list[int]]
     of_member_id: str | None
@@ -165,7 +165,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     incarnation: str
     began_ms: int
     ended_ms: int | None
-    outcome: Outcome
+    outcome: RebalanceOutcome
     cause: Cause
     from_state: str
     generation_from: int

@@ -51,7 +51,7 @@ def names_in(
 class Names:
     """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
 
-    `clients` are those of `clients_of`. If two ids would get the same name, the first eight characters of
+    `clients` are as in `clients_of`. If two ids would get the same name, the first eight characters of
     the UUID are kept.
     """
 

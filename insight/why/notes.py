@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from clients.partition_text import number_list
-from insight.why.lives import E, Life
+from insight.why.incarnations import E, IncarnationHistory
 from state.kafka.history import EntryType
 
 
-def notes(group_lives: Sequence[Life[E]], *, from_start: bool = True) -> list[str]:
+def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
     """Return a sentence for each remark; these kinds of entries have the same names in both protocols.
 
     `from_start`: the lives begin with the first retained entry.

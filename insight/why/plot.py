@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from insight.why.clock import Clock, duration_text
-from insight.why.lanes import Lane, MemberState, Span
 from insight.why.model import Rebalance
 from insight.why.names import Names
 from insight.why.phases import CONSUMER
 from insight.why.report import Report
+from insight.why.state_timelines import MemberState, Span, StateTimeline
 from insight.why.text import cause_text
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState
@@ -60,11 +60,13 @@ class Panel(NamedTuple):
 
     report: Report
     states: Sequence[Span]
-    members: Sequence[Lane]
+    members: Sequence[StateTimeline]
     title: str = ""
 
 
-def draw(report: Report, states: Sequence[Span], members: Sequence[Lane], path: Path, clock: Clock) -> None:
+def draw(
+    report: Report, states: Sequence[Span], members: Sequence[StateTimeline], path: Path, clock: Clock
+) -> None:
     """Write a PNG. Spans are cut to the time of the report. Raises OSError."""
     draw_panels([Panel(report, states, members)], path, clock)
 
@@ -84,7 +86,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, clock: Clock) -> None:
     figure.savefig(path, dpi=_DPI, format="png")
 
 
-def _seen(panel: Panel, limits_ms: tuple[int, int]) -> list[Lane]:
+def _seen(panel: Panel, limits_ms: tuple[int, int]) -> list[StateTimeline]:
     """Return the lanes with a span within the limits."""
     return [lane for lane in panel.members if any(_cut(span, *limits_ms) for span in lane.spans)]
 

@@ -9,13 +9,13 @@ from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments, Holdings
 from insight.why.causes import LOST, cause_of, conversion
 from insight.why.epochs import rebalances_by_epochs
-from insight.why.ground import Ground
 from insight.why.idle import idle
-from insight.why.lives import Life, lives
-from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
+from insight.why.incarnations import IncarnationHistory, by_incarnation
+from insight.why.known_state import KnownState
+from insight.why.model import Idle, Joined, Moves, Rebalance, RebalanceOutcome, Removed
 from insight.why.moves import compare
 from insight.why.phases import phases
-from insight.why.stretches import Stretch, generation_before, stretches
+from insight.why.segments import Segment, generation_before, segments
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -26,101 +26,103 @@ _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
     """Return all rebalances of one group in order; `history` may have duplicates and gaps."""
-    return rebalances_of(lives(history), Assignments())
+    return rebalances_of(by_incarnation(history), Assignments())
 
 
-def rebalances_of(group_lives: Sequence[Life[HistoryEntry]], assignments: Assignments) -> list[Rebalance]:
+def rebalances_of(
+    group_lives: Sequence[IncarnationHistory[HistoryEntry]], assignments: Assignments
+) -> list[Rebalance]:
     """Return the rebalances of these lives. Only one in the last life can be under way."""
     found: list[Rebalance] = []
     for life in group_lives:
-        ground = Ground()
+        known = KnownState()
         of_life = phases(life)
         for place, (is_of_epochs, phase) in enumerate(of_life):
             is_last_phase = place == len(of_life) - 1
             is_last = is_last_phase and life is group_lives[-1]
             if is_of_epochs:
-                found += rebalances_by_epochs(phase, ground, is_converted=not is_last_phase, is_last=is_last)
+                found += rebalances_by_epochs(phase, known, is_converted=not is_last_phase, is_last=is_last)
             else:
                 found += _of_generations(
-                    phase, ground, assignments, is_converted=not is_last_phase, is_last=is_last
+                    phase, known, assignments, is_converted=not is_last_phase, is_last=is_last
                 )
     return [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
 
 
 def _of_generations(
-    phase: Life[HistoryEntry],
-    ground: Ground,
+    phase: IncarnationHistory[HistoryEntry],
+    known: KnownState,
     assignments: Assignments,
     *,
     is_converted: bool,
     is_last: bool,
 ) -> Iterator[Rebalance]:
     """Yield the rebalances of a phase of the classic protocol."""
-    for stretch in stretches(phase):
-        if stretch.outcome is Outcome.UNDER_WAY and is_converted:
-            stretch.end(Outcome.CONVERTED, phase.entries[-1].at_ms)
-        elif stretch.outcome is Outcome.UNDER_WAY and not is_last:
-            stretch.outcome = Outcome.UNKNOWN
-        if stretch.gap:
-            ground.lose_track()
-        renamed = ground.take([*stretch.lead, *stretch.entries])
-        if stretch.outcome is not None:
-            yield _rebalance(phase.incarnation, stretch, ground, assignments, renamed)
+    for segment in segments(phase):
+        if segment.outcome is RebalanceOutcome.UNDER_WAY and is_converted:
+            segment.end(RebalanceOutcome.CONVERTED, phase.entries[-1].at_ms)
+        elif segment.outcome is RebalanceOutcome.UNDER_WAY and not is_last:
+            segment.outcome = RebalanceOutcome.UNKNOWN
+        if segment.gap:
+            known.lose_track()
+        renamed = known.follow_static_members([*segment.lead, *segment.entries])
+        if segment.outcome is not None:
+            yield _rebalance(phase.incarnation, segment, known, assignments, renamed)
 
 
 def _rebalance(
     incarnation: str,
-    stretch: Stretch,
-    ground: Ground,
+    segment: Segment,
+    known: KnownState,
     assignments: Assignments,
     renamed: Mapping[MemberId, MemberId],
 ) -> Rebalance:
-    assert stretch.outcome is not None
-    opening, forming, first = stretch.opening, stretch.forming, stretch.entries[0]
+    assert segment.outcome is not None
+    opening, forming, first = segment.opening, segment.forming, segment.entries[0]
     waited_for = [renamed.get(m, m) for m in (opening.waiting_for or [])] if opening is not None else []
-    preparing_ms, completing_ms, duration_ms = _phases(stretch)
-    protocol_name = _latest(stretch, "protocol_name")
-    stable = stretch.entries[-1] if stretch.outcome is Outcome.STABLE else None
-    moves, idle_partitions, assignment_bytes = _assign(stretch, ground, assignments, protocol_name)
+    preparing_ms, completing_ms, duration_ms = _phases(segment)
+    protocol_name = _latest(segment, "protocol_name")
+    stable = segment.entries[-1] if segment.outcome is RebalanceOutcome.STABLE else None
+    moves, idle_partitions, assignment_bytes = _assign(segment, known, assignments, protocol_name)
     return Rebalance(
         number=0,
         incarnation=incarnation,
-        began_ms=stretch.began_ms,
-        ended_ms=stretch.ended_ms,
-        outcome=stretch.outcome,
-        cause=LOST if opening is None else cause_of(opening, stretch.lead),
+        began_ms=segment.began_ms,
+        ended_ms=segment.ended_ms,
+        outcome=segment.outcome,
+        cause=LOST if opening is None else cause_of(opening, segment.lead),
         from_state=first.from_state,
         generation_from=_generation_from(first),
-        generation_to=_generation_to(stretch),
+        generation_to=_generation_to(segment),
         preparing_ms=preparing_ms,
         completing_ms=completing_ms,
         duration_ms=duration_ms,
         beginning_lost=opening is None,
-        deadline_ms=_latest(stretch, "deadline_ms"),
-        extensions=sum(event.type in _EXTENSIONS for event in stretch.entries),
+        deadline_ms=_latest(segment, "deadline_ms"),
+        extensions=sum(event.type in _EXTENSIONS for event in segment.entries),
         waited_for=waited_for,
-        last=_last(stretch, waited_for),
-        joined=_joined(stretch),
-        removed=_removed(stretch),
+        last=_last(segment, waited_for),
+        joined=_joined(segment),
+        removed=_removed(segment),
         members=(forming.members or []) if forming is not None else [],
         unsynced=(stable.waiting_for or []) if stable is not None else [],
-        leader_id=_latest(stretch, "leader_id"),
+        leader_id=_latest(segment, "leader_id"),
         protocol_name=protocol_name,
         moves=moves,
         idle=idle_partitions,
         assignment_bytes=assignment_bytes,
-        converted=conversion([*stretch.lead, *stretch.entries]),
+        converted=conversion([*segment.lead, *segment.entries]),
     )
 
 
-def _phases(stretch: Stretch) -> tuple[int | None, int | None, int | None]:
+def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
     """Return three durations: until the generation was formed, from there to the end, and both."""
-    forming, ended_ms = stretch.forming, stretch.ended_ms
+    forming, ended_ms = segment.forming, segment.ended_ms
     preparing_ms = completing_ms = duration_ms = None
-    if stretch.opening is not None and ended_ms is not None:
-        duration_ms = ended_ms - stretch.began_ms
-    if forming is not None and stretch.opening is not None:
-        preparing_ms = forming.at_ms - stretch.began_ms
+    if segment.opening is not None and ended_ms is not None:
+        duration_ms = ended_ms - segment.began_ms
+    if forming is not None and segment.opening is not None:
+        preparing_ms = forming.at_ms - segment.began_ms
     if forming is not None and forming.type is EntryType.COMPLETING_REBALANCE and ended_ms is not None:
         completing_ms = ended_ms - forming.at_ms
     return preparing_ms, completing_ms, duration_ms
@@ -133,80 +135,80 @@ def _generation_from(first: HistoryEntry) -> int:
     return generation_before(first) - (joined_already and lost_its_beginning)
 
 
-def _generation_to(stretch: Stretch) -> int | None:
+def _generation_to(segment: Segment) -> int | None:
     """Return the generation that was formed, None if there is none yet."""
-    last = stretch.entries[-1]
+    last = segment.entries[-1]
     formed = last.to_state != GroupState.PREPARING_REBALANCE
     return last.generation if formed else None
 
 
-def _latest(stretch: Stretch, name: str) -> Any:
+def _latest(segment: Segment, name: str) -> Any:
     """Return the latest value of this field in the entries of the rebalance."""
-    values = (getattr(event, name) for event in reversed(stretch.entries))
+    values = (getattr(event, name) for event in reversed(segment.entries))
     return next((value for value in values if value is not None), None)
 
 
 def _first_of_each(
-    stretch: Stretch, types: tuple[EntryType, ...]
+    segment: Segment, types: tuple[EntryType, ...]
 ) -> list[tuple[MemberId, int, HistoryEntry]]:
     """Return the members of these entries, each once, with the time since the beginning."""
     found: dict[MemberId, tuple[MemberId, int, HistoryEntry]] = {}
-    for event in [*stretch.lead, *stretch.entries]:
+    for event in [*segment.lead, *segment.entries]:
         if event.type in types and event.member_id is not None and event.member_id not in found:
-            found[event.member_id] = (event.member_id, event.at_ms - stretch.began_ms, event)
+            found[event.member_id] = (event.member_id, event.at_ms - segment.began_ms, event)
     return list(found.values())
 
 
-def _joined(stretch: Stretch) -> list[Joined]:
-    return [Joined(member_id, after_ms) for member_id, after_ms, _ in _first_of_each(stretch, _JOINS)]
+def _joined(segment: Segment) -> list[Joined]:
+    return [Joined(member_id, after_ms) for member_id, after_ms, _ in _first_of_each(segment, _JOINS)]
 
 
-def _removed(stretch: Stretch) -> list[Removed]:
+def _removed(segment: Segment) -> list[Removed]:
     return [
         Removed(member_id, after_ms, event.reason, event.client_reason)
-        for member_id, after_ms, event in _first_of_each(stretch, _REMOVALS)
+        for member_id, after_ms, event in _first_of_each(segment, _REMOVALS)
     ]
 
 
-def _last(stretch: Stretch, waited_for: Sequence[MemberId]) -> MemberId | None:
+def _last(segment: Segment, waited_for: Sequence[MemberId]) -> MemberId | None:
     """Return the awaited member that joined, or was removed, last before the generation was formed."""
-    if stretch.forming is None:
+    if segment.forming is None:
         return None
-    there = _first_of_each(stretch, (*_JOINS, *_REMOVALS))
+    there = _first_of_each(segment, (*_JOINS, *_REMOVALS))
     were_awaited = set(waited_for)
     awaited = [(after_ms, member_id) for member_id, after_ms, _ in there if member_id in were_awaited]
     return max(awaited, key=lambda came: came[0])[1] if awaited else None
 
 
 def _assign(
-    stretch: Stretch, ground: Ground, assignments: Assignments, protocol_name: str | None
+    segment: Segment, known: KnownState, assignments: Assignments, protocol_name: str | None
 ) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
-    """Return the moves and the idle time, and update the ground for the next rebalance."""
-    held, released, settled = ground.holdings, ground.released, ground.settled
-    ground.settled = stretch.outcome in (Outcome.STABLE, Outcome.EMPTY)
+    """Return the moves and the idle time, and update the known state for the next rebalance."""
+    held, released, settled = known.holdings, known.released, known.settled
+    known.settled = segment.outcome in (RebalanceOutcome.STABLE, RebalanceOutcome.EMPTY)
     idle_partitions = moves = assignment_bytes = None
-    if held is not None and stretch.ended_ms is not None:
+    if held is not None and segment.ended_ms is not None:
         idle_partitions = idle(
             held,
             released,
-            [*stretch.lead, *stretch.entries],
-            (stretch.began_ms, stretch.ended_ms),
+            [*segment.lead, *segment.entries],
+            (segment.began_ms, segment.ended_ms),
             protocol_name=protocol_name,
             settled=settled,
         )
-    if ground.settled:
-        now, assignment_bytes = _now_held(stretch, assignments)
+    if known.settled:
+        now, assignment_bytes = _now_held(segment, assignments)
         if held is not None and now is not None:
-            moves = compare(held, now, released, _latest(stretch, "subscriptions"))
-        ground.assigned(now)
+            moves = compare(held, now, released, _latest(segment, "subscriptions"))
+        known.set_holdings(now)
     return moves, idle_partitions, assignment_bytes
 
 
-def _now_held(stretch: Stretch, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
+def _now_held(segment: Segment, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
     """Return the new assignment as partitions or, if it cannot be read as such, its sizes in bytes."""
-    if stretch.outcome is Outcome.EMPTY:
+    if segment.outcome is RebalanceOutcome.EMPTY:
         return {}, None
-    stable = stretch.entries[-1]
+    stable = segment.entries[-1]
     holdings = assignments.holdings(stable)
     if holdings is not None or stable.assignments is None:
         return holdings, None

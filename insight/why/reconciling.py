@@ -63,7 +63,7 @@ class Reconciling:
         self.assigned, self._revoking, self.is_complete = {}, {}, False
         self._free_since = {}
 
-    def take(self, event: HistoryEntry) -> None:
+    def apply(self, event: HistoryEntry) -> None:
         """Follow one entry."""
         member_id = event.member_id
         match event.type:

@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from insight.why.course import Course, course_of
-from insight.why.lanes import Lane, Span
-from insight.why.model import CauseKind, Outcome, Rebalance
+from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
+from insight.why.state_timelines import Span, StateTimeline
 from state.kafka.history import HistoryEntry
 
 
@@ -39,7 +39,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter. `clients` are those of `insight.why.names.clients_of`.
+    latter. `clients` are as in `insight.why.names.clients_of`.
     """
 
     group_id: str
@@ -126,7 +126,7 @@ def client_of(rebalance: Rebalance) -> str:
     return lasting or next(iter(cause.member_ids), "unknown")
 
 
-def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[Lane]]:
+def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[StateTimeline]]:
     """Return the spans of the group's states and the lanes of its members, for a picture."""
     course = course_of(history)
     return course.states, course.lanes
@@ -136,5 +136,5 @@ def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
     """Return when the rebalance ended, now if it is under way, or its beginning if the end is lost."""
     if rebalance.ended_ms is not None:
         return rebalance.ended_ms
-    under_way = rebalance.outcome is Outcome.UNDER_WAY
+    under_way = rebalance.outcome is RebalanceOutcome.UNDER_WAY
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms

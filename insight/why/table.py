@@ -22,7 +22,7 @@ _ENTRY = """
 def events_table(records: DataFrame) -> DataFrame:
     """Return the entries in `records`, which have a column `value` as Kafka's source produces it.
 
-    The columns are those of `state.kafka.history.HistoryEntry` and of `state.rocketmq.history.HistoryEntry`,
+    The columns are as in `state.kafka.history.HistoryEntry` and in `state.rocketmq.history.HistoryEntry`,
     with its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. Duplicates,
     which the topic's at-least-once writer can make, are one row. Entries without a group are omitted.
     """

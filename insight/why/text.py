@@ -6,7 +6,7 @@ from assignors.kafka.api import MemberId
 from insight.visible import visible
 from insight.why.clock import Clock, duration_text
 from insight.why.epoch_text import epoch_lines, partitions_text
-from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
+from insight.why.model import CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from insight.why.names import Names, names_in
 from insight.why.phases import CONSUMER
 from insight.why.report import Report
@@ -117,7 +117,7 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 def _took(r: Rebalance, now_ms: int) -> str:
     lost = ", and began earlier than the history" if r.beginning_lost else ""
-    if r.outcome is Outcome.UNDER_WAY:
+    if r.outcome is RebalanceOutcome.UNDER_WAY:
         now = (
             "waiting for members to reach the target assignment"
             if r.goes_by_epochs
@@ -130,10 +130,10 @@ def _took(r: Rebalance, now_ms: int) -> str:
         return "its end is not in the history"
     whole = duration_text(r.ended_ms - r.began_ms)
     until = {
-        Outcome.STABLE: "until Stable",
-        Outcome.EMPTY: "until Empty",
-        Outcome.SUPERSEDED: "until the next rebalance overtook it",
-        Outcome.CONVERTED: "until the group changed its protocol",
+        RebalanceOutcome.STABLE: "until Stable",
+        RebalanceOutcome.EMPTY: "until Empty",
+        RebalanceOutcome.SUPERSEDED: "until the next rebalance overtook it",
+        RebalanceOutcome.CONVERTED: "until the group changed its protocol",
     }.get(r.outcome, "until the group ended")
     phases = []
     if r.preparing_ms is not None:
@@ -153,7 +153,7 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
     never = [m for m in r.waited_for if m not in joined and m not in removed]
     # An id that was assigned but had not joined when the generation was formed was not a member yet.
     silent = [m for m in never if m in r.members]
-    if never and r.outcome is Outcome.UNDER_WAY and r.generation_to is None:
+    if never and r.outcome is RebalanceOutcome.UNDER_WAY and r.generation_to is None:
         yield "awaited", _listed(never, names)
     elif silent:
         yield "silent", f"{_listed(silent, names)}: did not rejoin and stays a member"
@@ -175,10 +175,10 @@ def _removed(r: Rebalance, names: Names) -> Lines:
 
 
 def _formed(r: Rebalance, names: Names) -> Lines:
-    if r.generation_to is None or r.outcome is Outcome.UNKNOWN:
+    if r.generation_to is None or r.outcome is RebalanceOutcome.UNKNOWN:
         return
     change = f"generation {r.generation_from} -> {r.generation_to}"
-    if r.outcome is Outcome.EMPTY:
+    if r.outcome is RebalanceOutcome.EMPTY:
         yield "formed", f"{change}, without members"
         return
     about = [change]
@@ -189,7 +189,7 @@ def _formed(r: Rebalance, names: Names) -> Lines:
     if r.protocol_name is not None:
         about.append(f"protocol {r.protocol_name}")
     yield "formed", ", ".join(about)
-    if r.outcome is Outcome.SUPERSEDED:
+    if r.outcome is RebalanceOutcome.SUPERSEDED:
         yield "", "no assignment came"
 
 

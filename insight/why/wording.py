@@ -41,5 +41,5 @@ def count(number: int, noun: str) -> str:
 
 
 def trigger_text(trigger: str) -> str:
-    """Return a request's id, or a deadline or scan without its time, which is that of its effect."""
+    """Return a request's id, or a deadline or scan without its time, because its effect has the same time."""
     return re.sub(r" at \d+$", "", trigger)

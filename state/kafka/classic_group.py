@@ -75,6 +75,11 @@ class Member(Struct, array_like=True, forbid_unknown_fields=True):
     parked_join: ReplyTo | None = None
     parked_sync: ReplyTo | None = None
 
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id, by its name in the members of all other protocols."""
+        return self.group_instance_id
+
     def waits(self) -> bool:
         """Whether a request of the member is parked."""
         return self.parked_join is not None or self.parked_sync is not None
@@ -111,6 +116,8 @@ class ClassicGroup(Group, tag="Kafka"):
     `members` at their first use and are not stored. `members`, and each member's `protocols`, `parked_join`
     and `pending_sync`, are changed only by the methods of this class, which keep the counts.
     """
+
+    type_name = "classic"
 
     state: GroupState = GroupState.EMPTY
     previous_state: GroupState | None = None
@@ -156,6 +163,14 @@ class ClassicGroup(Group, tag="Kafka"):
         """
         had_members = self.is_empty and self.protocol_type is not None
         return self.state_timestamp_ms if had_members else None
+
+    def why_expired(self) -> tuple[str, str]:
+        """Return the row, Z1 to Z3, by which offsets of this group expire, and since when, in words."""
+        if self.abandoned_since_ms is not None:
+            return "Z1", "the group had no members"
+        if self.protocol_type is None:
+            return "Z3", "nothing was committed"
+        return "Z2", "no member subscribed to the topic, and nothing was committed"
 
     def subscribed(self) -> set[str]:
         """Return the names of all topics that members are known to subscribe to."""
@@ -283,7 +298,7 @@ class ClassicGroup(Group, tag="Kafka"):
         self._count_protocols(member, 1)
 
     def set_parked_join(self, member: Member, reply_to: ReplyTo | None) -> None:
-        """Park the member's JoinGroup. None: it is answered."""
+        """Park the member's JoinGroup. With None it is answered."""
         self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
         member.parked_join = reply_to
 

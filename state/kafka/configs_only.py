@@ -4,6 +4,8 @@ they outlive it.
 
 from msgspec import Struct
 
+from state.config import SettingValue
+
 
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
     """The settings alone, by Kafka's names. A group that is created takes them over.
@@ -16,7 +18,7 @@ class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafk
     group_id: str
     incarnation: str
     clock_ms: int
-    configs: dict[str, int]
+    configs: dict[str, SettingValue]
     seq: int = 0
     last_fired_ms: int = 0
     quarantined: None = None

@@ -8,7 +8,7 @@ of the fields is the layout of the stored state: a change of the order is a new 
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -165,6 +165,8 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     subscribes to, because they keep what is derived.
     """
 
+    type_name = "consumer"
+
     group_epoch: int = 1
     assignment_epoch: int = 1
     assignment_timestamp_ms: int = 0
@@ -230,6 +232,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         """The group epoch, which takes the place of the classic protocol's generation in the history."""
         return self.group_epoch
 
+    def entry_details(self) -> Mapping[str, object]:
+        return {"group_type": self.type_name, "assignment_epoch": self.assignment_epoch}
+
     @property
     def protocol_type(self) -> str:
         return PROTOCOL_TYPE
@@ -239,7 +244,7 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         return not self.members
 
     def is_consumer_group(self) -> bool:
-        """Whether the protocol type is that of Kafka's consumer, as that of every such group."""
+        """Whether the protocol type is `consumer`, as it is for every such group."""
         return True
 
     @property
@@ -251,6 +256,10 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     def abandoned_since_ms(self) -> None:
         """Offsets expire by the time of their commit in every state (row OF27)."""
         return None
+
+    def why_expired(self) -> tuple[str, str]:
+        """Return the row by which offsets of this group expire, and since when, in words."""
+        return "OF27", "no member subscribed to the topic, and nothing was committed"
 
     def topics_of(self, member: ConsumerMember) -> set[str]:
         """Return the names of the topics that the member subscribes to, by name or by its pattern."""

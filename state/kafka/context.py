@@ -1,20 +1,17 @@
 """The context of one step: the group, the time, and the effects so far."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NewType
+from typing import NewType, Protocol, TypeVar
 
 from msgspec import Struct, field, msgpack, structs
 
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, SettingValue
 from state.context import BaseContext
 from state.errors import ErrorCode
 from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, GroupState, Member
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
-from state.kafka.group import DEAD, LogPosition, Offset, PendingOffsets
-from state.kafka.group_settings import GroupSettings, settings_in_force
+from state.kafka.group import DEAD, Group, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
@@ -26,12 +23,27 @@ _decoder: msgpack.Decoder[KafkaGroup] = msgpack.Decoder(KafkaGroup)
 RuleId = NewType("RuleId", str)
 """A row of docs/rules.md that was applied; only `StepContext.rule` makes one."""
 
+G = TypeVar("G", bound=Group)
+
 Verdict = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
+class AnyMember(Protocol):
+    """What the history shows of a member of any protocol."""
+
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def instance_id(self) -> str | None: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def client_host(self) -> str: ...
+
+
 class Saved(Struct, frozen=True):
-    """What `StepContext.undo_to` restores: the group without its offsets, and the number of effects."""
+    """What `StepContext.undo` restores: the group without its offsets, and the number of effects."""
 
     group: KafkaGroup | None
     encoded: bytes
@@ -47,7 +59,8 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     `principal` is that of the request that is handled, None if it has none or a deadline is handled. `kept`
     are the settings that stay when the group does not exist.
-    `noted_state` is the state of a consumer group after its last history entry.
+    `noted_state` is the group's state after its last history entry, None for a group that has none yet in
+    this step.
     """
 
     principal: str | None = None
@@ -59,43 +72,33 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
     _replies: list[Reply] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
+    _saved: Saved | None = None
+
+    def group_of(self, group_type: type[G]) -> G:
+        """Return the group, which has this type."""
+        group = self._group
+        assert isinstance(group, group_type), f"this step needs a {group_type.__name__}"
+        return group
 
     @property
-    def classic(self) -> ClassicGroup:
-        assert isinstance(self._group, ClassicGroup), "this step needs a group of the classic protocol"
-        return self._group
-
-    @property
-    def consumer(self) -> ConsumerGroup:
-        assert isinstance(self._group, ConsumerGroup), "this step needs a group of the consumer protocol"
-        return self._group
-
-    @property
-    def configs(self) -> dict[str, int]:
+    def configs(self) -> dict[str, SettingValue]:
         """The group's own settings, which do not need the group."""
         if self._group is not None:
             return self._group.configs
         return {} if self.kept is None else self.kept.configs
 
-    def set_configs(self, configs: dict[str, int]) -> None:
+    def set_configs(self, configs: dict[str, SettingValue]) -> None:
         """Replace the group's own settings."""
         if self._group is not None:
             self._group.configs = configs
         else:
             self._keep(configs)
 
-    def _keep(self, configs: dict[str, int]) -> None:
+    def _keep(self, configs: dict[str, SettingValue]) -> None:
         kept = ConfigsOnly(self.group_id, self.cause, self.now_ms, configs)
         self.kept = kept if configs else None
 
-    @property
-    def group_settings(self) -> GroupSettings:
-        """The settings in force for this group: its own, else the coordinator's."""
-        return settings_in_force(self.group.configs, self.config)
-
-    def create_group(
-        self, rule: RuleId, reason: str, group_type: type[ClassicGroup] | type[ConsumerGroup] = ClassicGroup
-    ) -> None:
+    def create_group(self, group_type: type[KafkaGroup], rule: RuleId, reason: str) -> None:
         """Create the group. Its incarnation is the id of the request."""
         assert self._group is None, "the group is there already"
         self._group = group_type(
@@ -109,18 +112,22 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self.record(rule, EntryType.GROUP_CREATED, reason)
 
     def become(self, group: KafkaGroup) -> None:
-        """Replace the group by its conversion to the other protocol."""
+        """Replace the group by its conversion to another protocol."""
+        self.noted_state = self.group.state
         self._group = group
-        self.noted_state = None
         self.retention_is_stale = True
 
-    def save(self) -> Saved:
-        """Return what `undo_to` needs. What is undone must not have changed offsets."""
+    def save(self) -> None:
+        """Remember the group and the effects as they are, for `undo`. Only the first call in a step counts.
+        What is undone must not have changed offsets.
+        """
+        if self._saved is not None:
+            return
         group = self._group
         encoded = b""
         if group is not None:
             encoded = _encoder.encode(structs.replace(group, offsets={}, pending=[], ended={}))
-        return Saved(
+        self._saved = Saved(
             group,
             encoded,
             self.noted_state,
@@ -130,8 +137,11 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
             len(self._history),
         )
 
-    def undo_to(self, saved: Saved) -> None:
-        """Take back everything since `save` but the rows that were applied."""
+    def undo(self) -> None:
+        """Take back everything since `save`, if it was called, but the rows that were applied."""
+        saved = self._saved
+        if saved is None:
+            return
         before = saved.group
         self._group = None
         if before is not None:
@@ -205,41 +215,28 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         """Return and arm the time `delay_ms` from now. A negative delay counts as 0."""
         return self.deadline_at(self.now_ms + delay_ms if delay_ms > 0 else self.now_ms)
 
-    def arm_session(self, member: Member) -> None:
-        """Arm the member's session timeout from now on."""
-        member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
-
-    def arm_consumer_session(self, member: ConsumerMember) -> None:
-        """Arm the session timeout of a member of a consumer group from now on (rows TM1, TM2)."""
-        if member.classic is None:
-            timeout_ms = self.group_settings.session_timeout_ms
-        else:
-            timeout_ms = member.classic.session_timeout_ms
-        member.session_deadline_ms = self.deadline(timeout_ms)
-
     def rule(self, row: str) -> RuleId:
         """Note that this row of docs/rules.md applies, and return its id for the answer or the entry that it
-        decides.
+        decides, if it decides one. A step names no row in any other way, so the scenarios show all that
+        were reached, in their order (`Effects.rules`).
         """
         self.rules.append(row)
-        return RuleId(row)
+        return row  # type: ignore[return-value] # to call a NewType takes longer than the rest
 
     def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes.
 
-        `rule` is the row that decided the change. `from_state` is passed if the state of a classic group
-        changed, `to_state` if the group was deleted. The state of a consumer group follows from its members:
-        an entry begins with the state in which the last one ended.
+        `rule` is the row that decided the change. An entry begins with the state in which the last one ended.
+        `to_state` is passed if the group was deleted.
         """
         group = self.group
         group.seq += 1
-        state = str(group.state)
-        from_state = details.pop("from_state", None) or self.noted_state or state
+        state = group.state
+        from_state = self.noted_state or state
         to_state = details.pop("to_state", state)
-        self.noted_state = state if isinstance(group, ConsumerGroup) else None
+        self.noted_state = state
         details.setdefault("last_rebalance_at_ms", group.last_rebalance_at_ms)
-        if isinstance(group, ConsumerGroup):
-            details |= {"group_type": "consumer", "assignment_epoch": group.assignment_epoch}
+        details.update(group.entry_details())
         self._history.append(
             HistoryEntry(
                 version=RECORD_VERSION,
@@ -263,33 +260,21 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self,
         rule: RuleId,
         event: EntryType,
-        member: Member | ConsumerMember,
+        member: AnyMember,
         reason: str,
         **details: object,
     ) -> None:
         """Add a history entry about one member."""
-        instance_id = member.group_instance_id if isinstance(member, Member) else member.instance_id
         self.record(
             rule,
             event,
             reason,
             member_id=member.member_id,
-            group_instance_id=instance_id,
+            group_instance_id=member.instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
             **details,
         )
-
-    def transition(
-        self, rule: RuleId, to: GroupState, event: EntryType, reason: str, **details: object
-    ) -> None:
-        """Move the group to another state, and record the reason."""
-        group = self.classic
-        assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
-        group.previous_state, group.state = group.state, to
-        group.state_timestamp_ms = self.now_ms
-        self.retention_is_stale = True
-        self.record(rule, event, reason, from_state=group.previous_state, **details)
 
     def reply(
         self,

@@ -7,6 +7,8 @@ reader that drops duplicates (by `Response.request`, by `(group_id, incarnation,
 two different outcomes.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from state.kafka.any_group import KafkaGroup
@@ -24,7 +26,7 @@ class Reply(Struct, frozen=True):
 
 
 class OffsetChange(Struct, frozen=True):
-    """The new committed offset of a partition. None: the offset was removed."""
+    """The new committed offset of a partition, or None if the offset was removed."""
 
     topic: str
     partition: int
@@ -32,7 +34,7 @@ class OffsetChange(Struct, frozen=True):
 
 
 class TransactionChange(Struct, frozen=True):
-    """The pending offsets of a request of a producer, as they are now. None: they are pending no longer."""
+    """The pending offsets of a request of a producer, as they are now, None if they are no longer pending."""
 
     producer_id: int
     request: str
@@ -42,9 +44,10 @@ class TransactionChange(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it, and the messages.
 
-    Without a group there may be settings for it. None: there is neither.
+    Without a group there may be settings for it. It is None if there is neither.
 
-    `rules` are the rows of docs/rules.md that were applied, in order. `earliest_armed_ms` is the earliest
+    `rules` are the rows of docs/rules.md that were applied, in order, for the tests of these rows: those that
+    decided an answer or an entry are in it, too. `earliest_armed_ms` is the earliest
     deadline that the step armed, in ms, None if it armed none. The timeline uses it instead of a search.
     """
 
@@ -55,3 +58,8 @@ class Effects(Struct, frozen=True):
     rules: list[str]
     earliest_armed_ms: int | None
     transactions: list[TransactionChange] = []
+
+
+def unchanged(group: KafkaGroup | ConfigsOnly, answers: Iterable[tuple[int, AnyResponse]]) -> Effects:
+    """Return the effects of a step that changes nothing and gives these answers, each with its partition."""
+    return Effects(group, [Reply(*answer) for answer in answers], [], [], [], None)

@@ -1,10 +1,15 @@
 """What every Kafka group has, whatever its protocol: its clock, its offsets and its place in the history.
 
-`ClassicGroup` and `ConsumerGroup` are such groups. A conversion from one to the other keeps these fields.
-This file holds data and queries only; the rooms of `state.kafka` change a group.
+The groups of each protocol are such groups. A conversion from one to another keeps these fields. This file
+holds data and queries only; the rooms of `state.kafka` change a group.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from msgspec import Struct
+
+from state.config import SettingValue
 
 LogPosition = tuple[int, int]
 """The place of a request in its partition of the log: the offset of its record, and its number in the record,
@@ -75,13 +80,16 @@ class Ended(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
-    """What a Kafka group keeps when it changes its protocol, and what both protocols use alike.
+    """What a Kafka group keeps when it changes its protocol, and what all protocols use alike.
 
     `incarnation` is the id of the request that created the group, and `seq` the number of history entries so
     far. `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
     `quarantined` is the text of the coordinator's fault that stopped the group's timers, None in a healthy
     group. The deadlines of a quarantined group move with its clock.
     """
+
+    type_name: ClassVar[str]
+    """The protocol's name in ListGroups and in the history."""
 
     group_id: str
     incarnation: str
@@ -101,7 +109,11 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
     pending: list[PendingOffsets] = []
     ended: dict[int, Ended] = {}  # by producer id
     # The group's own settings (AlterConfigs of the resource GROUP), by Kafka's names.
-    configs: dict[str, int] = {}
+    configs: dict[str, SettingValue] = {}
+
+    def entry_details(self) -> Mapping[str, object]:
+        """Return the fields that each history entry of a group of this protocol has."""
+        return {"group_type": self.type_name}
 
     def pending_partitions(self) -> dict[str, set[int]]:
         """Return the partitions that have a pending offset, by topic."""
@@ -110,6 +122,15 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
             for topic, offsets in entry.offsets.items():
                 partitions.setdefault(topic, set()).update(offsets)
         return partitions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        """Row Z6: whether a retention pass deletes the group."""
+        return self.is_empty and self.is_without_offsets()
 
     def is_without_offsets(self) -> bool:
         """Whether the group has neither a committed nor a pending offset."""

@@ -1,31 +1,29 @@
 """The settings of a group by request: DescribeConfigs and IncrementalAlterConfigs of the resource GROUP.
-Rows CF19 to CF25.
+Rows CF19 to CF26.
 
 Source: GroupConfig.validate, GroupConfigManager.java.
 """
 
-from state.config import ConfigError, CoordinatorConfig, whole_number
+from collections.abc import Mapping
+from functools import partial
+
+from state.config import ConfigError, CoordinatorConfig, SettingValue, whole_number
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group_settings import (
-    ASSIGNMENT_INTERVAL,
-    GROUP_CONFIG_NAMES,
-    HEARTBEAT_INTERVAL,
-    SESSION_TIMEOUT,
-    bounds_of,
-    values_in_force,
-)
+from state.kafka.group_settings import values_in_force
 from state.kafka.history import EntryType
+from state.kafka.kept_settings import KEPT_SETTINGS, Read
+from state.kafka.protocols import GROUP_CONFIG_NAMES, PROTOCOLS, SETTINGS
 from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs, ReplyTo
 from state.kafka.responses import AlterGroupConfigsResponse, DescribeGroupConfigsResponse, GroupConfigValue
 
-_ROWS = {SESSION_TIMEOUT: "CF19", HEARTBEAT_INTERVAL: "CF20", ASSIGNMENT_INTERVAL: "CF21"}
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}
 
 
-def describe_configs(context: StepContext, _: DescribeGroupConfigs, reply_to: ReplyTo) -> None:
+def describe_configs(context: StepContext, request: DescribeGroupConfigs, reply_to: ReplyTo) -> None:
     """Answer with the value of each setting that is in force, whether or not the group exists."""
-    values = values_in_force(context.configs, context.config)
-    configs = [GroupConfigValue(n, str(values[n]), n not in context.configs) for n in GROUP_CONFIG_NAMES]
+    configs = _of_coordinator(context.config) if request.of_coordinator else _of_group(context)
     context.reply(reply_to, DescribeGroupConfigsResponse, context.rule("CF25"), configs=configs)
 
 
@@ -54,6 +52,20 @@ def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: Re
     context.reply(reply_to, AlterGroupConfigsResponse, row)
 
 
+def _of_group(context: StepContext) -> list[GroupConfigValue]:
+    kept = {s.name: context.configs.get(s.name, s.default) for s in KEPT_SETTINGS}
+    values = kept | values_in_force(SETTINGS, context.configs, context.config)
+    return [GroupConfigValue(n, str(values[n]), n not in context.configs) for n in GROUP_CONFIG_NAMES]
+
+
+def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
+    defaults = CoordinatorConfig().settings()
+    return [
+        GroupConfigValue(name, str(value), value == defaults[name])
+        for name, value in sorted(config.settings().items())
+    ]
+
+
 class _Refused(Exception):
     """A setting is refused. The text names it and says what is allowed."""
 
@@ -62,30 +74,37 @@ class _Refused(Exception):
         self.rule = rule
 
 
-def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, int]:
+def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
     """Return the group's own settings after the request, sorted. Raises _Refused."""
     configs = dict(context.configs)
-    bounds = bounds_of(context.config)
     for name, given in sorted(request.configs.items()):
-        if name not in bounds:
+        if name not in _BY_NAME and name not in _KEPT_BY_NAME:
             known = ", ".join(GROUP_CONFIG_NAMES)
             raise _Refused(context.rule("CF24"), f"Unknown group config name: {name}; known are: {known}")
         if given is None:
             configs.pop(name, None)
             continue
+        row, read = _reader(context.config, name)
         try:
-            configs[name] = whole_number(name, given, bounds[name].at_least, bounds[name].at_most)
+            configs[name] = read(name, given)
         except ConfigError as error:
-            raise _Refused(context.rule(_ROWS[name]), str(error)) from error
-    _check_together(context, configs, context.config)
+            raise _Refused(context.rule(row), str(error)) from error
+    _check_together(context, configs)
     return dict(sorted(configs.items()))
 
 
-def _check_together(context: StepContext, configs: dict[str, int], config: CoordinatorConfig) -> None:
-    values = values_in_force(configs, config)
-    if values[SESSION_TIMEOUT] <= values[HEARTBEAT_INTERVAL]:
-        raise _Refused(
-            context.rule("CF19"),
-            f"{SESSION_TIMEOUT} ({values[SESSION_TIMEOUT]}) must be above "
-            f"{HEARTBEAT_INTERVAL} ({values[HEARTBEAT_INTERVAL]})",
-        )
+def _reader(config: CoordinatorConfig, name: str) -> tuple[str, Read]:
+    """What reads a value of this setting, and the row that refuses one."""
+    if name in _KEPT_BY_NAME:
+        return "CF26", _KEPT_BY_NAME[name].read
+    setting = _BY_NAME[name]
+    bounds = setting.bounds(config)
+    return setting.row, partial(whole_number, at_least=bounds.at_least, at_most=bounds.at_most)
+
+
+def _check_together(context: StepContext, configs: Mapping[str, SettingValue]) -> None:
+    for protocol in PROTOCOLS:
+        conflict = protocol.conflict_of(values_in_force(protocol.settings, configs, context.config))
+        if conflict is not None:
+            row, message = conflict
+            raise _Refused(context.rule(row), message)

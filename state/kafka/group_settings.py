@@ -1,19 +1,15 @@
-"""The settings that a group of the consumer protocol can have of its own. Rows CF19 to CF22.
+"""The settings that a group can have of its own, whatever its protocol. Rows CF19 to CF22.
 
-A group's own value stays stored when the coordinator's bounds change, and is brought into the bounds where it
-is used (KIP-1240). Source: GroupConfig.java, GroupConfigManager.java.
+Each protocol has its own ones (`KafkaProtocol.settings`). A group's own value stays stored when the
+coordinator's bounds change, and is brought into the bounds where it is used (KIP-1240). Source:
+GroupConfig.java, GroupConfigManager.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from state.config import CoordinatorConfig
-
-SESSION_TIMEOUT = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
-ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
-GROUP_CONFIG_NAMES = (ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT)
+from state.config import CoordinatorConfig, SettingValue
 
 
 class SettingBounds(Struct, frozen=True):
@@ -24,50 +20,23 @@ class SettingBounds(Struct, frozen=True):
     at_most: int
 
 
-class GroupSettings(Struct, frozen=True):
-    """The values in force for a group, in ms."""
+class GroupSetting(Struct, frozen=True):
+    """A setting by Kafka's name. `row` is the one that refuses a value out of its bounds."""
 
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-
-
-def bounds_of(config: CoordinatorConfig) -> dict[str, SettingBounds]:
-    """Return what the coordinator has for each setting of a group, by Kafka's name of the group's setting."""
-    return {
-        SESSION_TIMEOUT: SettingBounds(
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
-        ),
-        HEARTBEAT_INTERVAL: SettingBounds(
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
-        ),
-        ASSIGNMENT_INTERVAL: SettingBounds(
-            config.group_consumer_assignment_interval_ms,
-            config.group_consumer_min_assignment_interval_ms,
-            config.group_consumer_max_assignment_interval_ms,
-        ),
-    }
+    name: str
+    row: str
+    bounds: Callable[[CoordinatorConfig], SettingBounds]
 
 
-def values_in_force(configs: Mapping[str, int], config: CoordinatorConfig) -> dict[str, int]:
+def values_in_force(
+    settings: Iterable[GroupSetting], configs: Mapping[str, SettingValue], config: CoordinatorConfig
+) -> dict[str, int]:
     """Return the value of each setting that is in force for a group with these settings of its own."""
-    return {
-        name: min(max(configs[name], bounds.at_least), bounds.at_most) if name in configs else bounds.value
-        for name, bounds in bounds_of(config).items()
-    }
+    return {setting.name: _value(setting, configs, config) for setting in settings}
 
 
-def settings_in_force(configs: Mapping[str, int], config: CoordinatorConfig) -> GroupSettings:
-    """Return the settings in force for a group with these settings of its own."""
-    if not configs:  # each heartbeat asks, and few groups have settings of their own
-        return GroupSettings(
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_assignment_interval_ms,
-        )
-    values = values_in_force(configs, config)
-    return GroupSettings(values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL], values[ASSIGNMENT_INTERVAL])
+def _value(setting: GroupSetting, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> int:
+    bounds = setting.bounds(config)
+    if setting.name not in configs:
+        return bounds.value
+    return min(max(int(configs[setting.name]), bounds.at_least), bounds.at_most)

@@ -54,12 +54,12 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """One history entry of a Kafka group.
 
     Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
-    request, or the deadline, that led to the entry. `principal` is that of the request, None if it had none
-    or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are the topics of
-    each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest rebalance
-    before this entry, running or complete, None before the first: it lets a reader find the members' last
-    assignment without reading the whole history. `replaced_member_id` is the former id of a static member
-    that came back. A field is None where the entry's type does not use it.
+    request, or the deadline, that led to the entry. `principal` is the principal of the request, None if it
+    had none or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are the
+    topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest
+    rebalance before this entry, running or complete, None before the first: it lets a reader find the
+    members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
+    static member that came back. A field is None where the entry's type does not use it.
 
     `group_type` is `classic` or `consumer`, the protocol of the group after the entry. In a consumer group
     `generation` is the group epoch, and `assignment_epoch` the epoch of its target assignment. What a member

@@ -5,11 +5,28 @@ have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields
 clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from state.kafka.responses import (
+    AlterGroupConfigsResponse,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
+    DeleteGroupResponse,
+    DescribeGroupConfigsResponse,
+    DescribeGroupResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+    TransactionMarkerResponse,
+    TxnOffsetCommitResponse,
+)
 from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -24,7 +41,7 @@ class TopicImage(Struct, frozen=True):
 
 
 TopicImages = dict[ShortStr, TopicImage | None]
-"""What the sender of a request knows of topics, by name. None: no topic has that name."""
+"""What the sender of a request knows of topics, by name, or None if no topic has that name."""
 
 
 class Protocol(Struct, frozen=True):
@@ -34,12 +51,12 @@ class Protocol(Struct, frozen=True):
     metadata: bytes = b""
 
 
-class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
+class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True):
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
     `partitions_per_topic` is for groups whose assignment the coordinator makes. `topics` are the topics that
-    the protocols' metadata names, for a group of the consumer protocol. None: the sender could not learn
-    them.
+    the protocols' metadata names, for a group of the consumer protocol. It is None if the sender could not
+    learn them.
     """
 
     session_timeout_ms: Int32
@@ -60,7 +77,7 @@ class MemberAssignment(Struct, frozen=True):
     assignment: bytes = b""
 
 
-class SyncGroup(Request, frozen=True, kw_only=True, tag=True):
+class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True):
     """Ask for the assignment of this generation. The leader's request carries the assignments of
     all members.
     """
@@ -73,7 +90,7 @@ class SyncGroup(Request, frozen=True, kw_only=True, tag=True):
     assignments: list[MemberAssignment] = []
 
 
-class Heartbeat(Request, frozen=True, kw_only=True, tag=True):
+class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True):
     """Renew the member's session in this generation."""
 
     generation_id: Int32
@@ -91,7 +108,7 @@ class LeavingMember(Struct, frozen=True):
     reason: ShortStr | None = None
 
 
-class LeaveGroup(Request, frozen=True, kw_only=True, tag=True):
+class LeaveGroup(Request[LeaveGroupResponse], frozen=True, kw_only=True, tag=True):
     """Remove members now, before their sessions end."""
 
     members: list[LeavingMember]
@@ -114,11 +131,11 @@ class CommittedTopic(Struct, frozen=True):
     topic_id: UUID | None = None
 
 
-class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
+class OffsetCommit(Request[OffsetCommitResponse], frozen=True, kw_only=True, tag=True):
     """Store offsets. Any client may commit to a group without members (`generation_id` -1).
 
-    The sender checks that topics and partitions exist. `retention_time_ms` is that of versions 2 to 4, -1 for
-    the coordinator's own retention time.
+    The sender checks that topics and partitions exist. `retention_time_ms` is the field of versions 2 to 4,
+    -1 for the coordinator's own retention time.
     """
 
     generation_id: Int32 = -1
@@ -128,7 +145,7 @@ class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
     topics: list[CommittedTopic]
 
 
-class TxnOffsetCommit(Request, frozen=True, kw_only=True, tag=True):
+class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=True, tag=True):
     """Store offsets as a part of a producer's transaction: they are pending until the transaction ends.
 
     The sender has checked that the transaction is open, and read `txn_position` before that check: the end of
@@ -151,7 +168,7 @@ class TxnOffsetCommit(Request, frozen=True, kw_only=True, tag=True):
     topics: list[CommittedTopic]
 
 
-class TransactionMarker(Request, frozen=True, kw_only=True, tag=True):
+class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only=True, tag=True):
     """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
     topic, whose topic id is `txn_topic_id` (None if unknown): the end of a transaction of the producer.
     `committed` False: it was aborted.
@@ -182,11 +199,11 @@ class TopicPartitions(Struct, frozen=True):
     topic_id: UUID | None = None
 
 
-class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
-    """Fetch the committed offsets of these partitions. `topics` None: fetch all committed offsets.
+class OffsetFetch(Request[OffsetFetchResponse], frozen=True, kw_only=True, tag=True):
+    """Fetch the committed offsets of these partitions. If `topics` is None, fetch all.
 
     `require_stable`: a partition with an offset that is pending in a transaction is an error. `member_id` and
-    `member_epoch` are those of a member of a consumer group, None and -1 if the fetch is no member's.
+    `member_epoch` name a member of a consumer group. They are None and -1 if the fetch is no member's.
     """
 
     topics: list[TopicPartitions] | None = None
@@ -195,13 +212,13 @@ class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
     member_epoch: Int32 = -1
 
 
-class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
+class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag=True):
     """Remove offsets of topics that no member subscribes to (KIP-496)."""
 
     topics: list[TopicPartitions]
 
 
-class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
+class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
     """One group of a DescribeGroups.
 
     With `lists_changed`, which goes with `waits_for_views`, a replica may answer early which groups have
@@ -211,7 +228,7 @@ class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
     lists_changed: bool | UnsetType = UNSET
 
 
-class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):
+class DeleteGroup(Request[DeleteGroupResponse], frozen=True, kw_only=True, tag=True):
     """One group of a DeleteGroups: a group without members is deleted with its offsets."""
 
 
@@ -240,7 +257,7 @@ Looked = Annotated[dict[ShortStr, RegexResolution], Meta(max_length=1)]
 """A resolution by its pattern."""
 
 
-class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
+class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
     """The one request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
     tells what it owns, and leaves.
 
@@ -270,15 +287,19 @@ class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
     looked: Looked | UnsetType = UNSET
 
 
-class ConsumerGroupDescribe(Request, frozen=True, kw_only=True, tag=True):
+class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
     """One group of a ConsumerGroupDescribe (KIP-848)."""
 
 
-class DescribeGroupConfigs(Request, frozen=True, kw_only=True, tag=True):
-    """The settings of one group: the resource GROUP of a DescribeConfigs."""
+class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
+    """The settings of one group: the resource GROUP of a DescribeConfigs. With `of_coordinator` the
+    coordinator's own ones, which a broker has under the same names.
+    """
+
+    of_coordinator: bool = False
 
 
-class AlterGroupConfigs(Request, frozen=True, kw_only=True, tag=True):
+class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
     """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs.
 
     `configs` are values by Kafka's names, None to go back to the coordinator's own. With `validate_only`
@@ -302,7 +323,7 @@ class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """Topics in the cluster's metadata, by name. None: no topic has that name.
+    """Topics in the cluster's metadata, by name, or None if no topic has that name.
 
     Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
     watcher sends it. It has no answer.
@@ -331,6 +352,9 @@ AnyAnswered = (
     | AlterGroupConfigs
     | ReleaseGroup
 )
+ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
+"""The classes of their answers."""
+
 Unanswered = TopicMetadata | RegexResolved
 """What the coordinator's own service sends. It has no answer and no principal."""
 

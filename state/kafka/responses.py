@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import UNSET, Struct, UnsetType
 
 from state.errors import ErrorCode
-from state.messages import ErrorResponse, ReleaseGroupResponse, Response
+from state.messages import Response
 
 NO_GENERATION = -1
 
@@ -149,8 +149,8 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
     """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
 
     `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
-    partition that of the last request. The field is left out where none is pending. Kafka's response has no
-    such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
+    partition the offset of the last request. The field is left out where none is pending. Kafka's response
+    has no such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
     `changed` is set by a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that
     may have changed since the last committed batch of the query, as they are now.
     """
@@ -235,7 +235,9 @@ class GroupConfigValue(Struct, frozen=True):
 
 
 class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
-    """Every setting that a group can have, by name."""
+    """Every setting that a group can have, by name, or every one of the coordinator. Of the latter
+    `is_default` says that the value is Kafka's default.
+    """
 
     configs: list[GroupConfigValue] = []
 
@@ -246,22 +248,5 @@ class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterG
     error_message: str | None = None
 
 
-AnyResponse = (
-    JoinGroupResponse
-    | SyncGroupResponse
-    | HeartbeatResponse
-    | LeaveGroupResponse
-    | OffsetCommitResponse
-    | TxnOffsetCommitResponse
-    | TransactionMarkerResponse
-    | OffsetFetchResponse
-    | OffsetDeleteResponse
-    | DescribeGroupResponse
-    | DeleteGroupResponse
-    | ConsumerGroupHeartbeatResponse
-    | ConsumerGroupDescribeResponse
-    | DescribeGroupConfigsResponse
-    | AlterGroupConfigsResponse
-    | ReleaseGroupResponse
-    | ErrorResponse
-)
+AnyResponse = Response
+"""An answer to one of `state.kafka.requests`, or an ErrorResponse."""

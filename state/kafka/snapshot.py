@@ -1,14 +1,13 @@
 """The view of a Kafka group on the groups topic, for listing and describing groups."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 
+from state.config import SettingValue
 from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup, GroupState
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, Partitions
 from state.messages import RECORD_VERSION
 
 CONFIGS = "KafkaConfigs"
@@ -68,7 +67,7 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     """What a consumer group has beside the fields of `GroupSnapshot`.
 
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
-    topics that the group knows (None: no topic has the name), and `resolved_regexes` the topics that each
+    topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
     pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
     `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
     patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
@@ -113,60 +112,26 @@ class GroupSnapshot(Struct, frozen=True):
     truncated: bool = False
     version: int = RECORD_VERSION
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET
-    configs: dict[str, int] | UnsetType = UNSET
+    configs: dict[str, SettingValue] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group id that has no group. Readers of views leave it out by its `protocol`, which is
-    that of no group.
+    """The settings of a group id that has no group. Readers of views leave it out by its `protocol`, which no
+    group has.
     """
 
     group_id: str
     incarnation: str
     seq: int
     at_ms: int
-    configs: dict[str, int]
+    configs: dict[str, SettingValue]
     protocol: str = CONFIGS
     version: int = RECORD_VERSION
 
 
-def configs_view(stored: ConfigsOnly) -> ConfigsView:
-    """Return a copy of the settings for readers."""
-    return ConfigsView(stored.group_id, stored.incarnation, stored.seq, stored.clock_ms, stored.configs)
-
-
-def snapshot(group: KafkaGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
-    return _classic_snapshot(group) if isinstance(group, ClassicGroup) else _consumer_snapshot(group)
-
-
-def _classic_snapshot(group: ClassicGroup) -> GroupSnapshot:
-    return GroupSnapshot(
-        **_common(group),
-        protocol_name=group.protocol_name if group.state is GroupState.STABLE else None,
-        leader_id=group.leader_id,
-        members=_classic_members(group),
-        pending_members=list(group.pending_members),
-        subscribed_topics=group.subscribed_topics,
-        wanted_topics=group.wanted_topics or UNSET,
-    )
-
-
-def _consumer_snapshot(group: ConsumerGroup) -> GroupSnapshot:
-    return GroupSnapshot(
-        **_common(group),
-        protocol_name=None,
-        leader_id=None,
-        members=_consumer_members(group),
-        pending_members=[],
-        subscribed_topics=sorted(group.subscribed()),
-        consumer=_consumer(group),
-    )
-
-
-def _common(group: KafkaGroup) -> dict[str, Any]:
-    """The fields that groups of both protocols have."""
+def common_fields(group: KafkaGroup) -> dict[str, Any]:
+    """Return the fields that groups of all protocols have."""
     return {
         "group_id": group.group_id,
         "incarnation": group.incarnation,
@@ -183,78 +148,7 @@ def _common(group: KafkaGroup) -> dict[str, Any]:
     }
 
 
-def _classic_members(group: ClassicGroup) -> list[MemberSnapshot]:
-    stable = group.state is GroupState.STABLE
-    return [
-        MemberSnapshot(
-            member_id=m.member_id,
-            group_instance_id=m.group_instance_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            session_timeout_ms=m.session_timeout_ms,
-            rebalance_timeout_ms=m.rebalance_timeout_ms,
-            metadata=m.metadata(group.protocol_name) if stable else b"",
-            assignment=m.assignment,
-            rejoined=m.parked_join is not None,
-        )
-        for m in group.members.values()
-    ]
-
-
-def _consumer_members(group: ConsumerGroup) -> list[MemberSnapshot]:
-    names = group.names_by_id()
-    return [
-        MemberSnapshot(
-            member_id=m.member_id,
-            group_instance_id=m.instance_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            session_timeout_ms=0 if m.classic is None else m.classic.session_timeout_ms,
-            rebalance_timeout_ms=m.rebalance_timeout_ms,
-            metadata=b"",
-            assignment=b"",
-            rejoined=False,
-            consumer=_consumer_member(m, group.target.get(m.member_id, {}), names),
-        )
-        for m in group.members.values()
-    ]
-
-
-def _consumer_member(
-    member: ConsumerMember, target: Partitions, names: dict[bytes, str]
-) -> ConsumerMemberSnapshot:
-    return ConsumerMemberSnapshot(
-        member_epoch=member.member_epoch,
-        previous_epoch=member.previous_epoch,
-        state=member.state.value,
-        rack_id=member.rack_id,
-        subscribed_topic_names=member.subscribed_topic_names,
-        subscribed_topic_regex=member.subscribed_topic_regex,
-        server_assignor=member.server_assignor,
-        assigned=named(member.assigned, names),
-        revoking=named(member.pending_revocation, names),
-        target=named(target, names),
-        member_type="consumer" if member.classic is None else "classic",
-    )
-
-
-def named(partitions: AssignedPartitions | Partitions, names: dict[bytes, str]) -> NamedPartitions:
+def named(partitions: Mapping[bytes, Iterable[int]], names: dict[bytes, str]) -> NamedPartitions:
     """Return the partitions by topic name, or by topic id if no known topic has the id, sorted by both."""
     by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
     return dict(sorted(by_name.items()))
-
-
-def _consumer(group: ConsumerGroup) -> ConsumerGroupSnapshot:
-    topics = {
-        name: None if topic is None else TopicSnapshot(str(UUID(bytes=topic.topic_id)), topic.partitions)
-        for name, topic in sorted(group.topics.items())
-    }
-    return ConsumerGroupSnapshot(
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.target_assignor,
-        topics=topics,
-        resolved_regexes={p: r.topics for p, r in sorted(group.resolved_regexes.items())},
-        unknown_topics=group.unknown_topics(),
-        unresolved_regexes=group.unresolved_regexes(),
-        checked_regexes={p: c.seen for p, c in sorted(group.checked_regexes.items())} or UNSET,
-    )

@@ -1,75 +1,35 @@
 """The entry of Kafka's side: `step` applies one event to one group."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from types import NoneType
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka.admin import delete_group, describe
 from state.kafka.any_group import KafkaGroup
-from state.kafka.classic import entry as classic
-from state.kafka.classic_group import GroupState
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer import entry as consumer
-from state.kafka.consumer.describe import describe as describe_consumer_group
-from state.kafka.consumer.heartbeat import heartbeat
-from state.kafka.consumer.regex_resolved import regex_resolved
-from state.kafka.consumer.settle import settle
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects
 from state.kafka.group_configs import alter_configs, describe_configs
 from state.kafka.history import EntryType
 from state.kafka.offsets import retention
-from state.kafka.offsets.commit import commit
-from state.kafka.offsets.delete import delete_offsets
-from state.kafka.offsets.fetch import fetch
 from state.kafka.offsets.topic_metadata import topic_metadata
-from state.kafka.offsets.transactions import remember_longer, transaction_marker, txn_commit
+from state.kafka.offsets.transactions import remember_longer, transaction_marker
+from state.kafka.protocol import Before
+from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
 from state.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
     AnyRequest,
-    ConsumerGroupDescribe,
-    ConsumerGroupHeartbeat,
-    DeleteGroup,
-    DescribeGroup,
     DescribeGroupConfigs,
-    Heartbeat,
     JoinGroup,
-    LeaveGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    RegexResolved,
     ReplyTo,
-    SyncGroup,
     TopicMetadata,
     TransactionMarker,
-    TxnOffsetCommit,
     Unanswered,
-)
-from state.kafka.responses import (
-    AlterGroupConfigsResponse,
-    AnyResponse,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupResponse,
-    DescribeGroupConfigsResponse,
-    DescribeGroupResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
-    OffsetFetchResponse,
-    SyncGroupResponse,
-    TransactionMarkerResponse,
-    TxnOffsetCommitResponse,
 )
 from state.kafka.timers import DeadlineReached, TimerKind
 from state.messages import ReleaseGroup, ReleaseGroupResponse
+from state.protocol import Handler
 
 Event = (
     Received[AnyRequest]
@@ -78,26 +38,6 @@ Event = (
     | Outage
     | Quarantine[DeadlineReached | Outage]
 )
-
-RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
-    JoinGroup: JoinGroupResponse,
-    SyncGroup: SyncGroupResponse,
-    Heartbeat: HeartbeatResponse,
-    LeaveGroup: LeaveGroupResponse,
-    OffsetCommit: OffsetCommitResponse,
-    TxnOffsetCommit: TxnOffsetCommitResponse,
-    TransactionMarker: TransactionMarkerResponse,
-    OffsetFetch: OffsetFetchResponse,
-    OffsetDelete: OffsetDeleteResponse,
-    DescribeGroup: DescribeGroupResponse,
-    DeleteGroup: DeleteGroupResponse,
-    ConsumerGroupHeartbeat: ConsumerGroupHeartbeatResponse,
-    ConsumerGroupDescribe: ConsumerGroupDescribeResponse,
-    DescribeGroupConfigs: DescribeGroupConfigsResponse,
-    AlterGroupConfigs: AlterGroupConfigsResponse,
-    ReleaseGroup: ReleaseGroupResponse,
-}
-
 
 # The texts of refusals that have nothing to do with the request.
 _REFUSALS = {
@@ -116,8 +56,8 @@ def step(
 ) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
-    `stored` is changed in place. It is the group, or the settings of a group that does not exist; None: there
-    is neither. The returned effects hold what there is afterwards. `now_ms` is never before the group's
+    `stored` is changed in place. It is the group, or the settings of a group that does not exist, or None if
+    there is neither. The returned effects hold what there is afterwards. `now_ms` is never before the group's
     clock. No client request raises: errors are answers. Requests, due deadlines and takeovers are events. The
     caller fires deadlines in time order (`state.timeline`).
     """
@@ -125,12 +65,14 @@ def step(
     context = StepContext(
         group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event), kept=kept
     )
-    before = _progress_of(group)
-    context.noted_state = before[0] if isinstance(group, ConsumerGroup) else None
+    before: Before = ("Empty", False)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
+        protocol = protocol_of(group)
+        before = protocol.before(group)
+        context.noted_state = before[0]
         if group.quarantined is not None:
-            _room(context).shift_deadlines(context, now_ms - group.clock_ms)
+            protocol.shift_deadlines(context, now_ms - group.clock_ms)
         group.clock_ms = now_ms
     if kept is not None:
         kept.clock_ms = now_ms
@@ -146,17 +88,9 @@ def step(
         case Quarantine() if context.has_group:
             _quarantine(context, event)
     if context.has_group:
-        settle(context, *before)
+        protocol_of(context.group).settle(context, before)
         retention.arm(context)
     return context.effects()
-
-
-def _progress_of(group: KafkaGroup | None) -> tuple[str, bool]:
-    """The state of a group, and whether the members of a consumer group are on their way to their targets."""
-    if isinstance(group, ConsumerGroup):
-        progress = group.progress
-        return progress.state.value, progress.is_rebalancing
-    return (GroupState.EMPTY if group is None else group.state).value, False
 
 
 def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
@@ -174,47 +108,38 @@ def _principal_of(event: Event) -> str | None:
 
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     request = event.request
-    if not request.group_id and not isinstance(request, ConsumerGroupHeartbeat):  # row HB6
-        return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
-    if context.has_group and event.late_by_ms:
-        context.record(
-            context.rule("F3"),
-            EntryType.APPLIED_LATE,
-            "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
-            late_by_ms=event.late_by_ms,
-        )
-    if context.has_group and context.group.quarantined is not None and not isinstance(request, ReleaseGroup):
-        return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if isinstance(request, TopicMetadata):
-        topic_metadata(context, request)
-        if context.has_group:
-            _room(context).topic_metadata(context, request)
-        return None
-    if isinstance(request, RegexResolved):
-        if context.has_group and isinstance(context.group, ConsumerGroup):
-            regex_resolved(context, request)
-        return None
     kind = type(request)
-    handler = _HANDLERS.get(kind) or _room(context).HANDLERS[kind]
+    if not request.group_id and kind not in _CHECK_GROUP_ID:
+        return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
+    if context.has_group:
+        if event.late_by_ms:
+            _note_late(context, event.late_by_ms)
+        if context.group.quarantined is not None and kind is not ReleaseGroup:
+            return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if isinstance(request, Unanswered):
+        return _learn(context, request)
+    handler = HANDLERS[type(context.group) if context.has_group else NoneType][kind]
     handler(context, request, reply_to(request, event.request_id))
 
 
-class _Rules(Protocol):
-    """The rules of one protocol: `state.kafka.classic.entry` and `state.kafka.consumer.entry`."""
-
-    HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]]
-
-    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None: ...
-    def take_over(self, context: StepContext, outage: Outage) -> None: ...
-    def shift_deadlines(self, context: StepContext, by_ms: int) -> None: ...
-    def answer_parked(self, context: StepContext, row: RuleId) -> None: ...
-    def release(self, context: StepContext) -> int | None: ...
-    def topic_metadata(self, context: StepContext, request: TopicMetadata) -> None: ...
+def _note_late(context: StepContext, late_by_ms: int) -> None:
+    context.record(
+        context.rule("F3"),
+        EntryType.APPLIED_LATE,
+        "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
+        late_by_ms=late_by_ms,
+    )
 
 
-def _room(context: StepContext) -> _Rules:
-    """The rules of the group's protocol. A group that does not exist has those of the classic protocol."""
-    return consumer if context.has_group and isinstance(context.group, ConsumerGroup) else classic
+def _learn(context: StepContext, request: Unanswered) -> None:
+    """Take what the coordinator's own service tells of the cluster. Without a group it concerns nobody."""
+    if not context.has_group:
+        return
+    if isinstance(request, TopicMetadata):
+        topic_metadata(context, request)
+    learn = protocol_of(context.group).facts.get(type(request))
+    if learn is not None:
+        learn(context, request)
 
 
 def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
@@ -223,14 +148,14 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     if deadline.kind is TimerKind.RETENTION:
         retention.retention_pass(context)
     else:
-        _room(context).deadline_reached(context, deadline)
+        protocol_of(context.group).deadline_reached(context, deadline)
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
     """Ended transactions are remembered longer by the outage in every group."""
     remember_longer(context, outage.length_ms)
     if context.group.quarantined is None:
-        _room(context).take_over(context, outage)
+        protocol_of(context.group).take_over(context, outage)
 
 
 def refuse(
@@ -243,7 +168,7 @@ def refuse(
     if isinstance(request, Unanswered):
         return
     fields = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    response = RESPONSE_TO[type(request)]
+    response = request.answer
     if "error_message" in response.__struct_fields__:
         fields["error_message"] = _REFUSALS[error]
     context.reply(reply_to(request, event.request_id), response, rule, error, **fields)
@@ -254,7 +179,7 @@ def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage
     row = context.rule("F2")
     context.group.quarantined = event.error
     context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
-    _room(context).answer_parked(context, row)
+    protocol_of(context.group).answer_parked(context, row)
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
@@ -262,7 +187,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     row = context.rule("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
-        deadline_ms = _room(context).release(context)
+        deadline_ms = protocol_of(context.group).release(context)
         context.deadline(0)  # a retention pass may have become due
         context.record(
             row,
@@ -273,18 +198,13 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     context.reply(to, ReleaseGroupResponse, row)
 
 
-# A handler takes its request, changes the group, and answers now or later. These are for every group.
-_HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
-    OffsetCommit: commit,
-    TxnOffsetCommit: txn_commit,
+# Of every group id, whatever it has.
+_OF_ALL: dict[type, Handler] = {
     TransactionMarker: transaction_marker,
-    OffsetFetch: fetch,
-    OffsetDelete: delete_offsets,
-    DescribeGroup: describe,
-    DeleteGroup: delete_group,
     ReleaseGroup: release,
-    ConsumerGroupHeartbeat: heartbeat,
-    ConsumerGroupDescribe: describe_consumer_group,
     DescribeGroupConfigs: describe_configs,
     AlterGroupConfigs: alter_configs,
 }
+HANDLERS = {group_type: {**_OF_ALL, **table} for group_type, table in handlers().items()}
+"""By the type of the group (the type of None without a group), and by the type of the request."""
+_CHECK_GROUP_ID = {request for protocol in PROTOCOLS for request in protocol.checks_group_id}

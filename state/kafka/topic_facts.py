@@ -11,7 +11,7 @@ from state.kafka.group import Topic
 from state.kafka.requests import TopicImage, TopicImages
 
 Topics = dict[str, Topic | None]
-"""Topics by name. None: no topic has the name."""
+"""Topics by name, None if no topic has the name."""
 
 
 def topic_of(image: TopicImage | None) -> Topic | None:

@@ -12,7 +12,7 @@ from state.rocketmq.responses import RegisterResponse, UnregisterResponse
 
 
 def register_producer(context: StepContext, request: RegisterProducer) -> None:
-    """Register the connection. The client id stays that of the connection's first heartbeat."""
+    """Register the connection. The client id stays as in the connection's first heartbeat."""
     producers = context.ensure_group().producers
     context.arm_scan(PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS)
     if request.connection in producers:

@@ -6,13 +6,22 @@ RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.messages import RECORD_VERSION, Int32, Int64
+from state.messages import RECORD_VERSION, A, Answered, Int32, Int64
+from state.rocketmq.responses import (
+    ConsumerListResponse,
+    LockBatchMqResponse,
+    QueryAssignmentResponse,
+    RegisterResponse,
+    SetMessageRequestModeResponse,
+    UnlockBatchMqResponse,
+    UnregisterResponse,
+)
 
 # A group, topic, client id or connection; RocketMQ bounds some of them more tightly.
 Name = Annotated[str, Meta(max_length=32_767)]
@@ -65,11 +74,11 @@ class SubscriptionGroupConfig(Struct, frozen=True):
     notify_consumer_ids_changed_enable: bool = True
 
 
-class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
+class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `connection` is unique to a connection. `client_id` should be unique, but clients may share one.
-    `waits_for_views` is that of `state.messages.Request`.
+    `waits_for_views` is as in `state.messages.Request`.
     """
 
     group_id: Name
@@ -81,7 +90,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     version: int = RECORD_VERSION
 
 
-class RegisterConsumer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
+class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
     """The part of a heartbeat for one consumer group.
 
     `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form, without
@@ -101,7 +110,7 @@ class RegisterConsumer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_CONSU
     group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
 
 
-class RegisterProducer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
+class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
     """The part of a heartbeat for one producer group."""
 
     heartbeat_fingerprint: Int32 = 0
@@ -109,7 +118,9 @@ class RegisterProducer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_PRODU
     client_version: Int32 = 0
 
 
-class UnregisterConsumer(Request, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"):
+class UnregisterConsumer(
+    Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"
+):
     """The connection stops consuming for the group. If `group_config` is None, the default configuration
     holds.
     """
@@ -117,7 +128,9 @@ class UnregisterConsumer(Request, frozen=True, kw_only=True, tag="UNREGISTER_CLI
     group_config: SubscriptionGroupConfig | None = None
 
 
-class UnregisterProducer(Request, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_PRODUCER"):
+class UnregisterProducer(
+    Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_PRODUCER"
+):
     """The connection stops producing for the group."""
 
 
@@ -131,23 +144,25 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     version: int = RECORD_VERSION
 
 
-class GetConsumerListByGroup(Request, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
+class GetConsumerListByGroup(
+    Request[ConsumerListResponse], frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"
+):
     """Return the client ids of the group."""
 
 
-class LockBatchMq(Request, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
+class LockBatchMq(Request[LockBatchMqResponse], frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
     """Lock these queues for the client id, for orderly consumption."""
 
     mq_set: tuple[MessageQueue, ...]
 
 
-class UnlockBatchMq(Request, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
+class UnlockBatchMq(Request[UnlockBatchMqResponse], frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
     """Unlock these queues, if the client id holds them."""
 
     mq_set: tuple[MessageQueue, ...]
 
 
-class QueryAssignment(Request, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
+class QueryAssignment(Request[QueryAssignmentResponse], frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
     """Ask the broker for this client's queues of a topic. `topic_queues` is None if the topic's route is
     unknown.
     """
@@ -158,7 +173,9 @@ class QueryAssignment(Request, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"
     topic_queues: tuple[MessageQueue, ...] | None
 
 
-class SetMessageRequestMode(Request, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
+class SetMessageRequestMode(
+    Request[SetMessageRequestModeResponse], frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"
+):
     """Set the request mode of the group's clients for a topic that the broker assigns."""
 
     topic: Name
@@ -179,4 +196,7 @@ AnyAnswered = (
     | QueryAssignment
     | SetMessageRequestMode
 )
+ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
+"""The classes of their answers."""
+
 AnyRequest = AnyAnswered | ConnectionClosed

@@ -76,7 +76,7 @@ class MessageQueueAssignment(Struct, frozen=True):
 
 
 class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """The client's queues. None: the client keeps its queues. Empty: the client drops all its queues."""
+    """The client's queues. With None the client keeps its queues. With an empty list it drops all of them."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
@@ -111,12 +111,5 @@ class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNEC
 
 AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
 
-AnyResponse = (
-    RegisterResponse
-    | UnregisterResponse
-    | ConsumerListResponse
-    | LockBatchMqResponse
-    | UnlockBatchMqResponse
-    | QueryAssignmentResponse
-    | SetMessageRequestModeResponse
-)
+AnyResponse = Response
+"""An answer to one of `state.rocketmq.requests`."""

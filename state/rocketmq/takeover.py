@@ -6,7 +6,7 @@ from state.rocketmq.group import ClientChannelInfo, Group, LockEntry
 from state.rocketmq.history import EntryType
 
 
-def take_over(context: StepContext, outage: Outage) -> None:
+def take_over_group(context: StepContext, outage: Outage) -> None:
     """Renew all connections and locks, because no renewal could be handled in the outage.
 
     A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
@@ -14,14 +14,22 @@ def take_over(context: StepContext, outage: Outage) -> None:
     group = context.group
     if group.quarantined is not None or not _heard_of(group):
         return
-    count_as_heard_of(context)
+    _count_as_heard_of(context)
     context.record(
         EntryType.TAKEN_OVER,
         f"no coordinator ran for {outage.length_ms} ms: connections and locks count as heard of now",
     )
 
 
-def count_as_heard_of(context: StepContext) -> None:
+def renew(context: StepContext) -> None:
+    """Renew all connections and locks of a group that is released, because their renewals were refused in the
+    quarantine. A scan may have become due.
+    """
+    _count_as_heard_of(context)
+    context.deadline_at(context.now_ms)
+
+
+def _count_as_heard_of(context: StepContext) -> None:
     """Set the last update of every connection and lock to now, because requests were not handled
     until now.
     """

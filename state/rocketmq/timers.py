@@ -1,7 +1,7 @@
 """The only timer of a RocketMQ group: the scan for silent connections and expired locks.
 
-RocketMQ scans every 10 s. Here a scan also stands at a multiple of that interval, but it runs only if it can
-find an expired entry.
+RocketMQ scans every 10 s. Here, too, a scan is at a multiple of the interval, but it runs only if it can find
+an expired entry.
 """
 
 from msgspec import Struct

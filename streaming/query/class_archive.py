@@ -1,7 +1,7 @@
 """Archives of the classes of Spark and of the embedded broker, which a JVM maps at its start instead of
 reading and verifying each class.
 
-The archives halve the processor time of a start (docs/operations.md, "How long a start takes"). ``python -m
+The archives halve the processor time of a start (docs/tuning.md, "How long a start takes"). ``python -m
 streaming.query.class_archive`` makes them: the command runs the coordinator's query on an embedded broker,
 and both JVMs write their loaded classes when they exit. An archive fits one Java and one set of jars. If
 either changes, the JVM ignores the archive until the command makes it again.
@@ -18,10 +18,10 @@ from pathlib import Path
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.paths import broker_archive, spark_archive
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig

@@ -93,15 +93,15 @@ class AwakeGroup:
     def fire_until(self, until_ms: int, sink: Sink) -> None:
         """Fire the deadlines until a time."""
         self.timeline.fire_until(until_ms)
-        self.take_effects(sink, None)
+        self.emit_effects(sink, None)
 
-    def take_effects(self, sink: Sink, message: Message | None) -> None:
+    def emit_effects(self, sink: Sink, message: Message | None) -> None:
         """Give the effects of the steps since the last time, and their faults, to the sink.
 
         `message` is the message at hand, None after the last.
         """
         answered: set[str] = set()
-        for effects in self.timeline.take_effects():
+        for effects in self.timeline.drain_effects():
             sink.effects(effects, self.key, message)
             if self.timeline.faults:
                 answered.update(reply.response.request for reply in effects.replies)
@@ -124,7 +124,7 @@ def handle(
 ) -> AwakeGroup | None:
     """Apply or refuse a message, the next one of the log. Returns its group, None if it is refused.
 
-    `is_known` is that of `Admission.admit`. `awaken` returns a group decoded. Raises OperatorError.
+    `is_known` is as in `Admission.admit`. `awaken` returns a group decoded. Raises OperatorError.
     """
     request = admission.admit(message, is_known)
     if isinstance(request, Refusal):
@@ -135,7 +135,7 @@ def handle(
     try:
         group = awaken(request.group_id)
         group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))
-        group.take_effects(sink, message)
+        group.emit_effects(sink, message)
     except Exception as error:
         raise OperatorError(f"record {message.id} of group {request.group_id!r}: {error}") from error
     return group

@@ -22,9 +22,9 @@ from state.dispatch import step
 from state.inputs import Outage
 from state.timeline import Step
 from streaming.query.admission import Admission
+from streaming.query.current_request import noting
 from streaming.query.log_order import LogOrder, LogRow
 from streaming.query.shard_call import ShardCall
-from streaming.query.under_way import noting
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -48,8 +48,8 @@ class Operator:
 
     `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
     of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the path
-    with which the files begin that say what a worker handles (`streaming.query.under_way`), None: there are
-    none.
+    with which the files begin that say what a worker handles (`streaming.query.current_request`), or None if
+    there are none.
     """
 
     layout: TopicLayout

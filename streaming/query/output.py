@@ -22,8 +22,8 @@ from records.codec import (
 from records.layout import TopicLayout
 from records.pack import pack
 from records.partitioner import partition_of
-from records.truncation import encode_event, encode_view, view_of
-from state.dispatch import AnyEffects, AnyGroup, AnyRequest
+from records.truncation import encode_event, encode_view
+from state.dispatch import AnyEffects, AnyGroup, AnyRequest, view_of
 from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq

@@ -35,7 +35,7 @@ def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes
 
 
 def transaction_record(effects: Effects, change: TransactionChange) -> PendingTransaction | None:
-    """The record of a change of a step with these effects, None: the offsets are pending no longer."""
+    """Return the record of a step's change. Returns None if the offsets are no longer pending."""
     if change.pending is None:
         return None
     assert isinstance(effects.group, Group), "a group with pending offsets exists"

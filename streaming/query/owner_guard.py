@@ -18,9 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark import TaskContext
 
-from records import kafka_clients
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.claims import Claims
-from records.client_config import ClientConfig
 
 # The error text of a query whose task has found a later claim.
 LATER_CLAIM = "the owner topic has the claim of a later owner, epoch "
@@ -115,7 +115,7 @@ class ClaimsReader:
             error = message.error()
             offset = message.offset() or 0
             if error is None:
-                self._claims.take(offset, message.key(), message.value())
+                self._claims.apply(offset, message.key(), message.value())
                 self._next = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._next = max(self._next, offset)  # compaction has removed the last records

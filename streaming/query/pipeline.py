@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from records.pack import PACK_PREFIX
@@ -63,8 +63,8 @@ def coordinate(
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
-    clock record of an epoch above `owner_epoch` fails with LATER_OWNER; None: none does. `shards` is the
-    number of shards of a partition (`records.sharding`).
+    clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If that is None, none fails. `shards`
+    is the number of shards of a partition (`records.sharding`).
     """
     timed = records.select(
         _shard(shards).alias("shard"),
@@ -167,7 +167,7 @@ def start(
     batch_interval_ms: int = 0,
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint, with a guard where other machines reach it too. `demand`
-    is what executors have to have, None: nothing, because there are none. A batch begins `batch_interval_ms`
+    is what executors have to have, or None if there are no executors. A batch begins `batch_interval_ms`
     after the one before it, or when that one ends.
     """
     layout = operator.layout

@@ -53,7 +53,7 @@ class StateRow(NamedTuple):
 
 
 def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator[StateRow]:
-    """Read the state after a committed batch, of every version of this project. Raises PySparkException."""
+    """Read the state after a committed batch. Raises PySparkException."""
     # The state data source needs the coordinator of state stores, which Spark starts with `streams`.
     _ = spark.streams.active
     state = spark.read.format("statestore").option("batchId", batch).load(checkpoint_uri)

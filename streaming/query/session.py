@@ -22,6 +22,7 @@ from embedded.java import find_java
 from streaming.query import executors, jvm
 from streaming.query.jvm import GivenJvm, Jvm, OwnJvm
 from streaming.query.jvm import SparkFailed as SparkFailed
+from streaming.query.master import check_master
 from streaming.query.spark_settings import (
     ANY_ADDRESS,
     FIXED,
@@ -29,7 +30,6 @@ from streaming.query.spark_settings import (
     STATE_PARTITIONS,
     SettingRefused,
     cluster_settings,
-    hosts_of,
     is_local,
     jar_settings,
     java_settings,
@@ -44,7 +44,6 @@ from streaming.query.temporary_files import empty, keeping_temporary_files_in
 from streaming.query.watchdog import Watchdog
 
 JVM_EXIT_GRACE_S = 30.0
-_CONNECT_TIMEOUT_S = 5.0
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _PYTHON = "spark.pyspark.python"
 
@@ -53,15 +52,15 @@ class Session:
     """A Spark with the coordinator's settings. Its JVM ends with this process.
 
     `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
-    cluster, executors reach the driver at `driver_host` (None: found by routing towards the master); the code
-    is sent to them, and they are checked.
+    cluster, executors reach the driver at `driver_host` (if it is None, at the address from which this
+    machine reaches the master); the code is sent to them, and they are checked.
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
     JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
     `checkpoints.folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
 
-    `temporary_folder` is emptied for the temporary files of the JVM, None: they are in the system's.
-    `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
+    `temporary_folder` is emptied for the temporary files of the JVM. If it is None, they are in the system's
+    folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
 
     After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
     but not while it does so.
@@ -111,7 +110,7 @@ class Session:
             os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
             os.environ["JAVA_HOME"] = str(find_java().parent.parent)
             _listen_at(ui_host)
-            _check_master(master)
+            check_master(master)
             ours |= java_settings() | jar_settings(master)
         self.is_local = is_local(master)
         if master is None:
@@ -196,7 +195,7 @@ class Session:
         if self.has_lost_jvm():
             self._context._jsc = None  # otherwise pyspark asks it to stop, and warns
         self.stop()
-        _check_master(self._conf.get("spark.master"))
+        check_master(self._conf.get("spark.master"))
         if self._temporary_folder is not None:
             empty(self._temporary_folder)
         self._jvm = self._launch()
@@ -304,26 +303,11 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
     """Say which Python the workers run, which pyspark reads only from the environment.
 
-    It is that of this process, and on a cluster the one that is set. Otherwise workers would run the first
+    It is this process's Python, and on a cluster the one that is set. Otherwise workers would run the first
     python3 on the path.
     """
     chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
-
-
-def _check_master(master: str | None) -> None:
-    """Raise SparkFailed if no standalone master answers. Spark itself would try for a minute."""
-    if master is None or not master.startswith("spark://"):
-        return
-    reasons = []
-    for address in hosts_of(master):
-        try:
-            socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
-        except OSError as error:
-            reasons.append(f"{address[0]}:{address[1]}: {error.strerror or error}")
-        else:
-            return
-    raise SparkFailed(f"no Spark master answers ({'; '.join(reasons) or master})")
 
 
 def _listen_at(ui_host: str) -> None:

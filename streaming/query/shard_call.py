@@ -15,10 +15,10 @@ from state.inputs import Outage
 from state.kafka.group import Group
 from state.timeline import Step
 from streaming.query.admission import Admission, Message
+from streaming.query.current_request import Note, nothing
 from streaming.query.handling import AwakeGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
-from streaming.query.under_way import Note, nothing
 
 
 class ShardCall:

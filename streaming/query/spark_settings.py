@@ -1,7 +1,7 @@
 """Spark's settings, with a reason for each that latency or correctness depends on, and who may change them.
 
 A local Spark is the JVM of this process. On a cluster, tasks run in executors on other machines
-(docs/operations.md, "On a Spark cluster").
+(docs/running.md, "On a Spark cluster").
 """
 
 import os
@@ -141,8 +141,8 @@ def local_settings() -> dict[str, str]:
 
 
 def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
-    """Spark's settings where tasks run in executors. `driver_host` is where they reach the driver, None: the
-    address from which this machine reaches the master. Raises SettingRefused.
+    """Spark's settings where tasks run in executors. `driver_host` is where they reach the driver. If it is
+    None, they take the address from which this machine reaches the master. Raises SettingRefused.
     """
     host = driver_host or find_driver_host(master)
     return {
@@ -201,7 +201,7 @@ def check_master(master: str) -> None:
 
 
 def is_local(master: str | None) -> bool:
-    """Whether tasks run in the driver's JVM. None: no master was given."""
+    """Whether tasks run in the driver's JVM. `master` is None if none was given."""
     return master is None or re.fullmatch(r"local(\[.*\])?", master) is not None
 
 

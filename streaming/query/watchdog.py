@@ -1,7 +1,7 @@
 """The watchdog: it ends a JVM that hangs, so that another one can be started.
 
 A JVM that does not answer for `UNANSWERED_S` is killed, also while Spark starts in it. The service then goes
-on as after any end of its JVM (`streaming.service.spark_keeper`).
+on as after any end of its JVM (`streaming.service.query.spark_keeper`).
 """
 
 import threading

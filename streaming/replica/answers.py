@@ -108,7 +108,7 @@ class Answers:
     def dead_letter(self, letter: DeadLetter) -> None:
         """The query writes it."""
 
-    def take(self) -> list[EarlyRecord]:
+    def drain(self) -> list[EarlyRecord]:
         """Return the records to append, and forget them."""
         for reply_partition in list(self._packs):
             self._close(reply_partition)

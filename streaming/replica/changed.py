@@ -8,7 +8,6 @@ from collections import OrderedDict
 
 from state.dispatch import AnyGroup
 from state.kafka.any_group import KafkaGroup
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.responses import DEAD, ListedGroup
 from streaming.query.handling import AwakeGroup
 
@@ -58,8 +57,4 @@ def listed(group_id: str, group: AnyGroup | None) -> ListedGroup:
     """
     if not isinstance(group, KafkaGroup):
         return ListedGroup(group_id, DEAD)
-    return ListedGroup(group_id, group.state.value, group.protocol_type or "", _type(group))
-
-
-def _type(group: KafkaGroup) -> str:
-    return "consumer" if isinstance(group, ConsumerGroup) else "classic"
+    return ListedGroup(group_id, group.state.value, group.protocol_type or "", group.type_name)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.early_answers import ReplicaId, early_headers
 from records.layout import TopicLayout
 from streaming.replica.audit import Audit, Place
@@ -134,7 +134,7 @@ class Follower:
             if (error := message.error()) is not None:
                 self._check(error)
                 continue
-            self._take(message)
+            self._apply(message)
             if self._machine.answers.size_bytes >= _ANSWERS_MAX_BYTES:
                 self._append()
         if self._held is not None:
@@ -183,7 +183,7 @@ class Follower:
     def _why_held(self) -> str:
         if self.responses.is_replaced:
             return _REPLACED
-        return "another coordinator owns the topics"
+        return "its coordinator stands by, or starts"
 
     def _why_unowned(self) -> str:
         if self._now_s() - self._owned_s > UNOWNED_AFTER_S:
@@ -195,13 +195,16 @@ class Follower:
             return Lead()  # a standby has no query
         return Lead(self._now_s() - self._committed_s, self._audit.size_bytes)
 
-    def _take(self, message: Message) -> None:
+    def _apply(self, message: Message) -> None:
         _, at_ms = message.timestamp()
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
         record = Record(partition, offset, at_ms, message.key(), message.value())
-        (self._machine if self._held is None else self._held).take(record)
+        if self._held is None:
+            self._machine.apply(record)
+        else:
+            self._held.hold(record)
         if self._machine.is_owned:
             self._owned_s = self._now_s()
         self._last_at_ms = at_ms
@@ -226,7 +229,7 @@ class Follower:
         if machine.answers.transactions:
             self._on_pending(Pending(records=machine.answers.transactions))
             machine.answers.transactions = []
-        records = machine.answers.take()
+        records = machine.answers.drain()
         if not records:
             return
         headers = early_headers(self._replica, machine.as_of_ms)

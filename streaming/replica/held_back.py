@@ -24,19 +24,19 @@ class HeldBack:
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
-    def take(self, record: Record) -> None:
+    def hold(self, record: Record) -> None:
         """Take the next record of a partition."""
         self._held[record.partition].append(record)
 
     def act_until(self, horizon_ms: int) -> None:
-        """Act on what is not later than this time. Raises what `StateMachine.take` raises."""
+        """Act on what is not later than this time. Raises what `StateMachine.apply` raises."""
         for number, held in self._held.items():
             partition = self._machine.partitions[number]
             while held and partition.acted_ms(held[0], clock_of(held[0].key, held[0].value)) <= horizon_ms:
-                self._machine.take(held.popleft())
+                self._machine.apply(held.popleft())
 
     def act(self) -> None:
         """Act on everything."""
         for held in self._held.values():
             while held:
-                self._machine.take(held.popleft())
+                self._machine.apply(held.popleft())

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.early_answers import EarlyAnswers, ReplicaId, as_of, marked
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -97,18 +97,18 @@ class ResponsesReader:
 
     def read(self) -> None:
         """Take the records that are there, and look for answers that the query should have given."""
-        self._take_some()
+        self._poll()
         overdue = self._audit.overdue(self._now_s()) if self.compares else None
         if overdue is not None and self._catch_up() and overdue.request in self._audit:
             self.differs(overdue)
 
-    def _take_some(self) -> None:
+    def _poll(self) -> None:
         first = self._consumer.poll(_POLL_S)
         messages = [] if first is None else [first, *self._consumer.consume(_RECORDS_MAX, 0)]
         for message in messages:
             if message.error() is None:
                 self._next_offsets[message.partition() or 0] = (message.offset() or 0) + 1
-                self._take(message)
+                self._handle(message)
 
     def _catch_up(self) -> bool:
         """Take what is on the topic now. False if that cannot be known, because a partition has no leader."""
@@ -120,7 +120,7 @@ class ResponsesReader:
         while any(self._next_offsets[number] < end for number, end in ends.items()):
             if self._stopped.is_set() or time.monotonic() > give_up_s:
                 return False
-            self._take_some()
+            self._poll()
         return True
 
     def _ends(self) -> dict[int, int]:
@@ -138,7 +138,7 @@ class ResponsesReader:
         """Compare the answers of this replica from now on."""
         self._replica, self.is_replaced, self.compares = replica, False, True
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         value = message.value()
         headers = message.headers()
         first = marked(headers)  # type: ignore[arg-type]

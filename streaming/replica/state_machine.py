@@ -17,7 +17,7 @@ from state.configs import ConfigChange
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
 from state.kafka.responses import ListedGroup
-from state.stretches import Stretches
+from state.periods import Periods
 from state.timeline import Step
 from streaming.query.admission import Admission
 from streaming.query.handling import AwakeGroup, handle
@@ -96,12 +96,12 @@ class StateMachine:
         A standby may have followed answers that do not count, of which only a later reader can know.
         """
         if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
-            raise InDoubt(f"the time until {self.as_of_ms} was another one than it was taken for")
+            raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those it applied")
         self._terms = terms
         for partition in self.partitions.values():
             partition.change_terms(terms)
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Take the next record of a partition. Raises InDoubt, OperatorError and StateError."""
         partition = self.partitions[record.partition]
         clock = clock_of(record.key, record.value)
@@ -112,9 +112,9 @@ class StateMachine:
         self.is_owned = partition.is_owned(record, clock)
         self.answers.is_silent = not (self.is_permitted and self.is_owned)
         if clock is None:
-            partition.take_request(record)
+            partition.apply_request(record)
         else:
-            partition.take_clock(record, clock)
+            partition.apply_clock(record, clock)
         partition.next_offset = record.offset + 1
 
 
@@ -137,7 +137,7 @@ class Partition:
         self.groups = Groups(entries, self._awaken, awake_max=awake_max)
         self.changed = ChangedGroups()
         self._terms = terms
-        self._stretches = Stretches(terms.configs, terms.outages)
+        self._periods = Periods(terms.configs, terms.outages)
         self._answers = answers
         self._step = step
         self._admission = Admission(terms.layout, number, terms.shards, terms.skip)
@@ -148,7 +148,7 @@ class Partition:
         """See `StateMachine.change_terms`."""
         self.groups.rest()  # those that are decoded know the terms of before
         self._terms = terms
-        self._stretches = Stretches(terms.configs, terms.outages)
+        self._periods = Periods(terms.configs, terms.outages)
         self._owner_seen_ms = None
         self._admission = Admission(terms.layout, self._admission.partition, terms.shards, terms.skip)
 
@@ -167,7 +167,7 @@ class Partition:
         if self.has_ended:
             return 0
         if clock is None:
-            return self._stretches.handled_at(record.at_ms)
+            return self._periods.handled_at(record.at_ms)
         return min(clock.time_ms, record.at_ms)
 
     def is_owned(self, record: Record, clock: Clock | None) -> bool:
@@ -183,7 +183,7 @@ class Partition:
         ended = terms.ended_outage
         return ended is not None and ended.after_ms < record.at_ms <= ended.until_ms
 
-    def take_clock(self, record: Record, clock: Clock) -> None:
+    def apply_clock(self, record: Record, clock: Clock) -> None:
         """Fire the deadlines up to the attested time."""
         epoch = clock.owner_epoch
         if epoch is not None and epoch > self._terms.owner_epoch != NO_OWNER:
@@ -200,7 +200,7 @@ class Partition:
                 self.groups.touched(group)
                 self.changed.note(group, record.offset + 1, attested_ms)
 
-    def take_request(self, record: Record) -> None:
+    def apply_request(self, record: Record) -> None:
         """Apply or refuse the messages of a record."""
         if self.has_ended:
             return

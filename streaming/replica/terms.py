@@ -17,8 +17,8 @@ NO_OWNER = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`owner_epoch` is that of the coordinator whose replica this is, `ended_outage` the outage that this
-    coordinator has ended by taking over, None: it is not known.
+    """`owner_epoch` is the epoch of the coordinator whose replica this is. `ended_outage` is the outage that
+    this coordinator has ended by taking over, or None if it is not known.
     """
 
     layout: TopicLayout
@@ -42,7 +42,6 @@ def terms_of(
     """The terms of a state with these configurations and outages. `has_ended_last`: this owner has ended the
     last outage.
     """
-    assert identity.shards is not None
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return Terms(
         layout=layout,

@@ -1,1 +1,1 @@
-"""The service around the query: topics, clock records, status, and restarts of the query."""
+"""The service around the query: its start, its topics and its status. Each room has one subject."""

@@ -6,8 +6,8 @@ import msgspec
 from kafka.errors import KafkaError
 
 from checkpoints.metadata import Epoch
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.topics import TopicsError
 

@@ -10,7 +10,7 @@ from checkpoints.upgrades import code_version
 from records.codec import record_of
 from state.config import CoordinatorConfig, SettingValue
 from streaming.query.operator import ConfigEpoch
-from streaming.service.outage import Acted
+from streaming.service.outages.outage import Acted
 
 log = structlog.get_logger()
 

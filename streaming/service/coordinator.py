@@ -2,7 +2,7 @@
 
 Spark's JVM starts while the topics are claimed, because it takes seconds. The query starts after all else.
 The order of the start decides whether clients can be heard before their sessions run: `Coordinator._start`.
-What happens to the query from then on is `streaming.service.supervision`.
+What happens to the query from then on is `streaming.service.query.supervision`.
 """
 
 import threading
@@ -27,27 +27,28 @@ from streaming.query.session import Session
 from streaming.query.storage import storage_at
 from streaming.service.announcement import announce
 from streaming.service.background import BackgroundThread
+from streaming.service.clock.members_watcher import MembersWatcher
+from streaming.service.clock.pace import Pace
+from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.configuring import begin_epoch, config_epochs
-from streaming.service.continuity import Continuity
-from streaming.service.lease import Lease
-from streaming.service.members_watcher import MembersWatcher
+from streaming.service.log_and_state import LogAndState
 from streaming.service.options import Options
-from streaming.service.outage import FirstRequest, acted_so_far, look_out
-from streaming.service.owner import NotOwner
-from streaming.service.pace import Pace
-from streaming.service.rehearsal import Rehearsal
-from streaming.service.replica import Replica
-from streaming.service.replica_state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
-from streaming.service.spark_start import starting_spark
-from streaming.service.standby import StandbyThread
+from streaming.service.outages.outage import FirstRequest, acted_so_far, look_out
+from streaming.service.ownership.lease import Lease
+from streaming.service.ownership.owner import NotOwner
+from streaming.service.ownership.standby import StandbyThread
+from streaming.service.query.continuity import Continuity
+from streaming.service.query.rehearsal import Rehearsal
+from streaming.service.query.spark_start import starting_spark
+from streaming.service.query.supervision import Reports, Supervisor, first_line
+from streaming.service.replica.state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
+from streaming.service.replica.supervision import Replica
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
-from streaming.service.supervision import Supervisor, first_line
-from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
-from streaming.service.topic_watcher import TopicWatcher
+from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
-from streaming.service.transactions import TransactionsFollower
-from streaming.service.transactions_pending import Summary
+from streaming.service.transactions.follower import TransactionsFollower
+from streaming.service.transactions.pending import Summary
 
 
 class Coordinator:
@@ -61,7 +62,7 @@ class Coordinator:
     already.
 
     `gateway` opens the gateway of this process and yields its address. It is entered as soon as the topics
-    exist, so that clients can connect before the outage ends. None: gateways are separate processes.
+    exist, so that clients can connect before the outage ends. It is None if gateways are separate processes.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class Coordinator:
         return dict(self._times.ends_s)
 
     def ticker_age_s(self) -> float:
-        """Seconds since the last acknowledged clock record, infinite before the ticker starts."""
-        return self._ticker.age_s() if self._ticker is not None else float("inf")
+        """Seconds since the last acknowledged clock record, NaN before the ticker starts."""
+        return self._ticker.age_s() if self._ticker is not None else float("nan")
 
     def replica(self) -> ReplicaState:
         """The state of the replica."""
@@ -164,14 +165,13 @@ class Coordinator:
                 options.replication_factor,
                 options.min_insync_replicas,
             )
+            ours = LogAndState(options.client_config, options.layout, checkpoint)
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
             if options.replica:
                 self._replica = Replica(
-                    options.client_config,
-                    options.layout,
-                    checkpoint,
+                    ours,
                     options.folder,
-                    on_pending=self._transactions.take,
+                    on_pending=self._transactions.report,
                     now_ms=self._attested_ms,
                 )
             self._times.end_of("topics")
@@ -181,21 +181,24 @@ class Coordinator:
                 self._open(started)
             else:
                 with self._claiming(started) as lease:
-                    lease.take(checkpoint, identity)
+                    lease.acquire(checkpoint, identity)
                 self._start_ticker(started)
-                self._await_clients(started, checkpoint)
+                self._await_clients(started, ours)
             self._times.end_of("gateway")
             self._session = session.result()
             self._session.use_state_partitions(identity.state_partitions)
-        started.callback(self._session.stop)
+        jvm = self._session
+        started.callback(jvm.stop)
+        if self._replica is not None and (options.standby or checkpoint.record().epochs):
+            # At a start, too: to read the state takes as long as to start the query.
+            self._replica.stand_by(lambda: jvm.spark)
+            started.callback(self._replica.end)
         if options.standby:
-            self._stand_by(started, checkpoint, identity, self._session)
+            self._stand_by(started, ours, identity, jvm)
         else:
-            self._start_query(started, checkpoint, identity, self._session)
+            self._start_query(started, ours, identity, jvm)
 
-    def _stand_by(
-        self, started: ExitStack, checkpoint: Checkpoint, identity: Identity, session: Session
-    ) -> None:
+    def _stand_by(self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session) -> None:
         """Wait in a thread until the topics are free, then do what every start does."""
         options = self.options
         waiting = partial(self.status.enter, Phase.STANDBY)
@@ -210,15 +213,13 @@ class Coordinator:
                     self._replica.check_standby()
 
             with rehearsal, self._claiming(leading) as lease:
-                if not lease.take_when_free(checkpoint, identity, stopping, waiting, check, taking_over):
+                if not lease.acquire_when_free(
+                    ours.checkpoint, identity, stopping, waiting, check, taking_over
+                ):
                     return
                 # Clients first: the replica answers while Spark ends one query and starts another.
                 self._start_ticker(leading)
-                self._start_query(leading, checkpoint, identity, session)
-
-        if self._replica is not None:
-            self._replica.stand_by(lambda: session.spark)
-            started.callback(self._replica.end)
+                self._start_query(leading, ours, identity, session)
 
         standby = StandbyThread(lead, self._end_standby)
         standby.start()
@@ -232,24 +233,23 @@ class Coordinator:
         self._end(first_line(error), isinstance(error, NotOwner))
 
     def _start_query(
-        self, started: ExitStack, checkpoint: Checkpoint, identity: Identity, session: Session
+        self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session
     ) -> None:
         options = self.options
-        client_config, layout, epoch = options.client_config, options.layout, self._owner_epoch
+        checkpoint, layout, epoch = ours.checkpoint, ours.layout, self._owner_epoch
         try:
-            acted = acted_so_far(client_config, layout, checkpoint, ReplicaId(epoch, 1))
+            acted = acted_so_far(ours, ReplicaId(epoch, 1))
         except KafkaError as error:
             raise TopicsError(f"the early answers cannot be read: {error}") from error
         check_answered(checkpoint, code_version(), is_ahead=acted.horizon_ms > acted.read_ms)
         epochs = begin_epoch(checkpoint, layout.requests_topic, self._config.settings(), options.skip, acted)
-        continuity = Continuity(client_config, layout, checkpoint, self._replica, epoch, acted)
+        continuity = Continuity(ours, self._replica, epoch, acted, self._first_request)
         if self._replica is not None:
             self._replica.own(epoch)
             if options.standby:
                 continuity.promote(lambda: session.spark)
-        assert identity.shards is not None
         operator = Operator(layout, config_epochs(epochs, identity), shards=identity.shards)
-        announce(client_config, layout, epochs[-1], epoch)
+        announce(options.client_config, layout, epochs[-1], epoch)
         self._start_supervisor(started, checkpoint, operator, session, continuity)
 
     def _starting_spark(self, lock_fd: int) -> AbstractContextManager[Future[Session]]:
@@ -293,15 +293,12 @@ class Coordinator:
         self.gateway_address = started.enter_context(self._open_gateway())
         return True
 
-    def _await_clients(self, started: ExitStack, checkpoint: Checkpoint) -> None:
+    def _await_clients(self, started: ExitStack, ours: LogAndState) -> None:
         """Open the gateway before the query starts, or start to watch for the first request."""
-        options = self.options
         if self._open(started):
             return
         try:
-            self._first_request = look_out(
-                options.client_config, options.layout, checkpoint, self._pace.longest_interval_ms
-            )
+            self._first_request = look_out(ours, self._pace.longest_interval_ms)
         except KafkaError as error:
             raise TopicsError(f"the requests topic cannot be read: {error}") from error
 
@@ -342,27 +339,22 @@ class Coordinator:
     ) -> None:
         assert self._ticker is not None
         assert self._lease is not None
-        options = self.options
+        reports = Reports(
+            alarms=lambda: (self._transactions.summary.alarm, self.replica().alarm),
+            on_batch=lambda batch: self.on_batch(batch),
+            on_end=self._end,
+        )
         supervisor = Supervisor(
-            options.client_config,
-            options.layout,
+            self.options,
             checkpoint,
             self.status,
             operator=operator,
             session=session,
             ticker=self._ticker,
-            pace=self._pace,
             continuity=continuity,
-            replica=self._replica,
-            batch_interval_ms=options.interval_ms,
-            ownership=self._lease.ownership,
-            guard=self._lease.guard,
-            first_request=self._first_request,
-            first_request_wait_s=options.first_request_wait_s,
+            lease=self._lease,
             times=self._times,
-            alarms=lambda: (self._transactions.summary.alarm, self.replica().alarm),
-            on_batch=lambda batch: self.on_batch(batch),
-            on_end=self._end,
+            reports=reports,
         )
         supervisor.start()
         started.callback(supervisor.stop)

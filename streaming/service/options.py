@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.session import LOOPBACK
-from streaming.service.outage import FIRST_REQUEST_WAIT_S
-from streaming.service.pace import REST_INTERVAL_MS
-from streaming.service.ticker import DEFAULT_INTERVAL_MS
-from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
+from streaming.service.clock.pace import REST_INTERVAL_MS
+from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S
+from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 
 REPLICA_BATCH_INTERVAL_MS = 1_000
 """With a replica nobody waits for a batch but the views. The work of a batch costs less in larger ones."""
@@ -21,16 +21,18 @@ class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
     With `replica` a process beside the query answers early (`streaming.replica`). `batch_interval_ms` is the
-    interval of the query's batches, None: REPLICA_BATCH_INTERVAL_MS with a replica, and without one no pause.
+    interval of the query's batches. If it is None, it is REPLICA_BATCH_INTERVAL_MS with a replica, and
+    without one there is no pause.
 
-    `checkpoint` is the path or URI of the checkpoint, None: it is in `folder`. `rest_interval_ms` is the
+    `checkpoint` is the path or URI of the checkpoint, or None if it is in `folder`. `rest_interval_ms` is the
     interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
-    dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`), None: that of
-    the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
-    belong to another folder, see `streaming.service.owner`. With `standby` it waits until they are free. If
-    gateways are separate processes, an outage ends at the first request, at the latest `first_request_wait_s`
-    after the start of the query. `master`, `driver_host` and the settings `spark` are those of `Session`.
-    `state_partitions` is the number of partitions in which Spark keeps the state, None: as `shards`.
+    dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`). If it is None,
+    the state's own number holds, or the default for a new one. With `take_over_topics` the coordinator may
+    claim topics that belong to another folder, see `streaming.service.ownership`. With `standby` it waits
+    until they are free. If gateways are separate processes, an outage ends at the first request, at the
+    latest `first_request_wait_s` after the start of the query. `master`, `driver_host` and the settings
+    `spark` are as in `Session`. `state_partitions` is the number of partitions in which Spark keeps the
+    state. None has the same meaning as for `shards`.
     """
 
     client_config: ClientConfig

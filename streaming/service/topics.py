@@ -13,10 +13,10 @@ from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTo
 
 from checkpoints.checkpoint import new_namespace
 from checkpoints.metadata import Identity
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from connections.refusals import ClusterRefused
 from records.layout import TopicLayout
-from records.refusals import ClusterRefused
 from records.sharding import DEFAULT_SHARDS
 
 HOUR_MS = 3_600_000

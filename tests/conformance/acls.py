@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.apis.passed_on import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
+from kafka.protocol.api_key import ApiKey
+
 from gateway.authorization.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from gateway.upstream.connections import Address
 from gateway.wire import codec
@@ -43,7 +44,7 @@ USERS: Mapping[str, str] = dict.fromkeys([_SUPER, _CANARY, *_NAMES], PASSWORD)
 
 @dataclass(frozen=True)
 class Rule:
-    """A line of a script about ACLs. `client` None: every principal."""
+    """A line of a script about ACLs. `client` is None for every principal."""
 
     client: str | None
     permission: Permission
@@ -115,8 +116,8 @@ async def set_acls(
     admin = Connection(*await asyncio.open_connection(broker.host, broker.port))
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            await _ask(admin, DELETE_ACLS, {"filters": [to_all]})
-            created = await _ask(admin, CREATE_ACLS, {"creations": creations})
+            await _ask(admin, ApiKey.DeleteAcls, {"filters": [to_all]})
+            created = await _ask(admin, ApiKey.CreateAcls, {"creations": creations})
             assert not any(result.error_code for result in created.results), created
             wanted = len({tuple(sorted(one.items())) for one in creations})
             while await _count(admin, to_all) != wanted:
@@ -134,7 +135,7 @@ async def _ask(connection: Connection, api_key: int, fields: codec.Fields) -> An
 
 
 async def _count(admin: Connection, to_all: codec.Fields) -> int:
-    described = await _ask(admin, DESCRIBE_ACLS, to_all)
+    described = await _ask(admin, ApiKey.DescribeAcls, to_all)
     return sum(len(resource.acls) for resource in described.resources)
 
 

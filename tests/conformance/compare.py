@@ -6,22 +6,18 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 
 from tests.conformance.kept import KEPT, Kept
-from tests.conformance.normalise import in_short
 from tests.conformance.servers import Played
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One value of one answer that differs. None stands for a side whose answer lacks the value. `beside` are
-    all values of Kafka's answer.
-    """
+    """One value of one answer that differs. None stands for a side whose answer lacks the value."""
 
     case: str
     step: str
     path: str
     kafkas: str | None
     ours: str | None
-    beside: str = ""
 
     def __str__(self) -> str:
         kafkas, ours = ("no such value" if value is None else value for value in (self.kafkas, self.ours))
@@ -38,7 +34,6 @@ class Difference:
             (self.path, kept.path),
             (str(self.kafkas), kept.kafkas),
             (str(self.ours), kept.ours),
-            (self.beside, kept.beside),
         ]
         return all(any(fnmatchcase(value, one) for one in patterns.split("|")) for value, patterns in pairs)
 
@@ -52,7 +47,7 @@ def differences(played: Played) -> list[Difference]:
             pair = kafkas.get(path), ours.get(path)
             if pair[0] != pair[1]:
                 where = f"{number} {step.text}"
-                found.append(Difference(played.case.title, where, path, *pair, in_short(kafkas)))
+                found.append(Difference(played.case.title, where, path, *pair))
     return found
 
 

@@ -74,8 +74,8 @@ def configure(step: Step, version: int, told: Told) -> Body:
 
 
 def configs(step: Step, version: int, told: Told) -> Body:
-    """DescribeConfigs of a group: `keys=name,name`."""
-    keys = step.options["keys"].split(",")
+    """DescribeConfigs of a group: `keys=name,name`, by default all."""
+    keys = step.options["keys"].split(",") if "keys" in step.options else None
     group_id = told.group(step.options.get("group", "g"))
     return {
         "resources": [

@@ -9,8 +9,7 @@ class Kept:
     """An accepted difference: where it may occur, and the reason.
 
     `case`, `step`, `path` (of a value in an answer), `kafkas` and `ours` (the two values) are fnmatch
-    patterns, or several with `|` between them. `beside` is one for a line of all values of Kafka's answer.
-    Without `is_always_shown` a run may lack the difference.
+    patterns, or several with `|` between them. Without `is_always_shown` a run may lack the difference.
     """
 
     what: str
@@ -20,7 +19,6 @@ class Kept:
     path: str = "*"
     kafkas: str = "*"
     ours: str = "*"
-    beside: str = "*"
     is_always_shown: bool = True
 
 
@@ -58,27 +56,11 @@ KEPT: tuple[Kept, ...] = (
         path="error_code",
     ),
     Kept(
-        what="a static member may come back under a new id to a group of `group.consumer.max.size` members; "
-        "Kafka refuses it with GROUP_MAX_SIZE_REACHED",
-        reason="The group does not grow by it. A rolling restart of a full group of static members could "
-        "never finish (KAFKA-20601).",
-        case="a static member returns to a full group under another id",
-        step="6 *",
-    ),
-    Kept(
         what="a static member that joins again with its own member id gets its epoch and partitions; Kafka "
         "answers UNRELEASED_INSTANCE_ID",
         reason="Such a request is the member's own retry, and the error is final in every client.",
         case="a static member's own retry",
         step="2 *",
-    ),
-    Kept(
-        what="an empty group's assignment epoch is its group epoch; Kafka shows the last member's",
-        reason="Within the assignment interval the next member would join without partitions, because the "
-        "group epoch is ahead of the assignment (KAFKA-20442).",
-        case="*",
-        path="groups.*.assignment_epoch",
-        beside="*group_state='Empty'*",
     ),
     Kept(
         what="an unknown member's JoinGroup to an empty consumer group changes nothing; Kafka, which refuses "
@@ -147,7 +129,6 @@ _WATCHED = (
     "not reached: no script changes a topic or breaks the gateway's link to the brokers; scenarios do, and "
     "`tests/e2e` with real topics"
 )
-_POLICY = "not reached: no server has this policy; `tests/scenarios/consumer_policies.txt` plays it"
 
 _NOT_KAFKAS = "not reached: Kafka's classic groups have no counterpart"
 
@@ -165,7 +146,7 @@ NOT_REACHED: Mapping[str, str] = {
     **dict.fromkeys(("MI7", "MI8", "MI9", "MI10", "MI11", "MI14", "MI15"), _WATCHED),
     **dict.fromkeys(("RX4", "RX6", "RG4e", "RG5d", "RG6", "RG7"), _WATCHED),
     **dict.fromkeys(("RA1", "RA2", "RA3", "RA4", "RA5"), _WATCHED),
-    **dict.fromkeys(("PO2", "PO3"), _POLICY),
+    "PO3": "not reached: no server has this policy; `tests/scenarios/consumer_policies.txt` plays it",
     "HB1": "not reached: on both servers the consumer protocol is on",
     "HB19": "not reached: Kafka has no groups of RocketMQ",
     "TA31": "not reached: `group.max.partitions` is a setting of this project",

@@ -74,11 +74,6 @@ def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer
     return flat
 
 
-def in_short(answer: Answer) -> str:
-    """Return the answer as one line of text."""
-    return " ".join(f"{path}={value}" for path, value in answer.items())
-
-
 def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
     if isinstance(value, DataContainer):
         for name in value.fields:

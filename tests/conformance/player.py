@@ -57,7 +57,7 @@ class _Client:
 
 class Player:
     """Plays one case at one server. `told.prefix` separates the case's groups from those of other cases.
-    `login` returns the name and the password of a client, None: clients do not authenticate.
+    `login` returns the name and the password of a client, or None if clients do not authenticate.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ _HEAD = """\
 <!-- written by `make conformance` -->
 
 The tests send the same scripts of requests over the wire to two coordinators under the same settings: a real
-broker's own coordinator (Apache Kafka 4.3), and this one through the gateway. Several clients take part in
+broker's own coordinator (Apache Kafka 4.4), and this one through the gateway. Several clients take part in
 each script, over connections of their own. A request that one side parks has to be parked by the other side
 too. All answers are compared field by field, and each answer has to be exactly the bytes that its fields
 encode to. Four things are not compared: the random part of member ids (their form is compared), producer

@@ -41,6 +41,7 @@ NEWEST: Mapping[str, tuple[int, int]] = {
 _FIRST_BATCHED_LEAVE = 3
 _FIRST_FETCH_OF_GROUPS = 8
 _FIRST_BY_TOPIC_ID = 10
+_FIRST_TXN_BY_TOPIC_ID = 6  # of TxnOffsetCommit (KIP-1319)
 _FIRST_FIND_OF_SEVERAL = 4
 _FIRST_FETCH_BY_EPOCH = 9
 _FIRST_WITH_OWNED, _FIRST_WITH_RACK = 1, 3
@@ -273,7 +274,7 @@ def _add(step: Step, version: int, told: Told) -> Body:
 
 def _txn(step: Step, version: int, told: Told) -> Body:
     """TxnOffsetCommit, without a member unless `gen`, `id` or `instance` is given."""
-    fields = _commit(step, version, told)
+    fields = _commit(step, _FIRST_BY_TOPIC_ID if version >= _FIRST_TXN_BY_TOPIC_ID else 0, told)
     del fields["generation_id_or_member_epoch"], fields["retention_time_ms"]
     for topic in fields["topics"]:
         for partition in topic["partitions"]:

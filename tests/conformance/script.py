@@ -148,7 +148,8 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             heads[key] = value
     versions = _versions(heads.get("for", ""))
     for version in versions:
-        end = _END_OF_TV2 if version == _FIRST_OF_TV2 else _END_OF_TV1
+        is_tv2 = version is not None and version >= _FIRST_OF_TV2
+        end = _END_OF_TV2 if is_tv2 else _END_OF_TV1
         steps = tuple(
             Step.parse(line.replace(_VERSION, str(version)).replace(_END_VERSION, end)) for line in lines
         )

@@ -12,15 +12,16 @@ from uuid import UUID
 
 from kafka import TopicPartition
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.limits import Limits
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from gateway.upstream.connections import Address
-from gateway.wire.limits import Limits
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.service.options import Options
@@ -60,9 +61,13 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "delayed": {
         **_COMMON,
         "group.initial.rebalance.delay.ms": "8000",
+        "group.consumer.migration.policy": "upgrade",
+    },
+    "secured": {
+        **_COMMON,
+        "group.initial.rebalance.delay.ms": "0",
         "group.consumer.migration.policy": "disabled",
     },
-    "secured": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
 }
 """The settings of both sides, by the name that a case asks for."""
 

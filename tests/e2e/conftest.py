@@ -7,7 +7,7 @@ import pytest
 
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
-from gateway.service import GatewayOptions
+from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, new_group

@@ -10,7 +10,6 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from state.errors import ErrorCode
 from state.kafka.requests import JoinGroup, MemberAssignment, Protocol
-from state.kafka.responses import JoinGroupResponse
 
 ANSWER_TIMEOUT_MS = 120_000
 SESSION_TIMEOUT_MS = 1_800_000
@@ -31,7 +30,7 @@ def form(
         _join(client, group_id, assigned, instance_id)
         for assigned, instance_id in zip(assignments, _padded(instance_ids, len(assignments)), strict=True)
     ]
-    answers = _answers_together(client, joins, JoinGroupResponse)
+    answers = _answers_together(client, joins)
     assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
     given = [
         MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
@@ -70,10 +69,10 @@ def _join(
     )
 
 
-def _answers_together(client: CoordinatorClient, requests: Sequence[AnyRequest], answer: type[R]) -> list[R]:
+def _answers_together(client: CoordinatorClient, requests: Sequence[AnyRequest[R]]) -> list[R]:
     """Send requests of one group at the same moment, so they are one pack, and wait for their answers."""
     asked = [
-        FutureRequest(request, answer, time.monotonic(), ANSWER_TIMEOUT_MS, resolve_futures, future=Future())
+        FutureRequest(request, time.monotonic(), ANSWER_TIMEOUT_MS, resolve_futures, future=Future())
         for request in requests
     ]
     client.send_all(asked)

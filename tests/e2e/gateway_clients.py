@@ -22,8 +22,8 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
-from gateway.service import GatewayOptions
-from records import kafka_clients
+from connections import kafka_clients
+from gateway.net.options import GatewayOptions
 from state.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
 

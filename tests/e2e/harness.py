@@ -18,8 +18,8 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.views_barrier import wait_for_views
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN, CommittedOffset
 from records.early_answers import is_by_query, that_count
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
@@ -39,6 +39,8 @@ from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 CLOCK = re.compile(CLOCK_PATTERN.encode())
 WAIT_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
+# A member that says nothing while something starts again is still one.
+SESSION_MS = 2 * int(START_TIMEOUT_S) * 1_000
 
 QUICK_SPARK: Mapping[str, str] = MappingProxyType({"spark.driver.extraJavaOptions": QUICK_JAVA})
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
@@ -109,10 +111,10 @@ class Member:
     client: CoordinatorClient
     group_id: str
     member_id: str
-    session_timeout_ms: int = 30_000
+    session_timeout_ms: int = SESSION_MS
 
     @classmethod
-    def of(cls, client: CoordinatorClient, group_id: str, session_timeout_ms: int = 30_000) -> "Member":
+    def of(cls, client: CoordinatorClient, group_id: str, session_timeout_ms: int = SESSION_MS) -> "Member":
         """Ask for a member id, as every new member does; `join` enters the group."""
         nameless = cls(client, group_id, "", session_timeout_ms)
         response = nameless.join().result()
@@ -151,7 +153,7 @@ class Member:
         return response.members[0].error_code
 
 
-def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: int = 30_000) -> Member:
+def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: int = SESSION_MS) -> Member:
     """The only member of a group in its first generation, with its assignment."""
     member = Member.of(client, group_id, session_timeout_ms)
     assert member.join().result().generation_id == 1
@@ -169,7 +171,7 @@ def settle(servers: ClientConfig, layout: TopicLayout) -> None:
 def history_of(
     servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
 ) -> list[HistoryEntry]:
-    """A group's entries on the events topic, in the order they stand there.
+    """A group's entries on the events topic, in the topic's order.
 
     With `settled`, here and below, it has everything that clients were answered. The coordinator must run.
     """

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from records.address import Address
+from connections.address import Address
 
 LOOPBACK = "127.0.0.1"
 # On Linux all of 127.0.0.0/8 is this machine: who listens at every address is reached at this one, too.
@@ -40,7 +40,7 @@ def port_of(url: str) -> int:
 
 def listening_at(pids: Iterable[int]) -> set[Address]:
     """The TCP addresses that these processes listen at. An IPv4 address has its IPv4 form."""
-    sockets = {link for pid in pids for link in _links(pid)}
+    sockets = {link for pid in pids for link in links_of(pid)}
     return {
         _address(local)
         for table in ("tcp", "tcp6")
@@ -49,7 +49,8 @@ def listening_at(pids: Iterable[int]) -> set[Address]:
     }
 
 
-def _links(pid: int) -> list[str]:
+def links_of(pid: int) -> list[str]:
+    """What the open files of a process are. Some may be closed meanwhile."""
     found = []
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():

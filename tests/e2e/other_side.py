@@ -6,8 +6,8 @@ from typing import Self
 
 import msgspec
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.codec import decode_request, request_id
 from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.layout import TopicLayout
@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
 
 
 class PendingRequest(msgspec.Struct, frozen=True):
-    """A request as it stands in the log; `at_s` is when the broker appended it. `key` is its record's."""
+    """A request as it is in the log; `at_s` is when the broker appended it. `key` is its record's."""
 
     request: AnyAnswered
     id: str

@@ -2,20 +2,21 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from cli.demo.children import Children
+from cli.processes.child import Children
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
-from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
@@ -192,7 +193,12 @@ def test_a_static_member_comes_back_without_a_rebalance(
 ) -> None:
     first, second = start("a", group_instance_id="one"), start("b", group_instance_id="two")
     for consumer in (first, second):
-        consumer.wait_for(lambda w: any("got partitions" in line and "0-3" not in line for line in w.told))
+        consumer.wait_for(
+            lambda w: any("got partitions" in line and not line.endswith(" 0-3") for line in w.told)
+        )
+    wait_until(
+        lambda: first.consumed.keys() | second.consumed.keys() == values(range(10)), "all are consumed"
+    )
     generation = _generation(second)
     second.stop()
     assert "left the group" not in second.told[-1]
@@ -256,15 +262,14 @@ def test_heartbeats_keep_time_whether_answered_or_not(
 ) -> None:
     options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
     with RunningConsumer(broker, "a", topic, **options) as consumer:
+        began_s = time.monotonic()
         _let_in(other_side, member_id="")
-        sent_s = []
         for _ in range(6):  # and not one is answered
             asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
             assert isinstance(asked.request, Heartbeat)
             assert (asked.request.member_id, asked.request.generation_id) == ("a-1", 1)
-            sent_s.append(asked.at_s)
-        gaps_s = [later - earlier for earlier, later in pairwise(sent_s)]
-        assert sum(gaps_s) == pytest.approx(1.0, abs=0.5)
+        # Each after an interval, and none after the time in which an answer may come.
+        assert 6 * 0.2 < time.monotonic() - began_s < DEFAULT_REQUEST_TIMEOUT_MS / 1000
         consumer.stop()
         other_side.next_where(lambda a: isinstance(a.request, LeaveGroup))
         assert consumer.told[-1] == "left the group, without waiting for the answer any longer"

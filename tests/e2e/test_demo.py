@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.children import ChildFailed, Children, family
+from cli.processes.child import ChildFailed, Children
+from cli.processes.family import family
 from tests.e2e.harness import running, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -45,7 +46,7 @@ def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         child = children.start("idle", *IDLE)
         assert child.freeze() == [child.pid]
-        assert _state(child.pid) == "T"
+        wait_until(lambda: _state(child.pid) == "T", "a process stops after the signal, not with it")
         child.thaw()
         assert _state(child.pid) != "T"
         watchdog = next(
@@ -65,7 +66,7 @@ def test_a_frozen_child_can_still_be_stopped(tmp_path: Path) -> None:
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from cli.demo.children import Child;"
+        "import sys; from pathlib import Path; from cli.processes.child import Child;"
         "print(Child('idle', sys.argv[2:], Path(sys.argv[1])).pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "idle.log"), *IDLE]

@@ -20,14 +20,16 @@ from confluent_kafka.cimpl import NewPartitions
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from gateway.limits import Limits
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
-from records import kafka_clients
-from records.client_config import ClientConfig
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
@@ -45,6 +47,7 @@ from tests.e2e.gateway_clients import (
     share,
 )
 from tests.e2e.harness import (
+    WAIT_TIMEOUT_S,
     Member,
     create_topic,
     history_of,
@@ -211,8 +214,11 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
     options: GatewayOptions, topic: str
 ) -> None:
     """By connections that ask at once: an answer may be read before the rest of its batch is written."""
+    # A gateway does not wait for long for a coordinator that stands still.
+    limits = Limits(groups_behind_max_s=WAIT_TIMEOUT_S, member_held_s=WAIT_TIMEOUT_S)
+    patient = replace(options, limits=limits)
     with ExitStack() as stack:
-        addresses = [stack.enter_context(serving(options)) for _ in range(2)]
+        addresses = [stack.enter_context(serving(patient)) for _ in range(2)]
         one, other = (Asking(stack.enter_context(connected(address))) for address in addresses)
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         wait_until(lambda: other.ask(16, 5).error_code != loading, "the gateway has read the groups topic")

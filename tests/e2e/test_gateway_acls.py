@@ -12,18 +12,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
 
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from gateway.apis import passed_on as apis
 from gateway.authorization.acls import Operation, PatternType, Permission, ResourceType
 from gateway.authorization.sources import AclOptions, CurrentAcls
+from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.security.authentication import Security
-from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
-from gateway.wire.limits import Limits
+from records.layout import TopicLayout
 from tests.conformance.connection import Connection
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
@@ -116,27 +118,30 @@ def seeing() -> Iterator[Case]:
         }
         label = "with-operations" if operations else "plain"
         names = named("seen", "hidden", "nowhere", "written")
-        yield from each(METADATA, f"named-{label}", topics=names, **flags)
-        yield from each(METADATA, f"all-{label}", range(1, 14), topics=None, **flags)
+        yield from each(ApiKey.Metadata, f"named-{label}", topics=names, **flags)
+        yield from each(ApiKey.Metadata, f"all-{label}", range(1, 14), topics=None, **flags)
     ids = [{"topic_id": topic, "name": None} for topic in ("<id of seen>", "<id of hidden>", NO_ID)]
-    yield from each(METADATA, "by-id", range(12, 14), topics=ids, allow_auto_topic_creation=False)
-    yield from each(METADATA, "all-of-the-oldest", range(1), topics=[])
+    yield from each(ApiKey.Metadata, "by-id", range(12, 14), topics=ids, allow_auto_topic_creation=False)
+    yield from each(ApiKey.Metadata, "all-of-the-oldest", range(1), topics=[])
     yield from each(
-        METADATA, "creating", topics=named("nowhere", "new", "seen", "hidden"), allow_auto_topic_creation=True
+        ApiKey.Metadata,
+        "creating",
+        topics=named("nowhere", "new", "seen", "hidden"),
+        allow_auto_topic_creation=True,
     )
     partitions = [{"partition_index": 0, "timestamp": -1}]
     listed = named("seen", "hidden", "nowhere", partitions=partitions)
-    yield from each(apis.LIST_OFFSETS, "latest", replica_id=-1, topics=listed)
+    yield from each(ApiKey.ListOffsets, "latest", replica_id=-1, topics=listed)
     epochs = [
         {"topic": name, "partitions": [{"partition": 0, "leader_epoch": 0}]} for name in ("seen", "hidden")
     ]
-    yield from each(apis.EPOCHS, "epochs", replica_id=-1, topics=epochs)
+    yield from each(ApiKey.OffsetForLeaderEpoch, "epochs", replica_id=-1, topics=epochs)
     configs = [{"resource_type": 2, "resource_name": name} for name in ("seen", "read")]
     keyed = [{**one, "configuration_keys": ["retention.ms"]} for one in configs]
     broker = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["log.dirs"]}
-    yield from each(apis.DESCRIBE_CONFIGS, "configs", resources=[*keyed, broker])
+    yield from each(ApiKey.DescribeConfigs, "configs", resources=[*keyed, broker])
     producers = named("read", "seen", partition_indexes=[0])
-    yield from each(apis.DESCRIBE_PRODUCERS, "producers", topics=producers)
+    yield from each(ApiKey.DescribeProducers, "producers", topics=producers)
 
 
 def reading() -> Iterator[Case]:
@@ -144,21 +149,21 @@ def reading() -> Iterator[Case]:
     whole: dict[str, Any] = {"session_id": 0, "session_epoch": -1}
     wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
     topics = [{"topic": name, "partitions": wanted} for name in ("read", "seen", "nowhere", "hidden")]
-    yield from each(apis.FETCH, "by-name", range(4, 13), topics=topics, **limits, **whole)
+    yield from each(ApiKey.Fetch, "by-name", range(4, 13), topics=topics, **limits, **whole)
     ids = [{"topic_id": f"<id of {name}>", "partitions": wanted} for name in ("read", "seen", "hidden")]
-    yield from each(apis.FETCH, "by-id", range(13, 19), topics=ids, **limits, **whole)
+    yield from each(ApiKey.Fetch, "by-id", range(13, 19), topics=ids, **limits, **whole)
     for more in (1, 12, 18):
         if more >= 7:
             unknown: dict[str, Any] = {"session_id": 77, "session_epoch": 3, "topics": []}
-            yield Case(apis.FETCH, more, "of-no-session", {**limits, **unknown})
+            yield Case(ApiKey.Fetch, more, "of-no-session", {**limits, **unknown})
 
 
 def writing() -> Iterator[Case]:
     data = [{"index": 0, "records": records()}]
     topics = named("written", "read", "hidden", partition_data=data)
-    yield from each(apis.PRODUCE, "by-name", range(3, 13), acks=-1, timeout_ms=5_000, topic_data=topics)
+    yield from each(ApiKey.Produce, "by-name", range(3, 13), acks=-1, timeout_ms=5_000, topic_data=topics)
     ids = [{"topic_id": f"<id of {name}>", "partition_data": data} for name in ("written", "read", "hidden")]
-    yield from each(apis.PRODUCE, "by-id", range(13, 14), acks=-1, timeout_ms=5_000, topic_data=ids)
+    yield from each(ApiKey.Produce, "by-id", range(13, 14), acks=-1, timeout_ms=5_000, topic_data=ids)
     transactional = records(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
     data = [{"index": 0, "records": transactional}]
     topics = named("written", "read", "hidden", partition_data=data)
@@ -168,24 +173,24 @@ def writing() -> Iterator[Case]:
         "timeout_ms": 5_000,
         "topic_data": topics,
     }
-    yield from each(apis.PRODUCE, "of-anothers-transaction", range(3, 13), (ANN, BOB), **others)
+    yield from each(ApiKey.Produce, "of-anothers-transaction", range(3, 13), (ANN, BOB), **others)
     at = [{"partition_index": 0, "offset": 0}]
     yield from each(
-        apis.DELETE_RECORDS, "records", users=(ANN, BOB), topics=named("read", "hidden", partitions=at)
+        ApiKey.DeleteRecords, "records", users=(ANN, BOB), topics=named("read", "hidden", partitions=at)
     )
 
 
 def changing_topics() -> Iterator[Case]:
     made = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("new", "other")]
-    yield from each(apis.CREATE_TOPICS, "validated", topics=made, validate_only=True, timeout_ms=5_000)
+    yield from each(ApiKey.CreateTopics, "validated", topics=made, validate_only=True, timeout_ms=5_000)
     names = ["gone", "hidden", "seen"]
     yield from each(
-        apis.DELETE_TOPICS, "by-name", range(1, 6), (ANN, BOB), topic_names=names, timeout_ms=5_000
+        ApiKey.DeleteTopics, "by-name", range(1, 6), (ANN, BOB), topic_names=names, timeout_ms=5_000
     )
     topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
-    yield from each(apis.DELETE_TOPICS, "by-name", range(6, 7), (ANN, BOB), topics=topics, timeout_ms=5_000)
+    yield from each(ApiKey.DeleteTopics, "by-name", range(6, 7), (ANN, BOB), topics=topics, timeout_ms=5_000)
     yield from each(
-        apis.CREATE_PARTITIONS,
+        ApiKey.CreatePartitions,
         "partitions",
         users=(ANN, BOB),
         topics=[{"name": name, "count": 5} for name in ("read", "hidden")],
@@ -193,8 +198,8 @@ def changing_topics() -> Iterator[Case]:
         timeout_ms=5_000,
     )
     for api_key, entry in (
-        (apis.ALTER_CONFIGS, {"name": "retention.ms", "value": "1"}),
-        (apis.INCREMENTAL_ALTER_CONFIGS, {"name": "retention.ms", "value": "1", "config_operation": 0}),
+        (ApiKey.AlterConfigs, {"name": "retention.ms", "value": "1"}),
+        (ApiKey.IncrementalAlterConfigs, {"name": "retention.ms", "value": "1", "config_operation": 0}),
     ):
         resources = [
             {"resource_type": kind, "resource_name": name, "configs": [entry]}
@@ -205,9 +210,9 @@ def changing_topics() -> Iterator[Case]:
 
 def in_transactions() -> Iterator[Case]:
     started: dict[str, Any] = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
-    yield from each(apis.INIT_PRODUCER_ID, "idempotent", range(6), transactional_id=None, **started)
+    yield from each(ApiKey.InitProducerId, "idempotent", range(6), transactional_id=None, **started)
     yield from each(
-        apis.INIT_PRODUCER_ID, "of-another", range(6), (ANN, BOB), transactional_id="others", **started
+        ApiKey.InitProducerId, "of-another", range(6), (ANN, BOB), transactional_id="others", **started
     )
     ended: dict[str, Any] = {
         "transactional_id": "others",
@@ -215,10 +220,10 @@ def in_transactions() -> Iterator[Case]:
         "producer_epoch": 1,
         "committed": True,
     }
-    yield from each(apis.END_TXN, "of-another", users=(ANN, BOB), **ended)
+    yield from each(ApiKey.EndTxn, "of-another", users=(ANN, BOB), **ended)
     for name in ("mine", "others"):
         yield from each(
-            apis.ADD_PARTITIONS,
+            ApiKey.AddPartitionsToTxn,
             f"of-{name}",
             range(4),
             (ANN, BOB),
@@ -227,20 +232,20 @@ def in_transactions() -> Iterator[Case]:
             v3_and_below_producer_epoch=1,
             v3_and_below_topics=named("written", "read", partitions=[0]),
         )
-        yield from each(apis.FIND_COORDINATOR, f"of-{name}", range(1, 4), (ANN, BOB), key=name, key_type=1)
+        yield from each(ApiKey.FindCoordinator, f"of-{name}", range(1, 4), (ANN, BOB), key=name, key_type=1)
     yield from each(
-        apis.FIND_COORDINATOR, "several", range(4, 7), coordinator_keys=["mine", "others"], key_type=1
+        ApiKey.FindCoordinator, "several", range(4, 7), coordinator_keys=["mine", "others"], key_type=1
     )
-    yield from each(apis.DESCRIBE_TRANSACTIONS, "several", transactional_ids=["mine", "others"])
+    yield from each(ApiKey.DescribeTransactions, "several", transactional_ids=["mine", "others"])
     filters: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
-    yield from each(apis.LIST_TRANSACTIONS, "all", **filters)
+    yield from each(ApiKey.ListTransactions, "all", **filters)
 
 
 def of_the_cluster() -> Iterator[Case]:
     for operations in (False, True):
         label = "with-operations" if operations else "plain"
         yield from each(
-            apis.DESCRIBE_CLUSTER, label, include_cluster_authorized_operations=operations, endpoint_type=1
+            ApiKey.DescribeCluster, label, include_cluster_authorized_operations=operations, endpoint_type=1
         )
     filters: dict[str, Any] = {
         "resource_type_filter": 1,
@@ -251,9 +256,9 @@ def of_the_cluster() -> Iterator[Case]:
         "operation": 1,
         "permission_type": 1,
     }
-    yield from each(apis.DESCRIBE_ACLS, "all", **filters)
-    yield from each(apis.DELETE_ACLS, "all", users=(ANN, BOB), filters=[filters])
-    yield from each(apis.CREATE_ACLS, "one", users=(ANN, BOB), creations=[creation(*ANNS[0])])
+    yield from each(ApiKey.DescribeAcls, "all", **filters)
+    yield from each(ApiKey.DeleteAcls, "all", users=(ANN, BOB), filters=[filters])
+    yield from each(ApiKey.CreateAcls, "one", users=(ANN, BOB), creations=[creation(*ANNS[0])])
 
 
 def creation(operation: Operation, kind: ResourceType, name: str) -> dict[str, Any]:
@@ -342,18 +347,13 @@ async def started(serving: AsyncGenerator[tuple[Address, CurrentAcls]]) -> tuple
 
 
 async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, CurrentAcls]]:
-    limits, core = Limits(), CoreBackend()
-    cluster = Cluster([admin], limits)
-    acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)
-    gateway = Gateway(
-        Address(HOST, 0),
-        cluster,
-        core,
-        core,
-        limits=limits,
-        security=Security.read(None, None, users),
-        authorizer=acls.authorizer,
+    users_only = Security.read(None, None, users)
+    options = GatewayOptions(
+        ClientConfig(str(admin)), TopicLayout.named(), Address(HOST, 0), security=users_only
     )
+    cluster, core = Cluster([admin], options.limits), CoreBackend()
+    acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)
+    gateway = Gateway(options, cluster, core, core, authorizer=acls.authorizer)
     await gateway.start()
     try:
         yield gateway.address, acls
@@ -364,23 +364,23 @@ async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, Cu
 async def prepared(admin: Address) -> dict[str, UUID]:
     """Make the ACLs. Returns the topics' ids by what stands for them in the cases."""
     client = RawClient(*await asyncio.open_connection(admin.host, admin.port))
-    created = await client.ask(apis.CREATE_ACLS, 3, creations=[creation(*one) for one in ANNS])
+    created = await client.ask(ApiKey.CreateAcls, 3, creations=[creation(*one) for one in ANNS])
     assert not any(result.error_code for result in created.results)
-    metadata = await client.ask(METADATA, 12, topics=named(*TOPICS), allow_auto_topic_creation=False)
+    metadata = await client.ask(ApiKey.Metadata, 12, topics=named(*TOPICS), allow_auto_topic_creation=False)
     client.writer.close()
     return {f"<id of {topic.name}>": topic.topic_id for topic in metadata.topics}
 
 
 def has_transactions(pair: Pair) -> bool:
-    """Whether the broker has made its topic of transactions, has loaded it, and has ids for producers."""
-    find = Case(apis.FIND_COORDINATOR, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
-    if pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"]:
-        return False
-    described, _ = pair.ask(ROOT, Case(apis.DESCRIBE_TRANSACTIONS, 0, "", {"transactional_ids": ["mine"]}))
+    """Whether the broker has made its topic of transactions, has loaded it for both, and has producer ids."""
+    find = Case(ApiKey.FindCoordinator, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
+    is_made = not pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"]
+    ids = {"transactional_ids": ["mine", "others"]}
+    described, _ = pair.ask(ROOT, Case(ApiKey.DescribeTransactions, 0, "", ids))
     start = {"transactional_id": None, "transaction_timeout_ms": 60_000}
-    producer, _ = pair.ask(ROOT, Case(apis.INIT_PRODUCER_ID, 0, "", start))
-    loaded = described["transaction_states"][0]["error_code"] == TRANSACTIONAL_ID_NOT_FOUND
-    return loaded and not producer["error_code"]
+    producer, _ = pair.ask(ROOT, Case(ApiKey.InitProducerId, 0, "", start))
+    errors = {one["error_code"] for one in described["transaction_states"]}
+    return is_made and errors == {TRANSACTIONAL_ID_NOT_FOUND} and not producer["error_code"]
 
 
 def acls_are_there(runner: asyncio.Runner, acls: CurrentAcls) -> bool:
@@ -393,5 +393,5 @@ def test_the_gateway_answers_each_user_as_the_broker_does(pair: Pair, case: Case
     for user in case.users:
         kafkas, ours = pair.ask(user, case)
         # A topic that is only validated has an id drawn for it.
-        hides = OWN_FIELDS | {"topic_id"} if case.api_key == apis.CREATE_TOPICS else OWN_FIELDS
+        hides = OWN_FIELDS | {"topic_id"} if case.api_key == ApiKey.CreateTopics else OWN_FIELDS
         assert comparable(ours, hides) == comparable(kafkas, hides), user

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-from cli.demo.children import Child
-from gateway.service import GatewayOptions
+from cli.processes.child import Child
+from gateway.net.options import GatewayOptions
 from state.errors import ErrorCode
 from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
@@ -53,7 +53,7 @@ AT_ONCE = 6
 
 
 @dataclass
-class Group:
+class LibraryGroup:
     """One library's consumers, on a topic of their own. `stack` closes them, also if the story fails."""
 
     options: GatewayOptions
@@ -83,14 +83,14 @@ class Group:
         return [event for event in history if event.type in types]
 
 
-def eager(group: Group, *, assignor: str, parts: list[set[int]]) -> None:
+def eager(group: LibraryGroup, *, assignor: str, parts: list[set[int]]) -> None:
     """Both assignors are the clients': the coordinator has to hand their subscriptions and plans through."""
     members = [group.join(assignor=assignor) for _ in parts]
     share(*members)
     assert sorted((member.partitions() for member in members), key=min) == parts
 
 
-def cooperative_sticky(group: Group) -> None:
+def cooperative_sticky(group: LibraryGroup) -> None:
     """KIP-429: what stays is never given back; what moves is free for one generation."""
     first = group.join(assignor="cooperative-sticky")
     share(first)
@@ -118,7 +118,7 @@ def parts(assignment: bytes) -> list[int]:
     return sorted(partition for topic in topics for partition in topic.partitions)
 
 
-def static_members(group: Group) -> None:
+def static_members(group: LibraryGroup) -> None:
     """KIP-345: who comes back under its name within the session goes on; who is replaced is fenced."""
     one, two = group.join(instance_id="one"), group.join(instance_id="two")
     share(one, two)
@@ -136,7 +136,7 @@ def static_members(group: Group) -> None:
     assert len(group.history(EntryType.MEMBER_REPLACED)) == 2
 
 
-def commits(group: Group) -> None:
+def commits(group: LibraryGroup) -> None:
     """Offsets are there for everybody, and whoever takes a partition over goes on behind them."""
     one, two = group.join(), group.join()
     share(one, two)
@@ -157,7 +157,7 @@ def commits(group: Group) -> None:
     assert consume(RECORDS, one) == list(range(100, 100 + RECORDS))
 
 
-def crash(group: Group) -> None:
+def crash(group: LibraryGroup) -> None:
     """A member that is killed is found by session timeout; only what it had not committed is read twice."""
     half = RECORDS // 2
     survivor = group.join(session_ms=SHORT_SESSION_MS)
@@ -183,7 +183,7 @@ def crash(group: Group) -> None:
     assert Counter(seen + values_of(victim)) == Counter([*range(3 * RECORDS), *uncommitted])
 
 
-def start_victim(group: Group, values_to_commit: int) -> Child:
+def start_victim(group: LibraryGroup, values_to_commit: int) -> Child:
     """A member in a process of its own."""
     group.joins += 1
     member = (group.library.__name__, group.gateway, group.group_id, group.topic)
@@ -198,7 +198,7 @@ def values_of(victim: Child) -> list[int]:
     return [int(line) for line in victim.log_path.read_text().splitlines() if line.isdigit()]
 
 
-def pattern(group: Group) -> None:
+def pattern(group: LibraryGroup) -> None:
     """A topic that is made later belongs to the subscription, and is shared out by a rebalance."""
     member = group.join(f"^{group.topic}.*", poll_ms=10_000)
     wait_until(lambda: member.topics() == {group.topic}, "the topic there is")
@@ -209,7 +209,7 @@ def pattern(group: Group) -> None:
     assert consume(RECORDS, member) == list(range(RECORDS))
 
 
-def pause_and_seek(group: Group) -> None:
+def pause_and_seek(group: LibraryGroup) -> None:
     """Where a member reads is its own business, and no rebalance."""
     member = group.join()
     share(member)
@@ -225,7 +225,7 @@ def pause_and_seek(group: Group) -> None:
     assert len(group.history(EntryType.PREPARING_REBALANCE)) == 1
 
 
-def administration(group: Group) -> None:
+def administration(group: LibraryGroup) -> None:
     """Admin clients see the group, and change it when nobody is in it."""
     name, topic = group.group_id, group.topic
     with ADMINS[group.library](group.gateway) as admin:
@@ -254,7 +254,7 @@ def administration(group: Group) -> None:
 
 
 # The longest first.
-STORIES: dict[str, Callable[[Group], None]] = {
+STORIES: dict[str, Callable[[LibraryGroup], None]] = {
     "crash": crash,
     "cooperative-sticky": cooperative_sticky,
     "static-members": static_members,
@@ -272,7 +272,7 @@ Told = dict[tuple[str, str], Future[None]]
 
 def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: Path) -> None:
     with ExitStack() as stack:
-        group = Group(options, gateway, LIBRARIES[library], stack, logs)
+        group = LibraryGroup(options, gateway, LIBRARIES[library], stack, logs)
         create_topic(options.client_config, group.topic, PARTITIONS, {})
         STORIES[name](group)
     assert_coordinated(options, group.group_id, joins=group.joins)

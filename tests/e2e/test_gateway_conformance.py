@@ -11,13 +11,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker
-from gateway.net.server import NO_SECURITY, Gateway
-from gateway.upstream.cluster import METADATA, Cluster
+from gateway.net.options import GatewayOptions
+from gateway.net.server import Gateway
+from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
-from gateway.wire.limits import Limits
+from records.layout import TopicLayout
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 
@@ -227,30 +229,37 @@ def names(broker: EmbeddedBroker) -> dict[Any, Any]:
 @pytest.fixture(scope="module")
 def pair(broker: EmbeddedBroker, names: dict[Any, Any]) -> Iterator[Pair]:
     """Both, with the same offsets committed."""
-    upstream, core, limits = Address.parse(broker.bootstrap_servers), CoreBackend(), Limits()
+    upstream, core = Address.parse(broker.bootstrap_servers), CoreBackend()
+    options = GatewayOptions(broker.client_config, TopicLayout.named(), Address(HOST, 0))
     with asyncio.Runner() as runner:
 
         async def start() -> Gateway:
-            cluster = Cluster([upstream], limits)
-            gateway = Gateway(Address(HOST, 0), cluster, core, core, limits=limits, security=NO_SECURITY)
+            gateway = Gateway(options, Cluster([upstream], options.limits), core, core)
             await gateway.start()
             return gateway
 
         gateway = runner.run(start())
         metadata = {"topics": [{"name": names[TOPIC]}], "allow_auto_topic_creation": False}
-        (topic,) = runner.run(ask(upstream, METADATA, 12, metadata))["topics"]
+        (topic,) = runner.run(ask(upstream, ApiKey.Metadata, 12, metadata))["topics"]
         names[TOPIC_ID] = topic["topic_id"]
         pair = Pair(runner, [upstream, gateway.address], names)
         # The first that is asked for a coordinator makes the broker create the topic for it.
         wait_until(lambda: pair.ask(Case(FIND, 0, "", {"key": "g"}))[0]["error_code"] == 0, "a coordinator")
         first = Case(COMMIT, 9, "", {"group_id": SIMPLE, "topics": [committed(TOPIC, 0)]})
         wait_until(lambda: error_of(pair.ask(first)[0]) not in NOT_YET, "the coordinator's loading")
+        # The others may be in other partitions of that topic, which are loaded one by one.
+        others = Case(DESCRIBE, 5, "", {"groups": ["g", "h", "odd", "other", ABSENT]})
+        wait_until(lambda: not errors_of(pair.ask(others)[0]) & NOT_YET, "the loading of all partitions")
         yield pair
         runner.run(gateway.close())
 
 
 def error_of(commit: dict[str, Any]) -> int:
     return int(commit["topics"][0]["partitions"][0]["error_code"])
+
+
+def errors_of(described: dict[str, Any]) -> set[int]:
+    return {group["error_code"] for group in described["groups"]}
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=str)

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.sources import AclOptions
-from gateway.service import GatewayOptions, serving
-from records import kafka_clients
+from gateway.net.options import GatewayOptions
+from gateway.service import serving
 from records.pack import unpack
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from kafka.protocol.api_key import ApiKey
 
 from cli import main
 from embedded.broker import EmbeddedBroker
 from gateway import service
 from gateway.authorization.acl_file import AclsUnreadable
 from gateway.authorization.sources import AclOptions
-from gateway.service import GatewayOptions
-from gateway.upstream.cluster import METADATA
+from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
 from tests.e2e.harness import child_pids, command_of, running, wait_until
+from tests.e2e.listening import links_of
 from tests.harness.gateway import RawClient
 from tests.harness.ports import gateway_port
 from tests.harness.shared import PREFIX, Coordinated
@@ -34,7 +35,7 @@ COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
 HOST = "127.0.0.1"
 PROCESSES, CONNECTIONS = 2, 40
 END_TIMEOUT_S = 30.0
-HEARTBEAT, UNKNOWN_MEMBER_ID = 12, 25
+HEARTBEAT, COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID = 12, 15, 25
 
 
 class Serving(NamedTuple):
@@ -77,8 +78,7 @@ def connections_of(pid: int, port: int) -> int:
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
         if (fields := line.split())[3] == "01" and int(fields[1].rpartition(":")[2], 16) == port
     }
-    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
-    return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links)
+    return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links_of(pid))
 
 
 async def heartbeats(address: Address, pids: list[int]) -> list[int]:
@@ -87,19 +87,27 @@ async def heartbeats(address: Address, pids: list[int]) -> list[int]:
         RawClient(*await asyncio.open_connection(address.host, address.port)) for _ in range(CONNECTIONS)
     ]
     beat = {"group_id": "no-such-group", "generation_id": 1, "member_id": "nobody"}
-    answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat) for client in clients))
+
+    async def error_of(client: RawClient) -> int:
+        """Asked again where the coordinator stood still."""
+        error = COORDINATOR_NOT_AVAILABLE
+        while error == COORDINATOR_NOT_AVAILABLE:
+            error = (await client.ask(HEARTBEAT, 4, **beat)).error_code
+        return error
+
+    errors = await asyncio.gather(*map(error_of, clients))
     shares = [connections_of(pid, address.port) for pid in pids]
     assert sum(shares) == CONNECTIONS
     assert all(shares), shares
     for client in clients:
         client.writer.close()
-    return [answer.error_code for answer in answers]
+    return errors
 
 
 async def broker_of(address: Address) -> Address:
     """The address of the only broker's listener."""
     client = RawClient(*await asyncio.open_connection(address.host, address.port))
-    (broker,) = (await client.ask(METADATA, 12, topics=[])).brokers
+    (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
     client.writer.close()
     return Address(broker.host, broker.port)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.codec import clock_record, encode
 from records.pack import pack
 from state.kafka.requests import TopicMetadata
-from streaming.service.moving import count_unread
+from streaming.service.stored_state.moving import count_unread
 from tests.e2e.harness import create_topic, new_layout
 from tests.spark.log import heartbeat
 

@@ -8,8 +8,8 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.reader import Record, TopicReader
 from tests.e2e.harness import create_topic
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaException
 
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.codec import encode
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout
@@ -95,6 +95,12 @@ def test_nothing_is_missing_while_no_broker_answers(tmp_path: Path) -> None:
         reader.read()
         assert reader.difference is None
         broker.start()
-        audit.committed(HERE, BATCH_S)
-        reader.read()
+
+        def shows() -> bool:
+            """Whether a later batch shows it. The reader connects again, and partitions get leaders."""
+            audit.committed(HERE, BATCH_S)
+            reader.read()
+            return reader.difference is not None
+
+        wait_until(shows, "the difference")
         assert reader.difference == Difference("r", answer("r"), None)

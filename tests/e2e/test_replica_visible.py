@@ -77,11 +77,11 @@ def held_still(pid: int) -> Iterator[None]:
 
 
 def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
-    assert seen.ready() == (
-        200,
-        {"ok": True, "checks": {"coordinator": "ok", "replica": "ok"}, "notes": {"replica": "answering"}},
-    )
-    assert seen.sample('phase{phase="answering"}') == 1
+    checks = {"coordinator": "ok", "replica": "ok"}
+    answering = (200, {"ok": True, "checks": checks, "notes": {"replica": "answering"}})
+    # Its process may have said nothing for a second.
+    wait_until(lambda: seen.ready() == answering, "ready")
+    wait_until(lambda: seen.sample('phase{phase="answering"}') == 1, "the metric")
     assert seen.sample('phase{phase="off"}') == seen.sample("differences_total") == 0
     assert seen.sample("seedings_total") >= 1
     assert 0 <= seen.sample("lead_seconds") < 60
@@ -127,7 +127,8 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
 
     def is_back() -> bool:
         code, body = seen.ready()
-        assert code == 200, body
+        # A machine that stands still stops the replica's answers, too; Spark's end must not.
+        assert code == 200 or body["notes"]["replica"].startswith("following: "), body
         told.append(body["notes"].get("coordinator"))
         return seen.coordinator.spark_restarts > restarts and seen.status().phase is Phase.READY
 

@@ -17,9 +17,9 @@ from clients.pending import CoordinatorError
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.groups import GroupsReader
-from records import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
@@ -188,7 +188,7 @@ def ask(broker: EmbeddedBroker, *arguments: str) -> Result:
 
 
 def listed_to_kafka(reader: GroupsReader) -> set[str]:
-    """The groups that Kafka's clients are told of by ListGroups."""
+    """The groups that ListGroups names to Kafka's clients."""
     return {group.group_id for group in reader.groups() or ()}
 
 
@@ -208,10 +208,11 @@ def test_the_operators_tools_tell_of_two_clients_with_one_id(
         wait_until(
             lambda: tell("groups", "describe", *one).count("DUPLICATE CLIENT ID") == 2, "both are there"
         )
-        assert "DUPLICATE CLIENT ID: A on " in tell("why", "watched")
+        # The group answers before its history is on the topic.
+        wait_until(lambda: "DUPLICATE CLIENT ID: A on " in tell("why", "watched"), "the history has it")
         wait_until(lambda: "RocketMQ  " in tell("groups", "describe", "--all-groups", "--state"), "among all")
         wait_until(lambda: "watched" in tell("groups", "list", "--type", "rocketmq"), "it is listed by type")
-        where = "'watched' is one of RocketMQ: its offsets are those of '%OFFSET%watched'"
+        where = "'watched' is one of RocketMQ: its offsets are in Kafka group '%OFFSET%watched'"
         reset = ("reset-offsets", *one, "--all-topics", "--to-current")
         wait_until(lambda: where in tell("groups", *reset), "its offsets are not to be had by its name")
     with GroupsReader(broker.client_config, TopicLayout.named(PREFIX)) as reader:

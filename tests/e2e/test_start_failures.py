@@ -24,8 +24,9 @@ from tests.e2e.harness import new_layout
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()"]
+END_TIMEOUT_S = 90.0
 # Less than kafka-python waits for a broker that does not answer, and enough for a busy machine.
-END_TIMEOUT_S = 25.0
+SIGNAL_TIMEOUT_S = 25.0
 NOT_OF_THIS_MACHINE = "192.0.2.1"  # for documentation (RFC 5737)
 
 
@@ -43,11 +44,11 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str]) -> Ended:
+def ended(process: subprocess.Popen[str], timeout_s: float = END_TIMEOUT_S) -> Ended:
     """Wait for its end, which comes by itself."""
     with process:
         try:
-            _, stderr = process.communicate(timeout=END_TIMEOUT_S)
+            _, stderr = process.communicate(timeout=timeout_s)
         finally:
             process.kill()
     return Ended(process.returncode, (stderr.strip().splitlines() or [""])[-1], stderr)
@@ -96,7 +97,7 @@ def test_a_signal_ends_the_gateways_start(silent: socket.socket, number: signal.
     connection, _ = silent.accept()  # it waits for an answer now
     with connection:
         process.send_signal(number)
-        end = ended(process)
+        end = ended(process, SIGNAL_TIMEOUT_S)
     assert (end.exit_code, end.stderr) == (128 + number, "")
 
 

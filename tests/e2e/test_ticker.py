@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.layout import TopicLayout
 from records.reader import TopicReader
-from streaming.service.members_watcher import MembersWatcher
-from streaming.service.pace import Pace
-from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
+from streaming.service.clock.members_watcher import MembersWatcher
+from streaming.service.clock.pace import Pace
+from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
 
@@ -51,7 +51,10 @@ def wait_for_rounds(ticker: Ticker, rounds: int = 3) -> None:
 
 
 def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int], list[int]]]:
-    """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records."""
+    """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records.
+
+    A round that is only being written is not one yet: a reader sees some of its partitions before the others.
+    """
     by_partition: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
     for partition, claim_ms, append_ms in clock_claims(
         read_topic(broker.client_config, layout.requests_topic)
@@ -59,17 +62,19 @@ def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int
         by_partition[partition].append((claim_ms, append_ms))
     return [
         ({claim for claim, _ in records}, [append for _, append in records])
-        for records in zip(*by_partition, strict=True)
+        for records in zip(*by_partition, strict=False)
     ]
 
 
 def test_clock_records_claim_what_the_round_before_proved(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
+    began_s = time.monotonic()
     with ticking(broker, layout) as ticker:
         wait_for_rounds(ticker)
         assert ticker.alarm is None
-        assert ticker.age_s() < 5
+        age_s = ticker.age_s()
+        assert age_s < time.monotonic() - began_s, "it counts from the last round"
     rounds = rounds_of(broker, layout)
     assert rounds[0][0] == {NOTHING_ATTESTED_MS}
     for (_, appended_ms), (claims_ms, _) in pairwise(rounds):
@@ -119,6 +124,13 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
         assert ticker.alarm is None
 
 
+def comes_to_rest(broker: EmbeddedBroker, layout: TopicLayout) -> bool:
+    """Whether no clock record comes in the time of many."""
+    rounds = len(rounds_of(broker, layout))
+    time.sleep(10 * INTERVAL_MS / 1000)
+    return len(rounds_of(broker, layout)) == rounds
+
+
 def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
     """Report a batch that has read all requests, as the supervisor does."""
     with TopicReader(broker.client_config) as reader:
@@ -129,7 +141,7 @@ def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
 def test_clock_records_are_rare_while_no_group_has_a_member(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.service.members_watcher.LOOK_S", 0.05)
+    monkeypatch.setattr("streaming.service.clock.members_watcher.LOOK_S", 0.05)
     pace = Pace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
     watcher = MembersWatcher(broker.client_config, layout, pace)
     producer = kafka_clients.producer(broker.client_config)
@@ -144,10 +156,8 @@ def test_clock_records_are_rare_while_no_group_has_a_member(
             assert not pace.is_resting(), "the group has a member"
             producer.send(layout.groups_topic, key=b"group", value=b'{"members":[]}').get(timeout=30)
             wait_until(pace.is_resting, "the ticker's rest")
-            time.sleep(2 * INTERVAL_MS / 1000)
-            rounds = len(rounds_of(broker, layout))
-            time.sleep(4 * INTERVAL_MS / 1000)
-            assert len(rounds_of(broker, layout)) == rounds
+            # What was under way when the rest began may still come.
+            wait_until(lambda: comes_to_rest(broker, layout), "no more clock records")
             producer.send(layout.requests_topic, key=b"group", value=b"{}", partition=1).get(timeout=30)
             read_all(broker, layout, pace)
             wait_for_rounds(ticker)

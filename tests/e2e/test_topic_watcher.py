@@ -9,14 +9,15 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from msgspec import structs
 
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.codec import Refusal, decode_request, encode
 from records.layout import TopicLayout
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.protocols import view_of
 from state.kafka.requests import RegexResolved, TopicImage, TopicMetadata
-from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot, snapshot
-from streaming.service.topic_watcher import TopicWatcher
+from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until
 
@@ -42,7 +43,7 @@ class Watched:
             unresolved_regexes=[],
         )
         view = structs.replace(
-            snapshot(ConsumerGroup(group_id=group_id, incarnation="i")),
+            view_of(ConsumerGroup(group_id=group_id, incarnation="i")),
             consumer=structs.replace(nothing, **fields),
         )
         self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)

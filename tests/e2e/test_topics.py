@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from embedded.broker import EmbeddedBroker
-from streaming.service.transactions_markers import MarkersReader, read_markers
+from streaming.service.transactions.markers import MarkersReader, read_markers
 from tests.harness.transactions import (
     CONCURRENT_TRANSACTIONS,
     FETCH,

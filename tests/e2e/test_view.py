@@ -13,9 +13,9 @@ from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.view import LiveView
-from records import kafka_clients
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from cli import main
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.why.history import read_history
-from records import kafka_clients
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.truncation import AnyHistoryEntry

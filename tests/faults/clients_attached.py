@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.demo.load import Load, consumed
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.classic_group import GroupState
 from tests.e2e.harness import snapshots_of, wait_until

@@ -92,7 +92,7 @@ def done(partition: int, error: int = 0) -> dict[str, Any]:
 
 
 def store(topics: Topics, offset: int) -> None:
-    """An acknowledged commit stands on the offsets topic, and its client knows."""
+    """An acknowledged commit is on the offsets topic, and its client knows."""
     key = json.dumps(["g", TOPIC, 0]).encode()
     topics.offsets.append(Record(0, len(topics.offsets), topics.now_ms, key, dumped({"offset": offset})))
     topics.acknowledged["g", 0] = offset

@@ -97,7 +97,11 @@ signal.pause()
 """
 
 
-def test_broker_ends_with_a_sigkilled_parent_and_the_next_takes_over(tmp_path: Path) -> None:
+def test_broker_ends_with_a_sigkilled_parent_and_the_next_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A JVM may take long to end on a busy machine.
+    monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 60)
     command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
+from connections import kafka_clients
+from connections.kafka_clients import BOOTSTRAP_TIMEOUT_MS
 from embedded.broker import BrokerFailed
-from records import kafka_clients
-from records.kafka_clients import BOOTSTRAP_TIMEOUT_MS
 from records.reader import TopicReader
 from tests.harness.broker_cluster import NODES, BrokerCluster
 

@@ -18,17 +18,16 @@ from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
+from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from gateway.apis.find_coordinator import GROUP, TRANSACTION
-from gateway.service import GatewayOptions, serving
-from gateway.upstream.cluster import METADATA
+from gateway.net.options import GatewayOptions
+from gateway.service import serving
 from gateway.upstream.connections import Address
-from gateway.wire.framing import PRODUCE
-from records import kafka_clients
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from streaming.service.coordinator import Coordinator
@@ -196,18 +195,18 @@ async def check_addresses(gateway: str, cluster: BrokerCluster) -> None:
     """Every node in every answer that names nodes is a listener of the gateway."""
     by_node: dict[int, RawClient] = {}
     first = await _connected(gateway)
-    metadata = await first.ask(METADATA, 12, topics=[{"name": TOPIC, "topic_id": None}])
+    metadata = await first.ask(ApiKey.Metadata, 12, topics=[{"name": TOPIC, "topic_id": None}])
     listeners = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
     assert listeners.keys() == set(cluster.nodes)
     assert not set(listeners.values()) & {cluster.address(node) for node in cluster.nodes}
     for node, listener in listeners.items():
         by_node[node] = await _connected(listener)
-        described = await by_node[node].ask(DESCRIBE_CLUSTER, 1)
+        described = await by_node[node].ask(ApiKey.DescribeCluster, 1)
         assert {b.broker_id: f"{b.host}:{b.port}" for b in described.brokers} == listeners
     for kind, key in ((GROUP, TOPIC), (TRANSACTION, "a transaction")):
         while True:
             (found,) = (
-                await first.ask(FIND_COORDINATOR, 4, key_type=kind, coordinator_keys=[key])
+                await first.ask(ApiKey.FindCoordinator, 4, key_type=kind, coordinator_keys=[key])
             ).coordinators
             if found.error_code != COORDINATOR_NOT_AVAILABLE:
                 break
@@ -218,8 +217,8 @@ async def check_addresses(gateway: str, cluster: BrokerCluster) -> None:
     (stranger,) = set(listeners) - set(partition.replica_nodes)
     leader = {partition.leader_id: listeners[partition.leader_id]}
     for api_key, version, body in (
-        (PRODUCE, 11, _produce(partition.partition_index)),
-        (FETCH, 16, _fetch(topic.topic_id, partition.partition_index)),
+        (ApiKey.Produce, 11, _produce(partition.partition_index)),
+        (ApiKey.Fetch, 16, _fetch(topic.topic_id, partition.partition_index)),
     ):
         answer = await by_node[stranger].ask(api_key, version, **body)
         assert {e.node_id: f"{e.host}:{e.port}" for e in answer.node_endpoints} == leader
@@ -299,8 +298,9 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         story.go_on()
 
         before = leaders(admin)
-        move_leaders(admin, {p: [1 + (leader + i) % 3 for i in range(3)] for p, leader in before.items()})
-        assert all(leader != before[p] for p, leader in leaders(admin).items())
+        moved = {p: [1 + (leader + i) % 3 for i in range(3)] for p, leader in before.items()}
+        assert all(nodes[0] != before[p] for p, nodes in moved.items())
+        move_leaders(admin, moved)
         story.go_on()
 
         # The one from which the query reads the group's requests.

@@ -20,16 +20,16 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.views_barrier import wait_for_views
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
-from records.client_config import ClientConfig
 from records.codec import is_clock_record, request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, unpack
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from streaming.query.session import Session, SparkFailed
-from streaming.service.outage import is_of_the_watcher
+from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.status import Phase, read_status
 from tests.e2e.harness import (
     START_TIMEOUT_S,
@@ -119,7 +119,7 @@ class Working:
 
 
 def check_every_request_was_answered_once(client_config: ClientConfig, layout: TopicLayout) -> int:
-    """Answers may stand on the topic more than once, but are then equal. Returns the number of requests."""
+    """Answers may be on the topic more than once, but are then equal. Returns the number of requests."""
     asked = {
         request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
         for record in read_topic(client_config, layout.requests_topic)
@@ -212,7 +212,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         client = CoordinatorClient(client_config, layout, client_id="c", request_timeout_ms=timeout_ms)
         work = stack.enter_context(Working(stack.enter_context(client)))
         work.wait_for_answers()
-        assert all(spark_cluster.executors(worker) for worker in range(2))
+        wait_until(lambda: all(map(spark_cluster.executors, range(2))), "an executor on each worker")
         took_s = lose_an_executor(spark_cluster, work)
         note(record_property, "answers after a lost executor", f"{took_s:.1f} s")
         took_s = lose_a_worker(spark_cluster, work)

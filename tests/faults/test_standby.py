@@ -21,10 +21,10 @@ import msgspec
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from cli.demo.children import family
+from cli.processes.family import family
 from clients.coordinator_client import CoordinatorClient, layout_on
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
@@ -189,12 +189,14 @@ def test_standby_takes_over_from_one_that_sleeps_is_killed_or_has_no_jvm(
         note(record_property, "takeover from one without a JVM", f"{time.monotonic() - began_s:.1f} s")
         assert code == 1
         assert "It was started 5 times since it last worked" in active.process.stderr.splitlines()[-1]
-        codes = beating.stop()
-        assert set(codes) == {ErrorCode.NONE}
-        check_answers(broker, layout)
+        # While they beat: their sessions may end on a busy machine before the topics are read. That none was
+        # removed since then is what the codes say.
         settle(broker.client_config, layout)
         for i in range(GROUPS):
             check_nobody_removed(broker.client_config, layout, f"group-{i}", settled=False)
+        codes = beating.stop()
+        assert set(codes) == {ErrorCode.NONE}
+        check_answers(broker, layout)
 
 
 def replace_jvm(machine: Machine, number: signal.Signals) -> None:
@@ -265,7 +267,7 @@ class Consumed:
 def check_nobody_removed(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
 ) -> None:
-    """Without `settled` the topics have all of it, and are read at once, before a session of now ends."""
+    """Without `settled` the topics have all of it."""
     history = history_of(client_config, layout, group_id, settled=settled)
     removed = [(event.at_ms, event.reason) for event in history if event.type is EntryType.MEMBER_REMOVED]
     assert removed == [], [(event.at_ms, event.type, event.reason) for event in history]

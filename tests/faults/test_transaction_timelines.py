@@ -11,7 +11,6 @@ from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCommit
-from state.kafka.responses import TxnOffsetCommitResponse
 from tests.e2e.harness import Member
 from tests.harness.transactions import (
     ILLEGAL_GENERATION,
@@ -124,7 +123,7 @@ def test_5_11_a_request_that_is_written_late_changes_nothing(
                 txn_position=position,
                 topics=[CommittedTopic(topic, partitions)],
             )
-            return client.send(request, TxnOffsetCommitResponse).result().error_code
+            return client.send(request).result().error_code
 
         # The transaction is over, and the coordinator knows it: the marker stands at or above this position.
         assert late(0) is ErrorCode.INVALID_TXN_STATE

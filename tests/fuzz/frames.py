@@ -8,12 +8,14 @@ from functools import cache
 from random import Random
 from struct import pack
 
+from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import STRING_MAX_BYTES
 from gateway.wire.schema_notation import Schema, in_versions, is_nullable, is_tagged
 from tests.harness.hostile_frames import varint
 
-APIS = sorted((key, version) for key in codec.REQUESTS for version in codec.versions(key))
+_READ = {*apis.SERVED, *apis.SASL, *(key for key, api in apis.PASSED.items() if api.is_decoded)}
+APIS = sorted((key, version) for key in _READ for version in codec.versions(key))
 Damage = Callable[[int, Random], bytes]
 # The share of parts that are damaged, and how many at most: one of these for each frame.
 _DAMAGES = ((0.0, 0), (0.03, 1), (0.1, 1), (0.1, 1), (0.3, 1), (0.1, 2), (0.1, 5), (0.4, 1_000))
@@ -28,7 +30,7 @@ _UNKNOWN_TAGS = (0, 1, 2, 3, 9, 127, 128, 2**31 - 1, 2**31, 2**32 - 1)
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of one version. `array`: it is an array of these. `tag` None: it is not tagged."""
+    """A field of one version. `array`: it is an array of these. `tag` is None if it is not tagged."""
 
     kind: str
     nullable: bool

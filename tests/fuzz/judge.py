@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.data_container import DataContainer
 
 from gateway import apis
 from gateway.wire import codec
-from gateway.wire.framing import PRODUCE, ProtocolError, expects_response, request_header
-from gateway.wire.heartbeat import API_KEY as HEARTBEAT
+from gateway.wire.framing import ProtocolError, expects_response, request_header
 from gateway.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.kafkas_reader import KafkasReader, Reading
 
@@ -100,18 +100,18 @@ def _read(message: bytes, decode: Any) -> Any:
 def _compare_short_ways(message: bytes, request: Any) -> None:
     """The ways that are not the general reader. Raises _Broken."""
     header = request_header(message)
-    if header.api_key == PRODUCE:
+    if header.api_key == ApiKey.Produce:
         if expects_response(header, message) != (request.acks != 0):
             raise _Broken("a Produce has other acks")
-    elif header.api_key in (HEARTBEAT, CONSUMER_GROUP_HEARTBEAT):
-        short = apis.decode(header, message)
+    elif header.api_key in (ApiKey.Heartbeat, CONSUMER_GROUP_HEARTBEAT):
+        short = apis.SERVED[header.api_key].decode(header, message, None)
         names = getattr(short, "__struct_fields__", ())
         if any(getattr(short, name) != getattr(request, name) for name in names):
             raise _Broken("the short way reads another request")
 
 
 def _has_default_tags(part: Any) -> bool:
-    """Whether a tagged field stands there with its default value. Kafka's writer leaves it out."""
+    """Whether a tagged field is there with its default value. Kafka's writer leaves it out."""
     if isinstance(part, list):
         return any(map(_has_default_tags, part))
     if not isinstance(part, DataContainer):

@@ -19,11 +19,11 @@ from state.config import BrokerConfig, CoordinatorConfig
 from state.configs import ConfigChange
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
-from state.kafka import invariants
 from state.kafka.any_group import KafkaGroup
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.timers import ScanDue
 from state.timeline import Row, Step, Timeline
+from tests.harness import invariants
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
 MAX_BATCHES = 12
@@ -42,7 +42,7 @@ class Batch:
 
 
 @dataclass
-class Outcome:
+class LogResult:
     """The outcome of a log for each group: the encoded effects of every step, and the encoded state
     at the end.
     """
@@ -129,9 +129,9 @@ def run_whole(
     take_step: Step = step,
     outages: Sequence[Outage] = (),
     changes: Sequence[ConfigChange] = (),
-) -> Outcome:
+) -> LogResult:
     """Run the log in one piece, and then fire the deadlines that are due at `until_ms`."""
-    outcome = Outcome()
+    outcome = LogResult()
     for group_id in GROUPS:
         timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=changes)
         for row in rows:
@@ -149,7 +149,7 @@ def run_batches(
     outages: Sequence[Outage] = (),
     changes: Sequence[ConfigChange] = (),
     known_early: int = 0,
-) -> Outcome:
+) -> LogResult:
     """Run the log batch by batch, each from decoded state and its next deadline to encoded state.
 
     A batch knows an outage or a change of the configuration if it, or one of the next `known_early` batches,
@@ -158,7 +158,7 @@ def run_batches(
     Groups without rows are called as Spark calls them: if their deadline is before the watermark, not at it.
     The last batch calls every group, so that the final states can be compared.
     """
-    outcome = Outcome()
+    outcome = LogResult()
     due: dict[str, int | None] = {}
     see_ms = [max([batch.watermark_ms, *(row.at_ms for row in batch.rows)]) for batch in batches]
     for n, batch in enumerate(batches):
@@ -208,9 +208,9 @@ def check_batching(rows: Sequence[Row], config: CoordinatorConfig, seed: int) ->
         assert encode(decode(group_id, state)) == state
 
 
-def _note(outcome: Outcome, timeline: Timeline) -> None:
+def _note(outcome: LogResult, timeline: Timeline) -> None:
     group_id = timeline.group_id
-    outcome.steps[group_id] += [encode_words(effects) for effects in timeline.take_effects()]
+    outcome.steps[group_id] += [encode_words(effects) for effects in timeline.drain_effects()]
     outcome.states[group_id] = encode(timeline.group)
     outcome.faults += len(timeline.faults)
 
@@ -229,7 +229,7 @@ def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
     """The inverse of `encode`."""
     if state is None:
         return None
-    return codec.decode_group(group_id, codec.Entry(codec.GROUP_VERSION, None, state))
+    return codec.decode_group(group_id, codec.Entry(codec.STATE_VERSION, None, state))
 
 
 def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | None]:

@@ -1,7 +1,7 @@
 """Three real Kafka brokers on this machine, child processes that can be killed and paused one by one.
 
 Each is broker and controller of one KRaft cluster. Topics have three replicas by default, and a record that
-is acknowledged with acks=all stands on two of them at least. So the loss of any one broker loses nothing, and
+is acknowledged with acks=all is on two of them at least. So the loss of any one broker loses nothing, and
 the other two go on by themselves.
 """
 
@@ -17,9 +17,9 @@ from typing import Any, Self
 
 from kafka.errors import KafkaError
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
-from records import kafka_clients
-from records.client_config import ClientConfig
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity
 
 NODES = (1, 2, 3)

@@ -156,13 +156,13 @@ def _classic(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]
 
 
 def _consumer(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]:
-    world = consumer_log.World(seed, config)
+    world = consumer_log.ConsumerLog(seed, config)
     world.play(length)
     return world.rows
 
 
 def _mixed(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]:
-    world = mixed_log.World(seed, config)
+    world = mixed_log.MixedLog(seed, config)
     world.play(length)
     return world.rows
 

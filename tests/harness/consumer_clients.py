@@ -76,13 +76,13 @@ class Cluster:
         self._before, self._rests = self.now, True
 
     def images(self, names: Iterable[str]) -> TopicImages | None:
-        """What a gateway knows of the topics. None: it could not reach the brokers."""
+        """What a gateway knows of the topics. None if it could not reach the brokers."""
         luck = 1.0 if self._rests else self._random.random()
         known = self._before if luck < 0.2 else self.now
         return None if luck < 0.1 else {name: known.get(name) for name in names}
 
     def resolve(self, pattern: str, at_ms: int, may: str | None = None) -> RegexResolution:
-        """Without the topics that do not match `may`, as a gateway does. None: it does not check."""
+        """Without the topics that do not match `may`, as a gateway does. With None it does not check."""
         matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
         if may is None:
             return RegexResolution(matches, at_ms)

@@ -38,7 +38,7 @@ INTERVAL_MS = 5_000
 PAUSES_MS = (0, 0, 1, 400, 1_000, 5_000, 5_000, 20_000, 46_000)
 
 
-class World:
+class ConsumerLog:
     """The play of one log: `rows` is the log so far."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
@@ -225,7 +225,7 @@ class World:
         timeline = self.timelines[request.group_id]
         timeline.apply(row)
         assert not timeline.faults, timeline.faults[0].traceback
-        for effects in kafka_effects(timeline.take_effects()):
+        for effects in kafka_effects(timeline.drain_effects()):
             self.rules.update(effects.rules)
             for reply in effects.replies:
                 if client is not None and not lost:

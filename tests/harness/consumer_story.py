@@ -45,7 +45,9 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             ]
             return head + [f"\n     {_described(member, labels)}" for member in response.members]
         case DescribeGroupConfigsResponse():
-            own = {c.name: f"{c.value}{'' if c.is_default else ' (own)'}" for c in response.configs}
+            # Those of protocols that are not there only if the group has its own.
+            configs = [c for c in response.configs if c.name.startswith("consumer.") or not c.is_default]
+            own = {c.name: f"{c.value}{'' if c.is_default else ' (own)'}" for c in configs}
             return [f"\n     {name}={value}" for name, value in own.items()]
         case AlterGroupConfigsResponse(error_message=str()):
             return [f"- {response.error_message}"]

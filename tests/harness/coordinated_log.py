@@ -23,7 +23,7 @@ _COLUMNS = ("topic", "partition", "key", "value")
 
 
 @dataclass
-class World:
+class CoordinatedLog:
     """Runs batches with the operator, and keeps what it writes. Batches are numbered from 0."""
 
     config: CoordinatorConfig

@@ -13,10 +13,11 @@ from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.requests import AnyAnswered, DescribeGroup, RegexResolved
+from state.kafka.protocols import view_of
+from state.kafka.requests import AnyRequest, DescribeGroup, RegexResolved
 from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
-from state.kafka.snapshot import GroupSnapshot, snapshot
-from state.messages import Response
+from state.kafka.snapshot import GroupSnapshot
+from state.messages import Request, Response
 from state.timeline import Row, Timeline
 from tests.harness.raw_client import PATIENCE_S
 
@@ -43,7 +44,7 @@ class CoreBackend:
         self._view: list[GroupSnapshot] = []
         self.now_ms = 0
         self.config = CoordinatorConfig()
-        self.asked: list[AnyAnswered] = []
+        self.asked: list[Request[Any]] = []
         self.more = asyncio.Condition()
         self._timelines: dict[str, Timeline] = {}
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -67,12 +68,12 @@ class CoreBackend:
             principal=principal,
         )
 
-    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        return asyncio.ensure_future(self.ask(request, answer, timeout_ms))
+    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        return asyncio.ensure_future(self.ask(request, timeout_ms))
 
-    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         if self.away:
-            return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self.has_replica and isinstance(request, DescribeGroup) and request.lists_changed is True:
             self.asked.append(request)
             return cast(R, self._changed(request))
@@ -81,7 +82,9 @@ class CoreBackend:
         self._waiting[name] = future
         if request.group_id not in self._timelines:
             self._timelines[request.group_id] = Timeline(request.group_id, None, self.config)
-        self._timelines[request.group_id].apply(Row(self.now_ms, f"requests-0-{name}", request))
+        self._timelines[request.group_id].apply(
+            Row(self.now_ms, f"requests-0-{name}", cast(AnyRequest, request))
+        )
         self._settle()
         async with self.more:
             self.asked.append(request)
@@ -92,7 +95,7 @@ class CoreBackend:
                 await self.held[request.group_id].wait()
         finally:
             self._waiting.pop(name, None)
-        assert isinstance(response, answer)
+        assert isinstance(response, request.answer)
         return response
 
     def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
@@ -143,7 +146,7 @@ class CoreBackend:
 
     def _current(self) -> list[GroupSnapshot]:
         return [
-            snapshot(t.group)
+            view_of(t.group)
             for _, t in sorted(self._timelines.items())
             if isinstance(t.group, (ClassicGroup, ConsumerGroup))
         ]
@@ -155,7 +158,7 @@ class CoreBackend:
 
     def _settle(self) -> None:
         for timeline in self._timelines.values():
-            for effects in timeline.take_effects():
+            for effects in timeline.drain_effects():
                 for reply in effects.replies:
                     future = self._waiting.pop(reply.response.correlation_id, None)
                     if future is not None and not future.done():

@@ -6,29 +6,28 @@ and ApiVersions, and answers other requests with bodies that the test sets.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 import uvloop
+from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import FIND_COORDINATOR
-from gateway.apis.api_versions import API_VERSIONS
+from connections.client_config import ClientConfig
 from gateway.authorization.authorizer import Authorizer
-from gateway.net.advertised import Template
-from gateway.net.server import NO_INTERNAL_TOPICS, NO_SECURITY, Gateway
+from gateway.limits import Limits
+from gateway.net.options import GatewayOptions
+from gateway.net.server import Gateway
 from gateway.quotas.quotas import NO_RULES, Quotas
 from gateway.quotas.rules import QuotaRules
-from gateway.security.authentication import Security
-from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
-from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
-from gateway.wire.limits import Limits
+from records.layout import TopicLayout
 from state.messages import Response
 from tests.harness.core_backend import CoreBackend as CoreBackend
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S
@@ -40,6 +39,8 @@ ADVERTISED_PORT = (
 )
 NODE_ID = 5
 TOPICS = {"orders": 3, "prices": 1}
+LAYOUT = TopicLayout.named()
+_LIMITS = {field.name for field in fields(Limits)}
 
 R = TypeVar("R", bound=Response)
 
@@ -90,7 +91,7 @@ class StubBroker:
                     writer.write(framed(self._answer(header, message)))
 
     def _answer(self, header: RequestHeader, message: bytes) -> bytes:
-        if header.api_key == METADATA:
+        if header.api_key == ApiKey.Metadata:
             return codec.encode_response(header, self._metadata(header, message))
         if header.api_key in self.scripts:
             answer = self.scripts[header.api_key](codec.decode_request(header, message))
@@ -127,7 +128,7 @@ class StubBroker:
 
 
 @dataclass
-class World:
+class GatewayFixture:
     """The objects of one test."""
 
     gateway: Gateway
@@ -163,42 +164,26 @@ class World:
     async def broker_port(self) -> int:
         """Return the port of the broker's own listener, as a client learns it."""
         client = await self.client()
-        found = await client.ask(FIND_COORDINATOR, 0, key="any")
+        found = await client.ask(ApiKey.FindCoordinator, 0, key="any")
         return int(found.port)
 
 
 @asynccontextmanager
 async def world(
-    limits: Limits,
-    security: Security,
-    internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     authorizer: Authorizer | None = None,
     rules: QuotaRules = NO_RULES,
-    templates: Sequence[Template] = (),
-    *,
-    consumer_protocol: bool = True,
-) -> AsyncIterator[World]:
-    """Start a world and end it."""
+    **options: Any,
+) -> AsyncIterator[GatewayFixture]:
+    """Start a world and end it. `options` are of GatewayOptions."""
     broker, core = StubBroker(), CoreBackend()
     broker.open.set()
-    broker.answers[API_VERSIONS] = {"api_keys": []}
+    broker.answers[ApiKey.ApiVersions] = {"api_keys": []}
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
-    cluster, quotas = _Cluster([broker.address], limits), Quotas(limits, rules)
-    gateway = Gateway(
-        Address(HOST, 0),
-        cluster,
-        core,
-        core,
-        limits=limits,
-        security=security,
-        internal_topics=internal_topics,
-        authorizer=authorizer,
-        templates=templates,
-        quotas=quotas,
-        consumer_protocol=consumer_protocol,
-    )
-    playing = World(gateway, core, broker, cluster, quotas, server, authorizer)
+    told = GatewayOptions(ClientConfig(str(broker.address)), LAYOUT, Address(HOST, 0), **options)
+    cluster, quotas = _Cluster([broker.address], told.limits), Quotas(told.limits, rules)
+    gateway = Gateway(told, cluster, core, core, authorizer=authorizer, quotas=quotas)
+    playing = GatewayFixture(gateway, core, broker, cluster, quotas, server, authorizer)
     try:
         await gateway.start()
         yield playing
@@ -220,41 +205,27 @@ class _Cluster(Cluster):
 
 
 def played(
-    test: Callable[[World], Awaitable[None]] | None = None,
+    test: Callable[[GatewayFixture], Awaitable[None]] | None = None,
     *,
-    security: Security = NO_SECURITY,
-    internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     authorizer: Callable[[], Authorizer] | None = None,
     rules: QuotaRules = NO_RULES,
-    templates: Sequence[Template] = (),
-    consumer_protocol: bool = True,
-    **limits: Any,
+    expose_internal_topics: bool = True,
+    **options: Any,
 ) -> Callable[..., Any]:
-    """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer."""
+    """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer.
+    `options` are of GatewayOptions, or of Limits. Few tests are about internal topics: for the others there
+    are none, so that nothing looks for their ids.
+    """
+    options["expose_internal_topics"] = expose_internal_topics
     if test is None:
-        return partial(
-            played,
-            security=security,
-            internal_topics=internal_topics,
-            authorizer=authorizer,
-            rules=rules,
-            templates=templates,
-            consumer_protocol=consumer_protocol,
-            **limits,
-        )
+        return partial(played, authorizer=authorizer, rules=rules, **options)
+    limits = {name: value for name, value in options.items() if name in _LIMITS}
+    others = {name: value for name, value in options.items() if name not in _LIMITS}
+    assert others.keys() <= {field.name for field in fields(GatewayOptions)}
 
     async def play() -> None:
         mine = None if authorizer is None else authorizer()
-        started = world(
-            Limits(**limits),
-            security,
-            internal_topics,
-            mine,
-            rules,
-            templates,
-            consumer_protocol=consumer_protocol,
-        )
-        async with started as playing:
+        async with world(mine, rules, limits=Limits(**limits), **others) as playing:
             await test(playing)
 
     def run() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from state.kafka.requests import JoinGroup
-from tests.harness.gateway import RawClient, World, topic_id
+from tests.harness.gateway import GatewayFixture, RawClient, topic_id
 
 COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16
 DELETE_GROUPS, OFFSET_DELETE = 42, 47
@@ -22,7 +22,7 @@ def join_fields(member_id: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-async def stable(world: World, client: RawClient, **more: Any) -> str:
+async def stable(world: GatewayFixture, client: RawClient, **more: Any) -> str:
     """Return the id of the only member of group g, in generation 1."""
     member_id = str((await client.ask(JOIN, 9, **join_fields(**more))).member_id)
     await client.send(JOIN, 9, **join_fields(member_id, **more))

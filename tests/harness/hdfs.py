@@ -14,7 +14,7 @@ import pyspark
 from embedded import parent_watchdog
 from embedded.jars import hdfs_jars
 from embedded.java import find_java
-from tests.e2e.harness import wait_until
+from tests.e2e.harness import START_TIMEOUT_S, wait_until
 from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"
@@ -55,11 +55,14 @@ class Hdfs:
             },
         )
         subprocess.run(
-            self._java(_NAME_NODE, "-format", "-nonInteractive"), check=True, capture_output=True, timeout=60
+            self._java(_NAME_NODE, "-format", "-nonInteractive"),
+            check=True,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
         )
         self._processes = [self._start(_NAME_NODE), self._start(_DATA_NODE)]
         try:
-            wait_until(self._has_data_node, "a data node of HDFS")
+            wait_until(self._has_data_node, "a data node of HDFS", START_TIMEOUT_S)
         except BaseException:
             self._stop()
             raise

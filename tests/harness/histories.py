@@ -14,13 +14,13 @@ from state.kafka.history import HistoryEntry
 from state.kafka.requests import SyncGroup
 from state.timeline import Row, Timeline
 from tests.harness import random_log, scenario
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 _PARTITION = re.compile(r"(\w+?)-?(\d+)")
 
 
-class Recorder(World):
+class Recorder(ScenarioPlayer):
     """A world that keeps its history. `assign=@m1:orders-0+orders-1` assigns partitions; `p0` is a
     partition too.
     """
@@ -78,7 +78,7 @@ def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str
             if row.request.group_id == group_id:
                 timeline.apply(_dealing(row, random))
         timeline.fire_until(rows[-1].at_ms + random.choice((0, 100_000, 10_000_000)))
-        said = [event for effects in timeline.take_effects() for event in effects.history]
+        said = [event for effects in timeline.drain_effects() for event in effects.history]
         histories[group_id] = [event for event in said if isinstance(event, HistoryEntry)]
     return histories
 

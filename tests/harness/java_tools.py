@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
-from cli.demo.children import Child
+from cli.processes.child import Child
 from embedded.broker import archive_options
 from embedded.jars import broker_classpath, tools_classpath
 from embedded.java import find_java
@@ -19,7 +19,7 @@ _ANSWER_TIMEOUT_MS = 60_000
 _JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-_CONFIGS = "kafka.admin.ConfigCommand"
+_CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
 
@@ -53,7 +53,7 @@ class JavaTools:
         return _output([*command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments])
 
     def configs(self, *arguments: str) -> str:
-        """Return the output of `kafka-configs`, which is in the broker's jars."""
+        """Return the output of `kafka-configs`."""
         return _output([*self._java(_CONFIGS, self._new_log("configs")), *arguments])
 
     @contextmanager
@@ -86,7 +86,16 @@ def java_options(jars: Iterable[Path] = ()) -> list[str]:
     of_broker = list(broker_classpath())
     names = {jar.name for jar in of_broker}
     classpath = [*of_broker, *(jar for jar in jars if jar.name not in names)]
-    return [*_JVM_OPTIONS, *archive_options(), "-cp", os.pathsep.join(map(str, classpath))]
+    return [*_JVM_OPTIONS, *archive_options(), *_classpath(classpath)]
+
+
+def java_options_of(jars: Iterable[Path]) -> list[str]:
+    """The options of a JVM with these jars alone, which have another version of Kafka than the broker."""
+    return [*_JVM_OPTIONS, *_classpath(jars)]
+
+
+def _classpath(jars: Iterable[Path]) -> list[str]:
+    return ["-cp", os.pathsep.join(map(str, jars))]
 
 
 def log_options(log_path: Path) -> list[str]:

@@ -14,6 +14,7 @@ SOMETHING: dict[str, Any] = {
     "bool": True,
     "int8": 1,
     "int16": 3,
+    "uint16": 40_000,
     "int32": 70_000,
     "int64": 2**40,
     "float64": 1.5,

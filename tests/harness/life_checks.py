@@ -12,8 +12,8 @@ from streaming.query.operator import Operator
 from streaming.replica.audit import request_of
 from streaming.service.configuring import config_epochs
 from tests.harness.replicated_life import Life
+from tests.harness.simulated_cluster import Notes
 from tests.harness.simulated_query import Batch, Out, Store, run_batch
-from tests.harness.simulated_service import Notes
 
 
 @dataclass

@@ -6,20 +6,22 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Union
 
 import msgspec
 from msgspec.structs import replace
 
 from clients.answer_reader import AnswerReader
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.pack import pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from state.dispatch import AnyRequest
-from state.kafka.requests import JoinGroup, Unanswered
+from state.kafka.requests import ANSWERS, JoinGroup, Unanswered
 from state.kafka.responses import AnyResponse
+from state.messages import ErrorResponse
 from state.rocketmq.requests import ConnectionClosed
 from tests.harness import random_log, rocketmq_log
 
@@ -35,7 +37,7 @@ SETTINGS = {
     "rocketmq.scan.interval.ms": "200",
 }
 
-_response: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
+_response: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(Union[(*ANSWERS, ErrorResponse)])
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Random logs of groups whose clients move between the classic protocol and the consumer protocol.
 
-The clients of the two protocols are those of `classic_consumer` and `consumer_clients`.
+The clients of the two protocols are as in `classic_consumer` and `consumer_clients`.
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ class GrowingCluster(Cluster):
             self.now[name] = TopicImage(image.id, image.partitions + self._random.randint(1, 2))
 
 
-class World(consumer_log.World):
+class MixedLog(consumer_log.ConsumerLog):
     """The play of one log. `conversions` counts the groups that changed their protocol, by the new one."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
@@ -267,16 +267,16 @@ class World(consumer_log.World):
             if not lost:
                 self._asked[row.request_id] = client
         self.timelines[request.group_id].apply(row)
-        self._take(request.group_id)
+        self._drain_effects(request.group_id)
 
     def _tick(self, group_id: str) -> None:
         self.timelines[group_id].fire_until(self.at_ms)
-        self._take(group_id)
+        self._drain_effects(group_id)
 
-    def _take(self, group_id: str) -> None:
+    def _drain_effects(self, group_id: str) -> None:
         timeline = self.timelines[group_id]
         assert not timeline.faults, timeline.faults[0].traceback
-        for effects in kafka_effects(timeline.take_effects()):
+        for effects in kafka_effects(timeline.drain_effects()):
             self.rules.update(effects.rules)
             for entry in effects.history:
                 if entry.type is EntryType.MEMBER_REMOVED:

@@ -2,18 +2,17 @@
 
 import random
 import socket
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 
 from embedded.broker import HOST
 
-# Below Linux's ephemeral range, because an outgoing connection may take a port of it meanwhile.
+# Below Linux's ephemeral range, because an outgoing connection may take a port of that meanwhile.
 _LASTING = range(20_000, 32_000)
 
 
 def free_port() -> int:
     """A port that no process listens on now. Another process may take it."""
-    with closing(socket.create_server((HOST, 0))) as server:
-        return int(server.getsockname()[1])
+    return gateway_port(above=0)
 
 
 def gateway_port(above: int = 2) -> int:

@@ -1,8 +1,8 @@
 """What Java makes of certificates' names: cases, with what Kafka's and Java's own classes answer.
 
-`CASES` are rules of `ssl.principal.mapping.rules`, a name, and the principal of Kafka's SslPrincipalMapper;
-None: no rule applies. `NAMES` are the attributes of a certificate's subject in their order, one list for each
-part, and the text of Java's X500Principal.
+`CASES` are rules of `ssl.principal.mapping.rules`, a name, and the principal of Kafka's SslPrincipalMapper,
+which is None if no rule applies. `NAMES` are the attributes of a certificate's subject in their order, one
+list for each part, and the text of Java's X500Principal.
 """
 
 from cryptography import x509

@@ -206,7 +206,7 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig, *, packs: bool = F
         rows.append(row)
         timeline = timelines[move.group_id]
         timeline.apply(row)
-        for effects in kafka_effects(timeline.take_effects()):
+        for effects in kafka_effects(timeline.drain_effects()):
             for reply in effects.replies:
                 clients[move.group_id][int(reply.response.correlation_id)].learn(reply.response)
     return rows

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.wire import codec
 from gateway.wire.framing import framed
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class RawClient:

@@ -73,11 +73,11 @@ def machine(
     return made
 
 
-def take(machine: StateMachine, records: Iterable[Record]) -> dict[str, bytes]:
+def apply_all(machine: StateMachine, records: Iterable[Record]) -> dict[str, bytes]:
     """Take these records. Returns the answers by their requests."""
     for record in records:
-        machine.take(LogRecord(*record))
-    return answers_in(machine.answers.take())
+        machine.apply(LogRecord(*record))
+    return answers_in(machine.answers.drain())
 
 
 def answers_in(records: Iterable[EarlyRecord]) -> dict[str, bytes]:
@@ -113,8 +113,8 @@ def answers_of(partitions: Iterable[Iterable[Record]], awake_max: int) -> list[b
     appended = []
     for records in partitions:
         for record in records:
-            replica.take(LogRecord(*record))
-            appended += [early.value for early in replica.answers.take()]
+            replica.apply(LogRecord(*record))
+            appended += [early.value for early in replica.answers.drain()]
     return appended
 
 

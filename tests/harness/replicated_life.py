@@ -15,7 +15,9 @@ from state.config import CoordinatorConfig, SettingValue
 from tests.harness import batches
 from tests.harness.client_log import ClientLog, Sent, random_settings
 from tests.harness.simulated_broker import Broker
-from tests.harness.simulated_service import Replica, Service, World
+from tests.harness.simulated_cluster import SimulatedCluster
+from tests.harness.simulated_replica import Replica
+from tests.harness.simulated_service import Service
 from tests.spark.log import NAMESPACE
 
 BEGIN_MS = 1_700_000_000_000
@@ -30,7 +32,7 @@ class Killed(Exception):
     """The service is killed at this place."""
 
 
-class Life(World):
+class Life(SimulatedCluster):
     """One life, from `play` to `finish`. `happened` counts what has happened."""
 
     def __init__(self, seed: int) -> None:
@@ -210,7 +212,7 @@ class Life(World):
             self._depth, self._is_starting = self._depth - 1, False
 
     def others_act(self) -> None:
-        """Those act that are not the owner: sleepers, the standby, records under way."""
+        """Those act that are beside the owner: sleepers, replicas, records under way."""
         self._depth += 1
         try:
             self._others_act()
@@ -225,6 +227,8 @@ class Life(World):
             self._standby.act()
             if random.random() < 0.1:
                 self._standby.check_standby()
+        if self._is_starting and self._service is not None and self._service.replica is not None:
+            self._service.replica.act()
         if self.late and random.random() < 0.2:
             random.choice(self.late).deliver(1)
 

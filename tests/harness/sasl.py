@@ -5,8 +5,8 @@ from typing import Any
 
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.harness.gateway import RawClient
 
 Settings = Mapping[str, Any]
@@ -37,11 +37,11 @@ async def authenticate(client: RawClient, settings: Settings, version: int = 2) 
     which the client is content.
     """
     mechanism = settings["sasl_mechanism"]
-    agreed = await client.ask(SASL_HANDSHAKE, 1, mechanism=mechanism)
+    agreed = await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
     assert (agreed.error_code, mechanism in agreed.mechanisms) == (0, True)
     exchange = get_sasl_mechanism(mechanism)(security_protocol="SASL_SSL", **settings)
     while True:
-        answer = await client.ask(SASL_AUTHENTICATE, version, auth_bytes=exchange.auth_bytes())
+        answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=exchange.auth_bytes())
         if answer.error_code:
             return answer
         exchange.receive(answer.auth_bytes)

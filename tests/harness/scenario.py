@@ -23,7 +23,7 @@ class Block:
     outcome: list[str]
 
     def text(self) -> str:
-        """Return the block as it stands in a file."""
+        """Return the block as a file has it."""
         if not self.commands:
             return "".join(f"{line}\n" for line in self.before)
         return "".join(f"{line}\n" for line in [*self.before, *self.commands, SEPARATOR, *self.outcome])

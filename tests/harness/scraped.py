@@ -19,6 +19,7 @@ from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_ke
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.protocols import view_of as kafka_view
 from state.kafka.responses import (
     HeartbeatResponse,
     JoinGroupResponse,
@@ -27,13 +28,12 @@ from state.kafka.responses import (
     TopicErrors,
 )
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.kafka.snapshot import snapshot as kafka_view
 from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
-from streaming.service.replica_state import ReplicaState
+from streaming.service.replica.state import ReplicaState
 from streaming.service.status import Phase, Status
-from streaming.service.transactions_pending import Summary
+from streaming.service.transactions.pending import Summary
 from tests.harness.histories import Recorder
 from tests.harness.rocketmq_broker import Broker, of
 
@@ -72,21 +72,20 @@ class Scraped:
             self.metrics_state.complete()
 
     def text(self) -> str:
-        """Return the scraped text, without the creation times of counters."""
-        lines = generate_latest(self.registry).decode().splitlines(keepends=True)
-        return "".join(line for line in lines if "_created" not in line)
+        """Return the scraped text."""
+        return generate_latest(self.registry).decode()
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
     def group(self, group_id: str, state: str, *members: str, quarantined: str | None = None) -> None:
-        self.metrics_state.take(
+        self.metrics_state.apply(
             LAYOUT.groups_topic, group_id.encode(), snapshot(group_id, state, members, quarantined)
         )
 
     def offset(self, group_id: str, topic: str, partition: int, offset: int | None) -> None:
         value = None if offset is None else committed(group_id, topic, partition, offset)
-        self.metrics_state.take(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
+        self.metrics_state.apply(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
 
     def entry(self, seq: int, event_type: EntryType, at_ms: int = 0, **fields: Any) -> None:
         event = HistoryEntry(
@@ -104,33 +103,33 @@ class Scraped:
             cause="test-requests-0-9",
             **fields,
         )
-        new = self.metrics_state.take(LAYOUT.events_topic, b"orders", encode(event))
+        new = self.metrics_state.apply(LAYOUT.events_topic, b"orders", encode(event))
         if new is not None:
-            self.rebalances.take(new)
+            self.rebalances.observe(new)
 
     def rocketmq(self, group_id: str, broker: Broker) -> None:
         """Feed the history and view of the broker's group under this name."""
         view = (
             None if broker.group is None else encode(replace(rocketmq_view(broker.group), group_id=group_id))
         )
-        self.metrics_state.take(LAYOUT.groups_topic, group_id.encode(), view)
+        self.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
         for event in broker.history:
             renamed = encode(replace(event, group_id=group_id))
-            self.metrics_state.take(LAYOUT.events_topic, group_id.encode(), renamed)
+            self.metrics_state.apply(LAYOUT.events_topic, group_id.encode(), renamed)
 
     def consumer_group(self, group_id: str, *commands: str) -> None:
         """Feed the history and view of group `g` of the core after these commands, under this name."""
         recorder = Recorder()
         for event in recorder.play(*commands):
             renamed = replace(event, group_id=group_id)
-            self.metrics_state.take(LAYOUT.events_topic, group_id.encode(), encode(renamed))
+            self.metrics_state.apply(LAYOUT.events_topic, group_id.encode(), encode(renamed))
         group = recorder.any_group()
         assert group is not None
         view = encode(replace(kafka_view(group), group_id=group_id))
-        self.metrics_state.take(LAYOUT.groups_topic, group_id.encode(), view)
+        self.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
 
     def answer(self, response: msgspec.Struct) -> None:
-        self.metrics_state.take(LAYOUT.responses_topic, None, encode(response))
+        self.metrics_state.apply(LAYOUT.responses_topic, None, encode(response))
 
 
 def snapshot(group_id: str, state: str, members: tuple[str, ...], quarantined: str | None) -> bytes:
@@ -240,14 +239,14 @@ def busy() -> Scraped:
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False
     )
-    scraped.metrics_state.take(LAYOUT.dead_letters_topic, b"", encode(letter))
+    scraped.metrics_state.apply(LAYOUT.dead_letters_topic, b"", encode(letter))
     for done in (
         batch(40, 120, "2023-11-14T22:13:28.500Z", {"0": 100, "1": 50}),
         batch(41, 340, "2023-11-14T22:13:29.500Z", {"0": 110, "1": 60}),
     ):
-        scraped.metrics_state.take_batch(done)
-        scraped.batches.take(done)
-    scraped.metrics_state.take_end_offsets(
+        scraped.metrics_state.observe_batch(done)
+        scraped.batches.observe(done)
+    scraped.metrics_state.set_end_offsets(
         {
             (LAYOUT.requests_topic, 0): 117,
             (LAYOUT.requests_topic, 1): 60,

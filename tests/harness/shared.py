@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pytest
 
-from cli.demo.children import Children
+from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker, Ports
 from tests.harness import form
 from tests.harness.broker_cluster import BrokerCluster

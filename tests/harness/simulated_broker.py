@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from kafka import TopicPartition
 
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.early_answers import Headers
-from streaming.service import horizon, outage
+from streaming.service.outages import horizon, outage
 
 CLIENT_CONFIG = ClientConfig("simulated:9092")
 

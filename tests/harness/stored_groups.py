@@ -1,10 +1,7 @@
 """Groups of each kind, as the state stores them, in which no field has its default."""
 
-from msgspec import structs
-
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from checkpoints.codec import GROUP_VERSION
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
 from state.kafka.configs_only import ConfigsOnly
@@ -16,7 +13,7 @@ from state.kafka.consumer_group import (
     MemberState,
     ResolvedRegex,
 )
-from state.kafka.group import NO_POSITION, Ended, Group, Offset, PendingOffsets, Topic
+from state.kafka.group import Ended, Group, Offset, PendingOffsets, Topic
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
@@ -197,22 +194,7 @@ def rocketmq_sample() -> rocketmq.Group:
     )
 
 
-def samples(version: int = GROUP_VERSION) -> dict[str, AnyGroup]:
-    """The groups that this version has, with the fields that it has."""
-    group = sample()
-    if version < 2:
-        group.partitions_per_topic, group.reported_partition_counts = {}, {}
-    if version < 3:
-        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], topic_id=None)
-        group.deleted_topic_ids = []
-    if version < 4:
-        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], position=NO_POSITION)
-        group.pending, group.ended = [], {}
-    found: dict[str, AnyGroup] = {"grüppe": group, "rüpel": rocketmq_sample()}
-    if version < 5:
-        group.configs, group.topics, group.wanted_topics = {}, {}, []
-        return found
-    consumer = consumer_sample()
-    if version < 6:
-        consumer.checked_regexes = {}
-    return found | {"kümmel": consumer, "öl": configs_sample()}
+def samples() -> dict[str, AnyGroup]:
+    """A group of each kind."""
+    groups: tuple[AnyGroup, ...] = (sample(), rocketmq_sample(), consumer_sample(), configs_sample())
+    return {group.group_id: group for group in groups}

@@ -43,7 +43,7 @@ COMMON: Common = {
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker in the markers topic. `transaction` None: a copy of an earlier one, which ends none."""
+    """A marker in the markers topic. `transaction` is None for a copy of an earlier one, which ends none."""
 
     position: int
     producer_id: int
@@ -65,7 +65,7 @@ class Truth:
 
 @dataclass
 class Producer:
-    """A producer as the transaction coordinator knows it. `transaction` None: it has none open."""
+    """A producer as the transaction coordinator knows it. `transaction` is None if it has none open."""
 
     producer_id: int
     txn_version: int

@@ -26,7 +26,8 @@ TV1, TV2 = 1, 2
 PROTOCOLS = pytest.mark.parametrize("protocol", [TV1, TV2])
 NOTHING = -1
 """The offset of a partition without one."""
-_AGAIN = {14, 15, 16, CONCURRENT_TRANSACTIONS}
+_LOADING = (14, 15, 16)
+_AGAIN = {*_LOADING, CONCURRENT_TRANSACTIONS}
 _TIMEOUT_S = 30.0
 
 
@@ -243,16 +244,30 @@ def producer_of(wire: Wire, protocol: int) -> Producer:
 
 
 def pend(producer: Producer, group_id: str, topic: str, offset: int, partition: int = 0) -> None:
-    """Commit an offset in the producer's open transaction, as a client does."""
+    """Commit an offset in the producer's open transaction, as a client does: again where the gateway had no
+    answer of the brokers in time.
+    """
+
+    def is_pending() -> bool:
+        error = producer.commit_offsets(group_id, {(topic, partition): offset})
+        assert error in (NONE, *_LOADING)
+        return error == NONE
+
     if producer.protocol == TV1:
         assert producer.add_offsets(group_id) == NONE
-    assert producer.commit_offsets(group_id, {(topic, partition): offset}) == NONE
+    wait_for(is_pending, "the commit")
 
 
 def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable: bool) -> tuple[int, int]:
     """The committed offset of a partition, and its error code."""
     topics = [{"name": topic, "partition_indexes": [partition]}]
-    answer = wire.ask(OFFSET_FETCH, 7, group_id=group_id, topics=topics, require_stable=stable)
+
+    def answered() -> Any:
+        """None where the gateway has given up a coordinator that stands still."""
+        answer = wire.ask(OFFSET_FETCH, 7, group_id=group_id, topics=topics, require_stable=stable)
+        return None if answer.error_code in _LOADING else answer
+
+    answer = wait_for(answered, "the offsets")
     assert answer.error_code == NONE
     (found,) = answer.topics[0].partitions
     return int(found.committed_offset), int(found.error_code)

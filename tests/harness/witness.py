@@ -3,8 +3,8 @@
 import uuid
 from dataclasses import dataclass
 
-from records.client_config import ClientConfig
-from streaming.service.transactions_markers import Marker, MarkersReader
+from connections.client_config import ClientConfig
+from streaming.service.transactions.markers import Marker, MarkersReader
 from tests.e2e.harness import create_topic
 from tests.harness.transactions import NONE, TV1, Identity, Producer, Wire, wait_for
 

@@ -1,4 +1,4 @@
-"""Record the history of this version of the state: `python -m tests.histories.record COMMIT`.
+"""Record the history of this version of the state: `python -m tests.histories.record`.
 
 It writes `tests/histories/state_v<version>.json.xz` unless that file exists, because a recorded file never
 changes. The file has random logs of groups of both protocols. Each log is handled in parts, as batches.
@@ -35,7 +35,7 @@ from state.kafka.requests import (
     TopicImages,
 )
 from state.timeline import Row
-from streaming.service.owner import claim_of
+from streaming.service.ownership.owner import claim_of
 from tests.harness import consumer_log, rocketmq_log
 from tests.harness.operator_call import CONFIG, call, spark_state
 from tests.harness.random_log import GROUPS, PARTITION_OF
@@ -96,7 +96,7 @@ def _of_consumer(seed: int) -> list[Row]:
     """Groups of the consumer protocol, and at the end what the random moves have not: offsets of a member, a
     group's settings with and without the group, and a classic group that is converted.
     """
-    world = consumer_log.World(seed, CONFIG)
+    world = consumer_log.ConsumerLog(seed, CONFIG)
     world.play(LENGTH)
     member = next(iter(group.members.values()), None) if (group := world.group(GROUPS[0])) else None
     to: dict[str, Any] = {"correlation_id": "c", "reply_partition": 0, "api_version": 9, "client_id": "c"}
@@ -138,7 +138,7 @@ def _of_consumer(seed: int) -> list[Row]:
 
 
 def _behind(rows: Sequence[Row], requests: Iterable[AnyRequest]) -> list[Row]:
-    """The requests as rows that stand behind these in the log."""
+    """The requests as rows that come after these in the log."""
     places = [record_of(row.request_id) for row in rows]
     ends = Counter(partition for _, partition, _ in places)
     at_ms = rows[-1].at_ms + 1 if rows else T0
@@ -182,7 +182,7 @@ def part(records: Sequence[Record], state: State, watermark_ms: int) -> Part:
         watermark_ms,
         [InputRecord(r.partition, r.offset, r.at_ms, _text(r.key), _text(r.value)) for r in records],
         output,
-        [StateRow(str(shard), *row) for shard, row in sorted(state.items())],
+        [StateRow(shard, *row) for shard, row in sorted(state.items())],
         {
             group_id: as_json(codec.decode_group(group_id, entry))
             for shard, row in sorted(state.items())
@@ -239,23 +239,16 @@ def started() -> dict[str, object]:
     }
 
 
-def main(commit: str) -> None:
+def main() -> None:
     if path_of(STATE_VERSION).exists():
         sys.exit(f"{path_of(STATE_VERSION)} exists, and a recorded history never changes")
-    identity = Identity("cluster", LAYOUT.requests_topic, "topic id", LAYOUT.request_partitions, NAMESPACE)
-    claim = json.decode(json.encode(claim_of(identity, Path("/data/coordinator"), 100)))
-    store(
-        Recorded(
-            STATE_VERSION,
-            code_version(),
-            commit,
-            CONFIG.settings(),
-            logs(),
-            started(),
-            claim | {"claim_id": "id", "host": "host", "pid": 1, "since_ms": 1},
-        )
+    identity = Identity(
+        "cluster", LAYOUT.requests_topic, "topic id", LAYOUT.request_partitions, NAMESPACE, DEFAULT_SHARDS
     )
+    claim = json.decode(json.encode(claim_of(identity, Path("/data/coordinator"), 100)))
+    claim |= {"claim_id": "id", "host": "host", "pid": 1, "since_ms": 1}
+    store(Recorded(STATE_VERSION, code_version(), CONFIG.settings(), logs(), started(), claim))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

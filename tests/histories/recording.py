@@ -1,7 +1,4 @@
-"""The format of a recorded history, and a state as JSON. It imports nothing of the project.
-
-So a module that records an old version may import this one.
-"""
+"""The format of a recorded history, and a state as JSON."""
 
 import base64
 import lzma
@@ -27,7 +24,7 @@ class InputRecord(Struct, frozen=True, array_like=True):
 
 
 class OutputRecord(Struct, frozen=True, array_like=True):
-    """A record that the operator wrote. `partition` -1: by the key. `value` None: a tombstone."""
+    """A record that the operator wrote. `partition` -1: by the key. `value` is None for a tombstone."""
 
     topic: str
     partition: int
@@ -36,9 +33,9 @@ class OutputRecord(Struct, frozen=True, array_like=True):
 
 
 class StateRow(Struct, frozen=True, array_like=True):
-    """A row of the keyed state. Its key is the id of a group up to version 3, later the number of a shard."""
+    """A row of the keyed state, by the number of its shard."""
 
-    key: str
+    shard: int
     version: int
     payload: bytes
 
@@ -54,18 +51,16 @@ class Part(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True):
-    """The history of one version. `claim` is a record of the owner topic, if that version made claims.
-
-    `started` is the entry that a coordinator of that version writes to the events topic when it starts.
+    """The history of one version. `claim` is a record of the owner topic, and `started` the entry that a
+    coordinator writes to the events topic when it starts.
     """
 
     state_version: int
     code_version: str
-    commit: str
     settings: dict[str, int | str]
     logs: dict[str, list[Part]]
     started: dict[str, Any]
-    claim: dict[str, Any] | None = None
+    claim: dict[str, Any]
 
 
 def path_of(version: int) -> Path:

@@ -11,18 +11,18 @@ from bench.apart import LoadFailed, apart
 from bench.load import kafka_groups
 from bench.load.connection import Connection
 from bench.load.frames import LEAVE
-from bench.load.member import HEARTBEAT_INTERVAL_S, Group
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
+from bench.load.member import HEARTBEAT_INTERVAL_S, LoadGroup
 from bench.load.pipes import at_rates, closed
 from bench.rows.joining import Formed, form
 from bench.rows.passthrough import Limit, Passed, there_and_back
 from bench.rows.settling import PARTITIONS_EACH, PROTOCOLS, settle
 from bench.rows.through_gateway import connected
 from bench.systems import prepare
+from connections import kafka_clients
+from connections.address import Address
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
-from records.address import Address
-from records.client_config import ClientConfig
 from tests.e2e.harness import create_topic
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +37,7 @@ def address(broker: EmbeddedBroker) -> Address:
     return Address.parse(broker.bootstrap_servers)
 
 
-async def loads(address: Address, *, leaves: bool) -> list[Outcome]:
+async def loads(address: Address, *, leaves: bool) -> list[LoadResult]:
     """A closed and an open load of GROUPS groups. The member of one of them may leave before."""
     ids = [f"bench-{uuid.uuid4()}" for _ in range(GROUPS)]
     members = await kafka_groups.form(address, ids)
@@ -47,7 +47,7 @@ async def loads(address: Address, *, leaves: bool) -> list[Outcome]:
         await connection.ask(LEAVE, group_id=ids[0], members=leaving)
         connection.close()
     pipes = await connected(address, members, CONNECTIONS)
-    outcomes = [await closed(pipes, 4, 0.2), await at_rates(pipes, [(400, 0.2)])]
+    outcomes = [await closed(pipes, 4, 1.0), await at_rates(pipes, [(400, 0.2)])]
     for pipe in pipes:
         pipe.close()
     return outcomes
@@ -55,8 +55,8 @@ async def loads(address: Address, *, leaves: bool) -> list[Outcome]:
 
 def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> None:
     closed_loop, open_loop = asyncio.run(loads(address, leaves=False))
-    assert closed_loop.answered > 4 * CONNECTIONS
-    assert open_loop.answered == pytest.approx(80, abs=1)
+    assert closed_loop.responses > 4 * CONNECTIONS
+    assert open_loop.responses == pytest.approx(80, abs=1)
     assert not closed_loop.errors
     assert not open_loop.errors
     assert closed_loop.client_cores > 0
@@ -65,7 +65,7 @@ def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> No
 def test_errors_are_counted_by_their_code(address: Address) -> None:
     for outcome in asyncio.run(loads(address, leaves=True)):
         assert outcome.errors.keys() == {UNKNOWN_MEMBER_ID}
-        assert 0 < outcome.errors.total() < outcome.answered
+        assert 0 < outcome.errors.total() < outcome.responses
 
 
 def nowhere() -> None:
@@ -80,7 +80,7 @@ def test_a_load_that_fails_fails_the_bench(capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_group_that_is_formed_is_stable(address: Address) -> None:
     async def form_and_look() -> None:
-        group = Group(f"bench-{uuid.uuid4()}")
+        group = LoadGroup(f"bench-{uuid.uuid4()}")
         members = [await group.add(address) for _ in range(MEMBERS)]
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             living = [tasks.create_task(member.live()) for member in members]

@@ -17,7 +17,7 @@ import pytest
 from kafka import KafkaProducer
 
 from cli import main
-from gateway.service import GatewayOptions
+from gateway.net.options import GatewayOptions
 from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import history_of, wait_until
@@ -98,7 +98,7 @@ class Migration:
         self.members[place].close()
         self.start(place, is_of_consumer_protocol=is_of_consumer_protocol)
 
-    def take(self, sent: int) -> bool:
+    def has_all(self, sent: int) -> bool:
         """Whether all records have come."""
         for member in self.everyone:
             self.taken.update(member.poll())
@@ -115,7 +115,7 @@ def test_groups_move_to_the_consumer_protocol_and_back(
     """A rolling restart there and another one back, while records flow: an eager group of both libraries, and
     a cooperative one of Kafka's own. `groups describe --state` says how far it is.
 
-    A cooperative group whose leader is librdkafka's cannot move (docs/operations.md).
+    A cooperative group whose leader is librdkafka's cannot move (docs/recovery.md).
     """
     with (
         JavaConsumers(gateway, tmp_path) as java,
@@ -138,13 +138,13 @@ def test_groups_move_to_the_consumer_protocol_and_back(
                 list(pool.map(restart, both))
             for group in both:
                 share(*group.members.values())
-                group.take(flow.sent)
+                group.has_all(flow.sent)
             if place == 0:
                 states.append(described(options, both))
         flow.stop()
         states.append(described(options, both))
         for group in both:
-            wait_until(partial(group.take, flow.sent), f"all of {flow.sent} records")
+            wait_until(partial(group.has_all, flow.sent), f"all of {flow.sent} records")
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda member: member.close(), chain(both[0].everyone, both[1].everyone)))
     with capsys.disabled():

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cli.demo.children import family
 from cli.demo.consumer import SESSION_TIMEOUT_MS
+from cli.processes.family import family
 from tests.e2e.harness import running, wait_until
 
 pytestmark = pytest.mark.e2e

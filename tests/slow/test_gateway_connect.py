@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from cli.demo.children import Child
+from cli.processes.child import Child
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from embedded.jars import connect_classpath
 from embedded.java import find_java
-from gateway.service import GatewayOptions
+from gateway.net.options import GatewayOptions
 from insight.admin.requests import GroupRequests
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import members_added
 from tests.e2e.harness import create_topic, wait_until
-from tests.harness.java_tools import java_options
+from tests.harness.java_tools import java_options_of
 from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -65,7 +65,7 @@ class Worker:
         file = folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (folder / "log4j2.properties").write_text(_LOG4J2)
-        options = [*java_options(connect_classpath()), "-Xmx256m"]
+        options = [*java_options_of(connect_classpath()), "-Xmx256m"]
         log_settings = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         arguments = [*options, log_settings, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)]
         self.process = Child(folder.name, arguments, folder / "worker.log", program=find_java())
@@ -94,7 +94,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def answered(ask: Callable[[], Any]) -> Callable[[], bool]:
+def is_answered(ask: Callable[[], Any]) -> Callable[[], bool]:
     """Whether a worker gives an answer that is true. An error counts as none: a rebalance goes on."""
 
     def is_so() -> bool:
@@ -120,16 +120,16 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
         stack.callback(worker.process.stop)
     first, second = workers
     for worker in workers:
-        wait_until(answered(partial(worker.ask, "GET", "/")), "a worker", START_TIMEOUT_S)
+        wait_until(is_answered(partial(worker.ask, "GET", "/")), "a worker", START_TIMEOUT_S)
     file = "org.apache.kafka.connect.file.FileStream"
     reads = {"connector.class": f"{file}SourceConnector", "file": str(read), "topic": topic}
     writes = {"connector.class": f"{file}SinkConnector", "file": str(written), "topics": topic}
     for name, settings in ((source, reads), (sink, writes)):
         put = f"/connectors/{name}/config"
         body = {**settings, "tasks.max": "1"}
-        wait_until(answered(partial(first.ask, "PUT", put, body)), f"{name} is taken")
+        wait_until(is_answered(partial(first.ask, "PUT", put, body)), f"{name} is taken")
     for name in (source, sink):
-        wait_until(answered(partial(second.runs, name)), f"{name} runs", START_TIMEOUT_S)
+        wait_until(is_answered(partial(second.runs, name)), f"{name} runs", START_TIMEOUT_S)
     append(read, range(LINES))
     wait_until(lambda: lines(written) >= {*range(LINES)}, "the first lines", START_TIMEOUT_S)
     first.process.kill()
@@ -156,6 +156,6 @@ def append(path: Path, numbers: range) -> None:
 
 
 def lines(path: Path) -> set[int]:
-    """The numbers of the whole lines of a file. A line may stand there twice."""
+    """The numbers of the whole lines of a file. A line may be there twice."""
     text = path.read_text() if path.exists() else ""
     return {int(line) for line in text.rpartition("\n")[0].splitlines()}

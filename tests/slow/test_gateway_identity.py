@@ -12,9 +12,10 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaException
 from kafka import KafkaConsumer
 
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share
 from tests.e2e.harness import history_of, wait_until

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import ClientAuth, SecuritySettings
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import history_of, wait_until

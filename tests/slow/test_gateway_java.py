@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.service import GatewayOptions
+from gateway.net.options import GatewayOptions
 from insight.admin.requests import GroupRequests
 from state.kafka.history import EntryType
 from state.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
@@ -41,7 +41,7 @@ AnyMember = Member | ConsoleConsumer
 
 
 @dataclass(frozen=True)
-class Group:
+class ToolsGroup:
     """A group and its topic, seen from both sides: by Kafka's tools, and by asking the coordinator itself."""
 
     group_id: str
@@ -103,17 +103,17 @@ def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
 
 
 @pytest.fixture
-def group(gateway: str, topic: str, tools: JavaTools, coordinator: GroupRequests) -> Group:
+def group(gateway: str, topic: str, tools: JavaTools, coordinator: GroupRequests) -> ToolsGroup:
     """One that is not there yet; its topic has records."""
     produce(gateway, topic, range(RECORDS))
-    return Group(new_group(), topic, tools, coordinator)
+    return ToolsGroup(new_group(), topic, tools, coordinator)
 
 
 @pytest.fixture
-def member(gateway: str, group: Group) -> Iterator[PythonMember]:
+def member(gateway: str, group: ToolsGroup) -> Iterator[PythonMember]:
     """The only member of the group, which has read and committed all records."""
     with closing(PythonMember(gateway, group.group_id, group.topic)) as member:
-        assert take(range(RECORDS), member) == [[*range(RECORDS)]]
+        assert poll_all(range(RECORDS), member) == [[*range(RECORDS)]]
         member.commit()
         yield member
 
@@ -126,7 +126,7 @@ def rows(printed: str) -> list[list[str]]:
 
 
 def test_the_groups_tool_describes(
-    options: GatewayOptions, gateway: str, group: Group, member: PythonMember
+    options: GatewayOptions, gateway: str, group: ToolsGroup, member: PythonMember
 ) -> None:
     group_id, topic = group.group_id, group.topic
     (me,) = group.described().members
@@ -149,7 +149,7 @@ def test_the_groups_tool_describes(
 
 
 def test_the_groups_tool_changes_a_group_at_rest(
-    options: GatewayOptions, group: Group, member: PythonMember
+    options: GatewayOptions, group: ToolsGroup, member: PythonMember
 ) -> None:
     assert_at_work_it_is_refused(group)
     member.close()
@@ -173,7 +173,7 @@ def test_the_groups_tool_changes_a_group_at_rest(
     assert_coordinated(options, group.group_id, joins=1)
 
 
-def assert_at_work_it_is_refused(group: Group) -> None:
+def assert_at_work_it_is_refused(group: ToolsGroup) -> None:
     topic = ["--topic", group.topic]
     refusal = f"Assignments can only be reset if the group '{group.group_id}' is inactive"
     assert refusal in group.tool("--reset-offsets", *topic, "--to-earliest", "--execute")
@@ -185,7 +185,7 @@ def assert_at_work_it_is_refused(group: Group) -> None:
     assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
 
 
-def assert_offsets_are_reset(group: Group) -> None:
+def assert_offsets_are_reset(group: ToolsGroup) -> None:
     """Those of two partitions, to three records before where they are."""
     reset = ["--reset-offsets", "--topic", f"{group.topic}:0,1", "--shift-by", "-3"]
     moved = [[group.group_id, group.topic, str(p), str(EACH - 3)] for p in (0, 1)]
@@ -196,22 +196,22 @@ def assert_offsets_are_reset(group: Group) -> None:
 
 
 def test_a_console_consumer_goes_on_where_another_stopped(
-    options: GatewayOptions, gateway: str, group: Group
+    options: GatewayOptions, gateway: str, group: ToolsGroup
 ) -> None:
     with group.console_consumer() as first:
-        assert take(range(RECORDS), first) == [[*range(RECORDS)]]
+        assert poll_all(range(RECORDS), first) == [[*range(RECORDS)]]
     assert first.poll() == []
     assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
     later = range(1_000, 1_000 + PARTITIONS)
     produce(gateway, group.topic, later)
     with group.console_consumer() as second:
-        assert take(later, second) == [[*later]]
+        assert poll_all(later, second) == [[*later]]
     assert second.poll() == []
     assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH + 1)
     assert_coordinated(options, group.group_id, joins=2)
 
 
-def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, group: Group) -> None:
+def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, group: ToolsGroup) -> None:
     with ExitStack() as stack:
         settings = {"session_timeout_ms": str(JAVA_SESSION_MS), "heartbeat_interval_ms": "1000"}
         in_java = stack.enter_context(group.console_consumer(**settings))
@@ -225,14 +225,14 @@ def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, gro
         everyone: list[AnyMember] = [in_java, *others]
         before, later = range(1_000, 1_000 + RECORDS), range(2_000, 2_000 + RECORDS)
         produce(gateway, group.topic, before)
-        taken = take(before, *everyone)
+        taken = poll_all(before, *everyone)
         assert sorted(chain.from_iterable(taken)) == list(before)
         assert [{value % PARTITIONS for value in values} for values in taken] == [
             one.partitions() for one in everyone
         ]
         in_java.kill()
         produce(gateway, group.topic, later)
-        take(later, *others)
+        poll_all(later, *others)
         share(*others)
     history = history_of(options.client_config, options.layout, group.group_id)
     *_, shared = [it for it in history if it.type == EntryType.STABLE and len(it.assignments or {}) == 3]
@@ -261,7 +261,7 @@ def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(tools: JavaT
 
 
 def test_consumers_of_the_consumer_protocol(
-    options: GatewayOptions, gateway: str, group: Group, tmp_path: Path
+    options: GatewayOptions, gateway: str, group: ToolsGroup, tmp_path: Path
 ) -> None:
     """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and
     the other one has all. When that one has left, the tool resets the offsets and deletes the group.
@@ -290,7 +290,7 @@ def test_consumers_of_the_consumer_protocol(
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
         later = range(1_000, 1_000 + RECORDS)
         produce(gateway, topic, later)
-        assert take(later, one) == [[*later]]
+        assert poll_all(later, one) == [[*later]]
         assert "is inactive" in group.tool("--reset-offsets", "--topic", topic, "--to-earliest", "--execute")
         assert "GroupNotEmptyException" in group.tool("--delete")
     assert group.offsets() == dict.fromkeys(range(PARTITIONS), 2 * EACH)
@@ -305,7 +305,7 @@ def test_consumers_of_the_consumer_protocol(
 class StaticMembers:
     """Two static members of a group that subscribe by a pattern, which the coordinator resolves."""
 
-    def __init__(self, options: GatewayOptions, group: Group, java: JavaConsumers) -> None:
+    def __init__(self, options: GatewayOptions, group: ToolsGroup, java: JavaConsumers) -> None:
         self._options, self._group, self._java = options, group, java
         self._pattern = f"^{group.topic}.*"
         self.one, self.two = self._join("one"), self._join("two")
@@ -351,7 +351,7 @@ class StaticMembers:
         return [moved for _, _, moved in self.two.moves.times if moved], len(epochs)
 
 
-def take(expected: range, *members: AnyMember) -> list[list[int]]:
+def poll_all(expected: range, *members: AnyMember) -> list[list[int]]:
     """Poll until each of these records has come to a member: what came to each, in order. After a rebalance
     records may come again.
     """

@@ -10,8 +10,8 @@ import pytest
 from kafka import KafkaAdminClient
 
 from cli import main
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records import kafka_clients
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import wait_until
@@ -37,6 +37,8 @@ def test_what_the_commands_say(
     def run(command: str) -> str:
         prefix = layout.groups_topic.removesuffix("-groups")
         where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
+        for member in (first, second):  # some commands take as long as a session on a busy machine
+            member.beat()
         result = invoke(main, [*shlex.split(command), *where])
         click.echo(f"\n$ {command}\n{result.output[:4_000]}")
         assert result.exit_code == 0, result.output

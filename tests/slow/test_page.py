@@ -19,10 +19,10 @@ from selenium.webdriver.common.by import By
 
 from cli.run_page import log_source
 from clients.coordinator_client import CoordinatorClient
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.page.commands import Source
 from insight.page.server import Page, listening_at, url_of
-from records import kafka_clients
 from records.layout import TopicLayout
 from state.rocketmq.requests import (
     MessageModel,
@@ -30,7 +30,6 @@ from state.rocketmq.requests import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from state.rocketmq.responses import RegisterResponse
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
@@ -40,7 +39,7 @@ from tests.harness.shared import Coordinated
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
-SESSION_MS = 6_000
+SESSION_MS = 10_000
 PICTURES = Path("build/page")
 BROKEN = "document.title='broken'"
 HOSTILE = f'"><script>{BROKEN}</script><img src=x onerror="{BROKEN}">{{{{ 7919*7907 }}}}'
@@ -51,7 +50,7 @@ import sys
 from confluent_kafka import Consumer
 servers, group_id, topic, client_id = sys.argv[1:]
 consumer = Consumer({"bootstrap.servers": servers, "group.id": group_id, "client.id": client_id,
-    "session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "auto.offset.reset": "earliest"})
+    "session.timeout.ms": 10000, "heartbeat.interval.ms": 500, "auto.offset.reset": "earliest"})
 consumer.subscribe([topic])
 while True:
     consumer.poll(1.0)
@@ -114,6 +113,28 @@ def says(driver: Chrome, text: str) -> bool:
     return text in driver.execute_script("return document.getElementById('main').innerText")
 
 
+def text_of(driver: Chrome, selector: str) -> str:
+    """The text of the first such element, "" if there is none. It looks at one moment, too."""
+    script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+    return str(driver.execute_script(script, selector))
+
+
+def cells_of(driver: Chrome, selector: str) -> list[str]:
+    """The texts of the cells of the first such row, likewise."""
+    script = "return [...document.querySelector(arguments[0]).cells].map((cell) => cell.innerText.trim())"
+    cells: list[str] = driver.execute_script(script, selector)
+    return cells
+
+
+def clicks(driver: Chrome, text: str) -> bool:
+    """Click the link with this text. False if there is none at this moment."""
+    script = (
+        "const link = [...document.links].find((one) => one.innerText.trim() === arguments[0]);"
+        "link?.click(); return Boolean(link);"
+    )
+    return bool(driver.execute_script(script, text))
+
+
 def shows(driver: Chrome, selector: str) -> bool:
     return bool(driver.find_elements(By.CSS_SELECTOR, selector))
 
@@ -142,18 +163,19 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         wait_until(lambda: len(stays.partitions()) == PARTITIONS // 2, "both are members")
         driver = stack.enter_context(browser(tmp_path / "browser"))
         driver.get(f"{page}?{urlencode({'q': group_id})}")
-        driver.find_element(By.LINK_TEXT, group_id).click()
+        wait_until(lambda: clicks(driver, group_id), "the group in the list")
         wait_until(lambda: says(driver, "victim"), "the members")
         driver.execute_script("window.sameDocument = true")
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: says(driver, "session timeout: victim"), "the reason, live", 40.0)
         assert driver.execute_script("return window.sameDocument") is True
-        assert len(driver.find_elements(By.CSS_SELECTOR, "svg.timeline rect.silent")) == 1
+        silent = "svg.timeline rect.silent"
+        wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, silent)) == 1, "its silence")
         picture(driver, "group")
         driver.execute_script("document.querySelector('.rebalances a').click()")
         wait_until(lambda: "/rebalance?" in driver.current_url, "the rebalance")
-        assert "session timeout: victim" in driver.find_element(By.TAG_NAME, "h1").text
-        assert says(driver, "no heartbeat within its session timeout of 6000 ms")
+        wait_until(lambda: "session timeout: victim" in text_of(driver, "h1"), "its heading")
+        assert says(driver, f"no heartbeat within its session timeout of {SESSION_MS} ms")
         picture(driver, "rebalance")
         for button, words in (
             ("Other assignors", "cooperative-sticky"),
@@ -168,8 +190,10 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
             driver.back()
         driver.get(f"{page}members?{urlencode({'q': 'victim'})}")
         wait_until(lambda: says(driver, group_id), "the client that caused it")
-        row = driver.find_element(By.CSS_SELECTOR, "tbody tr").text.split()
-        assert row[:3] == ["victim", "1", "1"]  # a rebalance, by a session timeout
+        name, rebalances, timeouts, joins, *_ = cells_of(driver, "tbody tr")
+        assert (name, timeouts) == ("victim", "1")
+        # On a busy machine it joined after the first round.
+        assert (rebalances, joins) in (("1", "0"), ("2", "1"))
         assert errors_of(driver) == []
         (newest, *_) = in_json(page, "group", id=group_id)["rebalances"]
         moment = urlencode({"group": group_id, "at": newest["at_ms"]})
@@ -205,12 +229,13 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
         drag = (
             "const [from, to] = arguments, svg = document.querySelector('svg.timeline');"
             "const box = svg.getBoundingClientRect();"
+            "const before = [Number(svg.dataset.from), Number(svg.dataset.to)];"
             "const at = (part) => "
             "({clientX: box.left + box.width * part, clientY: box.top + 5, bubbles: true, button: 0});"
             "svg.dispatchEvent(new PointerEvent('pointerdown', at(from)));"
             "svg.dispatchEvent(new PointerEvent('pointermove', at(to)));"
             "svg.dispatchEvent(new PointerEvent('pointerup', at(to)));"
-            "return [Number(svg.dataset.from), Number(svg.dataset.to)];"
+            "return before;"
         )
         from_ms, to_ms = driver.execute_script(drag, 0.25, 0.75)
         wait_until(lambda: "from=" in driver.current_url, "the zoom")
@@ -222,7 +247,8 @@ def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
             return from_ms, to_ms
 
         quarter_ms = (to_ms - from_ms) / 4
-        wait_until(lambda: shown()[1] < to_ms, "the part")
+        exact = "svg.timeline:not([aria-busy])"
+        wait_until(lambda: shown()[1] < to_ms and shows(driver, exact), "the server's picture of the part")
         assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
         assert shows(driver, "#now table"), "the members, which do not depend on the time, stay"
         driver.refresh()
@@ -320,7 +346,7 @@ def send_hostile(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> 
             subscription_data_set=(SubscriptionData("t", "*", 1),),
             group_config=SubscriptionGroupConfig(),
         )
-        client.send(request, RegisterResponse).result(60)
+        client.send(request).result(60)
     producer = kafka_clients.producer(broker.client_config)
     producer.send(layout.requests_topic, msgspec.json.encode({"type": HOSTILE}), HOSTILE.encode())
     producer.close()

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from cli.demo.children import Child, Children
 from cli.demo.strike import wait_until_gone
+from cli.processes.child import Child, Children
 from clients.coordinator_client import layout_on
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from insight.replay.judge import judge
 from insight.replay.live import recorded
@@ -21,7 +22,6 @@ from insight.replay.read_topics import Part
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import START_TIMEOUT_S, wait_until, waits_for_a_request
 from tests.harness import form

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.children import GROUP_COORDINATOR, Children
+from cli.processes.child import GROUP_COORDINATOR, Children
 from clients.coordinator_client import layout_on
-from gateway.service import GatewayOptions
-from records import kafka_clients
-from records.address import Address
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.address import Address
+from connections.client_config import ClientConfig
+from gateway.net.options import GatewayOptions
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle

@@ -15,11 +15,10 @@ from click.testing import CliRunner
 from checkpoints.checkpoint import Checkpoint
 from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
-from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member, wait_until
 from tests.harness import form
 from tests.slow.test_run import Run, run
@@ -62,7 +61,7 @@ def commit(member: Member, offset: int) -> None:
         member_id=member.member_id,
         topics=[CommittedTopic("orders", [CommittedPartition(0, offset)])],
     )
-    assert member.client.send(request, OffsetCommitResponse).result().error_code is ErrorCode.NONE
+    assert member.client.send(request).result().error_code is ErrorCode.NONE
 
 
 def wait_until_committed(data: Path) -> None:
@@ -77,7 +76,7 @@ def check_is_as_it_was(client: CoordinatorClient, members: dict[str, str], offse
     for group_id, member_id in members.items():
         assert Member(client, group_id, member_id).heartbeat(1) is ErrorCode.NONE
         fetch = OffsetFetch(**client.header(group_id, 7))
-        (topic,) = client.send(fetch, OffsetFetchResponse).result().topics
+        (topic,) = client.send(fetch).result().topics
         assert [partition.committed_offset for partition in topic.partitions] == [offset]
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from records.pack import unpack
-from tests.e2e.harness import Member, create_topic, read_answers, stable_member
+from tests.e2e.harness import Member, create_topic, read_answers, settle, stable_member
 from tests.harness.checkpoints import spark_of
 from tests.slow.test_run import run
 from tests.slow.test_state import (
@@ -73,6 +73,8 @@ def test_no_request_is_lost_or_answered_twice(tmp_path: Path) -> None:
                     member = stable_member(client, group_id, SESSION_MS)
                     members[group_id] = member.member_id
                     commit(member, 41)
+                # A replica answers before the query has committed.
+                settle(client_config, layout_on(client_config, DEFAULT_PREFIX))
                 read = state("read", "--data-dir", one, "--format", "jsonl")
                 groups = {row["group"]["group_id"]: row for row in map(json.loads, read.splitlines())}
                 assert {g: groups[g]["offsets"][0]["offset"] for g in GROUPS} == dict.fromkeys(GROUPS, 41)

@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def make_bench(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes benches and stops them at the test's end. Keywords are those of `Bench`."""
+    """Makes benches and stops them at the test's end. Keywords are as in `Bench`."""
     benches: list[Bench] = []
 
     def make(**given: Any) -> Bench:

@@ -1,23 +1,6 @@
-"""The log of the tests about a state that moves, and how tests/data/checkpoint_v3.tar.xz was made from it.
-
-That file is the folder of a bench, written by the last version without shards. Its batch 0 is `first`. Its
-batch 1 is `cut_off`: it was planned, had written half of its output, and was not committed. It was made in a
-clone of that version, with this module beside its tests:
-
-    python -m tests.spark.moved_story checkpoint_v3.tar.xz
-"""
-
-import sys
-import tarfile
-import tempfile
-from contextlib import suppress
-from pathlib import Path
-
-from pyspark.errors import StreamingQueryException
+"""The log of the tests about a state that moves."""
 
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
-from streaming.query.session import Session
-from tests.spark.harness import Bench
 from tests.spark.log import T0, Log, Record, heartbeat, leave
 
 GROUPS = ("a", "d", "b", "c", "e")
@@ -63,19 +46,3 @@ def _commit(group_id: str, member_id: str, offset: int) -> OffsetCommit:
         member_id=member_id,
         topics=[CommittedTopic("orders", [CommittedPartition(0, offset)])],
     )
-
-
-def write_checkpoint(path: Path) -> None:
-    """Write the folder of a bench whose batch 1 was cut off."""
-    with tempfile.TemporaryDirectory() as folder, Session(log_path=Path(folder) / "spark.log") as session:
-        bench = Bench(session.spark, Path(folder) / "bench", failures={1: [0.5]})
-        story = Story()
-        bench.run(story.first)
-        with suppress(StreamingQueryException):
-            bench.run(story.cut_off)
-        with tarfile.open(path, "w:xz") as tar:
-            tar.add(bench.folder / "spark", "spark")
-
-
-if __name__ == "__main__":
-    write_checkpoint(Path(sys.argv[1]))

@@ -95,7 +95,7 @@ def expected(
             if row.request.group_id == group_id:
                 timeline.apply(row)
         timeline.fire_until(until_ms)
-        steps = timeline.take_effects()
+        steps = timeline.drain_effects()
         said[LAYOUT.responses_topic][group_id] = [encode(r.response) for step in steps for r in step.replies]
         said[LAYOUT.events_topic][group_id] = [encode(event) for step in steps for event in step.history]
     return said

@@ -11,7 +11,7 @@ from checkpoints.codec import STATE_VERSION
 from records.partitioner import partition_of
 from records.sharding import DEFAULT_SHARDS, shard_of
 from state.errors import ErrorCode
-from streaming.service.failing_batch import describe_failing_batch
+from streaming.service.query.failing_batch import describe_failing_batch
 from tests.spark.harness import Bench, answers, dead_letters, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, release
 from tests.spark.operators import DEADLY, FRAIL, POISON, faulty_step, leave_an_unreadable_state
@@ -99,7 +99,7 @@ def test_an_unreadable_state_row_fails_the_query_and_is_named(make_bench: Callab
     bench.operator = make_operator()
     partition = partition_of("broken", LAYOUT.request_partitions)
     name = f"shard {shard_of('broken', 0, DEFAULT_SHARDS)} of partition {partition}"
-    expected = f"the state of '{name}' is of version 99; this code reads versions 1 to {STATE_VERSION}"
+    expected = f"the state of '{name}' is of version 99; this code reads version {STATE_VERSION}"
     with pytest.raises(StreamingQueryException, match=expected):
         bench.run([log.request(T0, join("broken"))])
     bench.query = None

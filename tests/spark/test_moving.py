@@ -6,7 +6,6 @@ the folder that is exported, and a file source's into that of the imported one.
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,24 +24,21 @@ from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from records.codec import clock_record, encode
 from records.partitioner import partition_of
-from records.sharding import MAX_SHARDS, shard_of
-from state.dispatch import AnyGroup
+from records.sharding import DEFAULT_SHARDS, MAX_SHARDS, shard_of
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.group import NO_POSITION
 from streaming.query.operator import Operator
 from streaming.query.seeding import read_state
-from streaming.service import moving
+from streaming.service.stored_state import moving
 from tests.harness.checkpoints import path_of, spark_of
 from tests.spark.harness import Bench, Written, answers, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
 from tests.spark.moved_story import GROUPS, LEAVING, SESSION_MS, SILENT, Story
 from tests.spark.test_cuttings import said_once
 
-V3_CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoint_v3.tar.xz"
 ENDS = {0: 100, 1: 200}
 
 
-def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Checkpoint:
+def as_of_kafka(spark: Path, path: Path) -> Checkpoint:
     """A coordinator's folder with a copy of this checkpoint, whose batches have read Kafka's topic."""
     checkpoint = Checkpoint.at(path)
     shutil.copytree(spark, spark_of(checkpoint))
@@ -50,7 +46,9 @@ def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Checkpoint:
         metadata = json.loads((spark_of(checkpoint) / "offsets" / str(batch)).read_text().splitlines()[1])
         planned = PlannedBatch(ENDS, metadata["batchWatermarkMs"], metadata["batchTimestampMs"])
         rewrite_planned(checkpoint.files, batch, planned, LAYOUT.requests_topic)
-    identity = Identity("cluster", LAYOUT.requests_topic, "id", LAYOUT.request_partitions, NAMESPACE, shards)
+    identity = Identity(
+        "cluster", LAYOUT.requests_topic, "id", LAYOUT.request_partitions, NAMESPACE, DEFAULT_SHARDS
+    )
     checkpoint.pin(identity)
     checkpoint.own(1)
     checkpoint.epochs({}, [], "0.1.0", after_ms=0)
@@ -96,19 +94,6 @@ def groups_of(spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[s
     return {group.group_id: (group.version, group.group) for group in groups}
 
 
-def without_positions(groups: Mapping[str, tuple[int, bytes]]) -> dict[str, AnyGroup]:
-    """The groups, of any version. Earlier versions of the state do not know the positions of offsets."""
-    found = {}
-    for group_id, (version, encoded) in groups.items():
-        group = found[group_id] = codec.decode_group(group_id, codec.Entry(version, None, encoded))
-        assert isinstance(group, ClassicGroup)
-        group.offsets = {
-            topic: {p: structs.replace(offset, position=NO_POSITION) for p, offset in offsets.items()}
-            for topic, offsets in group.offsets.items()
-        }
-    return found
-
-
 def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
     """The positions of all offsets in these groups."""
     found = set()
@@ -130,34 +115,24 @@ def stayed(make_bench: Callable[..., Bench]) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize(
-    ("old_version", "shards", "state_partitions"),
-    [(False, 1, 1), (False, 64, 3), (False, MAX_SHARDS, 1), (True, 64, 1)],
-)
+@pytest.mark.parametrize(("shards", "state_partitions"), [(1, 1), (64, 3), (MAX_SHARDS, 1)])
 def test_the_outcome_is_that_of_a_state_that_never_moved(
     make_bench: Callable[..., Bench],
     stayed: Bench,
     tmp_path: Path,
-    old_version: bool,
     shards: int,
     state_partitions: int,
 ) -> None:
-    """The planned batch runs again under its own watermark. `old_version`: of a version without shards."""
+    """The planned batch runs again under its own watermark."""
     spark, story = stayed.spark, Story()
-    checkpoint = stayed.folder / "spark"
-    if old_version:
-        with tarfile.open(V3_CHECKPOINT) as tar:
-            tar.extractall(tmp_path / "v3", filter="data")
-        checkpoint = tmp_path / "v3" / "spark"
-    old = as_of_kafka(checkpoint, tmp_path / "old", None if old_version else 64)
+    old = as_of_kafka(stayed.folder / "spark", tmp_path / "old")
     operator = replace(make_operator(), shards=shards)
     sizes = {"shards": shards, "state_partitions": state_partitions}
     moved = make_bench(**sizes, operator=operator, written=list(stayed.written))
     move(spark, old, moved.folder, **sizes)
     assert moved.partitions_of_state == state_partitions
     of_moved, of_stayed = (groups_of(spark, Checkpoint.at(bench.folder), 0) for bench in (moved, stayed))
-    assert without_positions(of_moved) == without_positions(of_stayed)
-    assert old_version or of_moved == of_stayed
+    assert of_moved == of_stayed
     read_files(moved, story.cut_off)
     for bench in (stayed, moved):
         bench.run(*story.rest)
@@ -171,7 +146,7 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
 
 def test_each_group_is_in_its_shard(stayed: Bench, tmp_path: Path) -> None:
     spark, target = stayed.spark, tmp_path / "new" / "coordinator"
-    old = as_of_kafka(stayed.folder / "spark", tmp_path / "old", 64)
+    old = as_of_kafka(stayed.folder / "spark", tmp_path / "old")
     folder = move(spark, old, target, shards=4)
     found = {
         group.group_id: json.loads(row.key)["shard"]
@@ -190,15 +165,15 @@ def test_a_state_without_groups_is_moved(bench: Bench, tmp_path: Path) -> None:
     log = Log()
     bench.run(log.clock(T0, T0), log.clock(T0 + 1, T0))
     bench.stop()
-    folder = move(bench.spark, as_of_kafka(bench.folder / "spark", tmp_path / "old", 64), tmp_path / "new")
+    folder = move(bench.spark, as_of_kafka(bench.folder / "spark", tmp_path / "old"), tmp_path / "new")
     assert groups_of(bench.spark, folder, 0) == {}
     assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (0, 0)
 
 
 def test_a_damaged_group_is_named_and_leaves_no_folder(stayed: Bench, tmp_path: Path) -> None:
-    header = moving.header_of(as_of_kafka(stayed.folder / "spark", tmp_path / "old", 64), None)
-    write_export(tmp_path / "damaged", header, [ExportedGroup("g", 3, b"damaged")])
-    with pytest.raises(StateError, match=r"state of group 'g' \(version 3\) is damaged"):
+    header = moving.header_of(as_of_kafka(stayed.folder / "spark", tmp_path / "old"), None)
+    write_export(tmp_path / "damaged", header, [ExportedGroup("g", codec.STATE_VERSION, b"damaged")])
+    with pytest.raises(StateError, match=r"state of group 'g' \(version 1\) is damaged"):
         import_(stayed.spark, tmp_path / "damaged", tmp_path / "data" / "coordinator")
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -211,7 +186,7 @@ def test_new_topics_with_other_partitions_get_every_view_and_offset_from_the_fir
     old.run(story.first, story.cut_off)
     old.stop()
     new = make_bench(operator=Operator(layout, make_operator().epochs))
-    folder = as_of_kafka(old.folder / "spark", tmp_path / "old", 64)
+    folder = as_of_kafka(old.folder / "spark", tmp_path / "old")
     move(old.spark, folder, new.folder, prefix="new", request_partitions=1)
     read_files(new, None)
     before = positions(groups_of(old.spark, folder, 1))

@@ -26,8 +26,8 @@ def test_the_replica_gives_every_answer_of_the_query(
     early: dict[str, bytes] = {}
     for records in partitions:
         for record in records:
-            replica.take(Record(*record))
-            early |= answers_in(replica.answers.take())
+            replica.apply(Record(*record))
+            early |= answers_in(replica.answers.drain())
     bench = make_bench(
         operator=make_operator(group_initial_rebalance_delay_ms=3_000), state_partitions=state_partitions
     )

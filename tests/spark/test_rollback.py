@@ -22,11 +22,11 @@ from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerR
 from state.errors import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
-from streaming.service import moving
-from streaming.service.backup import back_up, continue_from
-from streaming.service.continuing import NotContinued
-from streaming.service.reading import kept_batches
-from streaming.service.rollback import Rollback, RollbackRefused, roll_back
+from streaming.service.stored_state import moving
+from streaming.service.stored_state.backup import back_up, continue_from
+from streaming.service.stored_state.continuation import NotContinued
+from streaming.service.stored_state.reading import kept_batches
+from streaming.service.stored_state.rollback import Rollback, RollbackRefused, roll_back
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench, Written, answers, events, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat

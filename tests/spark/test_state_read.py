@@ -15,7 +15,7 @@ from insight.stored.frames import schema_of, write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views
 from state.kafka.member_id import new_member_id
-from streaming.service.reading import StateNotRead, StoredState, kept_batches, read_stored
+from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench
 from tests.spark.log import NAMESPACE, T0, Log, join, sync
@@ -44,7 +44,7 @@ def running(bench: Bench, tmp_path: Path) -> Checkpoint:
     """The checkpoint of a query that has run the story's batches 0 and 1 and goes on."""
     story = Story()
     bench.run(story.first, story.cut_off)
-    checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator", 64)
+    checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator")
     assert bench.query is not None
     assert bench.query.isActive
     return checkpoint
@@ -94,7 +94,7 @@ def views(bench: Bench, tmp_path: Path) -> SparkSession:
         for member_id in (leader, other)
     ]
     bench.run([*joins, second, again, *synced, log.request(T0 + 4, beat("c1", "A", 1))], Story().first)
-    checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator", 64)
+    checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator")
     state = read_stored(checkpoint, bench.spark)
     (tmp_path / "views").mkdir()
     create_views(bench.spark, tmp_path / "views", rows_in(state))

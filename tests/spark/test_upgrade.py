@@ -1,82 +1,74 @@
-"""This version goes on with the folder of an earlier one whose last batch is planned and not committed.
+"""The query goes on with a state that an earlier state version wrote."""
 
-`tests/data/checkpoints/VERSION.tar.xz` was recorded by that version's own code
-(`tests.histories.checkpoint`).
-"""
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-import json
-import tarfile
-from collections.abc import Callable
-from pathlib import Path
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
-import msgspec
-import pytest
+from checkpoints import codec
+from records.partitioner import partition_of
+from streaming.query.operator import Operator
+from streaming.query.seeding import read_state
+from tests.harness.planted_version import planted, row_of
+from tests.spark.harness import Bench, answers, make_operator
+from tests.spark.log import LAYOUT, T0, Log, heartbeat
 
-from checkpoints.checkpoint import Checkpoint
-from checkpoints.damage import describe_damage
-from checkpoints.upgrades import SAME_RULES, check_planned, code_version
-from tests.histories import checkpoint as recorded
-from tests.spark.harness import Bench
-from tests.spark.log import LAYOUT
-
-FIXTURES = sorted((Path(__file__).parents[1] / "data" / "checkpoints").glob("*.tar.xz"))
+EARLIER = 0
 
 
-def unpack(fixture: Path, folder: Path) -> list[tuple[object, ...]]:
-    """Unpack the folder to where it is used, and return the outcome that the earlier version had."""
-    with tarfile.open(fixture) as tar:
-        tar.extractall(folder.parent, filter="data")
-    (folder.parent / "coordinator").rename(folder)
-    for entries in (folder / "spark" / "sources" / "0").glob("[0-9]*"):
-        version, entry = entries.read_text().splitlines()
-        file = msgspec.json.decode(entry)
-        file["path"] = (folder / "input" / Path(file["path"]).name).as_uri()
-        entries.write_text(f"{version}\n{json.dumps(file)}")
-        entries.with_name(f".{entries.name}.crc").unlink()
-    outcome = msgspec.json.decode((folder.parent / "outcome.json").read_bytes())
-    return [tuple(record) for record in outcome]
+@dataclass(frozen=True)
+class OfEarlierVersion:
+    """An operator that leaves its state as the earlier version did."""
+
+    operator: Operator
+
+    def __call__(
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        yield from self.operator(key, frames, state)
+        entries = codec.read_row("shard", *state.get)
+        groups = {name: codec.decode_group(name, entry) for name, entry in entries.items()}
+        state.update(row_of(EARLIER, groups))
 
 
-def test_the_last_release_has_its_folder() -> None:
-    assert [path.name.removesuffix(".tar.xz") for path in FIXTURES][-1] in SAME_RULES
+@dataclass(frozen=True)
+class Migrating:
+    """An operator that reads the earlier version."""
+
+    operator: Operator
+
+    def __call__(
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        with planted():
+            yield from self.operator(key, frames, state)
 
 
-@pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.name.removesuffix(".tar.xz"))
-def test_a_batch_that_an_earlier_version_planned_has_the_same_outcome(
-    make_bench: Callable[..., Bench], tmp_path: Path, fixture: Path
-) -> None:
-    """Its configuration, its outage and its watermark hold. The batches after it follow as they did."""
-    bench = make_bench(_files=2)
-    folder = bench.folder
-    outcome = unpack(fixture, folder)
-    checkpoint = Checkpoint.at(folder)
-    assert (checkpoint.last_batch("offsets"), checkpoint.last_batch("commits")) == (recorded.PLANNED, 0)
-    check_planned(checkpoint, code_version())
-    assert checkpoint.pin(recorded.IDENTITY) == recorded.IDENTITY
-    checkpoint.own(1)
-    assert checkpoint.record().committed is not None
-    epochs = checkpoint.epochs(recorded.SETTINGS, [], code_version(), after_ms=0)
-    outages = checkpoint.outages(0, 0)
-    assert outages == recorded.OUTAGES
-    bench.operator = recorded.operator(epochs, outages)
-    batches = recorded.files()
-    bench.run()
-    assert {written.batch for written in bench.written} == {recorded.PLANNED}
-    bench.run(*batches[recorded.PLANNED + 1 :])
+def versions_of(bench: Bench, batch: int) -> tuple[int, dict[str, int]]:
+    """The versions of the only row and of its groups, after a batch."""
+    with planted():
+        (row,) = read_state(bench.spark, str(bench.folder / "spark"), batch)
+        entries = codec.read_row(row.key, row.version, row.payload)
+    return row.version, {name: entry.version for name, entry in entries.items()}
+
+
+def test_a_state_of_an_earlier_version_goes_on_group_by_group(make_bench: Callable[..., Bench]) -> None:
+    operator, log = make_operator(), Log()
+    touched, resting = [name for name in "abcdef" if partition_of(name, LAYOUT.request_partitions) == 0][:2]
+    bench = make_bench(operator=OfEarlierVersion(operator), shards=1)
+    members, first = {}, []
+    for group_id in (touched, resting):
+        records, members[group_id] = log.stable_member(T0, group_id)
+        first += records
+    bench.run(first)
     bench.stop()
-    assert recorded.said(bench.written) == outcome
-    assert describe_damage(checkpoint.files) == []
-
-
-def test_other_settings_hold_from_the_batch_after_the_planned_one(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    unpack(FIXTURES[-1], folder)
-    checkpoint = Checkpoint.at(folder)
-    checkpoint.own(1)
-    settings = recorded.SETTINGS | {"group.min.session.timeout.ms": 20_000}
-    first, second = checkpoint.epochs(settings, [], code_version(), after_ms=0)
-    of_the_consumer_protocol = ("group.consumer.", "group.coordinator.", "coordinator.")
-    pinned = {n: v for n, v in recorded.SETTINGS.items() if not n.startswith(of_the_consumer_protocol)}
-    assert (first.from_batch, first.settings) == (0, pinned), "settings of a later version are not pinned"
-    assert (second.from_batch, second.settings) == (recorded.PLANNED + 1, settings)
-    assert LAYOUT.requests_topic == checkpoint.identity().requests_topic
+    assert versions_of(bench, 0) == (EARLIER, {touched: EARLIER, resting: EARLIER})
+    bench.operator = Migrating(operator)
+    request = log.request(T0 + 1, heartbeat(touched, members[touched]))
+    (answer,) = answers(bench.run([request])).values()
+    assert answer["error_code"] == 0
+    assert versions_of(bench, 1) == (
+        codec.STATE_VERSION,
+        {touched: codec.STATE_VERSION, resting: EARLIER},
+    )

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from tests.e2e.harness import create_topic
 from tests.faults.campaign.keeper import Keeper
 from tests.transactions.applications import PARTITIONS, Application, Seat

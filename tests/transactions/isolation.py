@@ -19,7 +19,7 @@ import click
 
 from bench.load.frames import ADD_OFFSETS, INIT_PRODUCER, OLD_END_TXN, OLD_TXN_COMMIT, STABLE_FETCH
 from bench.stats import percentile
-from records.address import Address
+from connections.address import Address
 from tests.e2e.harness import create_topic
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC, shares
 from tests.faults.campaign.load.gateway import GatewayTransport

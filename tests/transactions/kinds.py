@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass
 from random import Random
 
-from tests.faults.campaign.kinds.fault import Fault, Outcome, standing_still
+from tests.faults.campaign.cluster import CampaignCluster
+from tests.faults.campaign.kinds.fault import Fault, FaultOutcome, standing_still
 from tests.faults.campaign.kinds.processes import PROCESSES
-from tests.faults.campaign.world import World
 from tests.transactions.loops.options import SESSION_TIMEOUT_MS
 from tests.transactions.stage import Stage
 
@@ -21,10 +21,10 @@ class InstanceKilled:
     name: str = "instance killed"
     weight: float = 4.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         assert isinstance(world, Stage)
         random.choice(world.instances()).kill()
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class InstanceHeldStill:
     name: str = "instance held still"
     weight: float = 3.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         assert isinstance(world, Stage)
         instance = random.choice(world.instances())
         with standing_still(instance.signal):
             time.sleep(random.uniform(1.0, LONGEST_HOLD_S))
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class FollowerKilled:
     name: str = "follower's thread killed"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         starts = world.coordinator.starts
         world.coordinator.signal(signal.SIGUSR1)
         world.coordinator.wait_until_started(starts, timeout_s=120)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 _OF_CAMPAIGN: dict[str, Fault] = {fault.name: fault for fault in PROCESSES}

@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from records.address import Address
+from connections.address import Address
+from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.keeper import Keeper
-from tests.faults.campaign.world import World
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.transactions.applications import Application
@@ -27,7 +27,7 @@ _ONE_BROKER = {
 }
 
 
-class Stage(World):
+class Stage(CampaignCluster):
     """A world whose load are applications. As a reference it has Kafka's own coordinator: the applications
     reach the brokers themselves, and there is no coordinator of ours and no gateway.
     """

@@ -119,7 +119,7 @@ def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: lis
 
 
 def _settle(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
-    """Return the sole claimant of the latest generation and that of the one before; `NOBODY` if none."""
+    """Return the sole claimant of the latest generation and of the one before; `NOBODY` if none."""
     generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
     sole = [NOBODY, NOBODY]
     for place, generation in enumerate(generations[:2]):

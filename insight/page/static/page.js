@@ -2,7 +2,11 @@
 // server's: without this module the pages are complete, but they stay as they are.
 
 const main = () => document.querySelector("#main");
+const LEAST_DRAG_PX = 8; // less is a click
+const FIRST_PAUSE_MS = 100; // what changes together is shown together
+const REPEAT_PAUSE_MS = 150; // a key that is held asks the server once, after its last repeat
 let drag = null;
+let wasDragged = false;
 
 const clock = (at) => at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
@@ -17,15 +21,22 @@ function localTimes(root) {
   }
 }
 
-async function show(address, { push = false, part = null } = {}) {
+// Whoever asks last is answered: an answer that is still under way is given up, and its `show` ends with AbortError.
+let asking = null;
+
+async function show(address, { isWanted = false, part = null, whenAnswered = null } = {}) {
+  asking?.abort();
+  asking = new AbortController();
   const asked = new URL(address, location.href);
   if (part) asked.searchParams.set("part", part);
-  const response = await fetch(asked, { credentials: "same-origin" });
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const response = await fetch(asked, { credentials: "same-origin", signal: asking.signal });
+  const text = await response.text();
+  whenAnswered?.();
+  const page = new DOMParser().parseFromString(text, "text/html");
   const open = [...document.querySelectorAll("details[open]")].length > 0;
   const focused = document.activeElement && document.activeElement.id;
   const typed = document.querySelector("#search");
-  if (!push && typed && document.activeElement === typed) return; // the reader is typing
+  if (!isWanted && typed && document.activeElement === typed) return; // the reader is typing
   localTimes(page);
   page.querySelector("#now[data-kept]")?.replaceWith(document.querySelector("#now") ?? "");
   main().replaceWith(page.querySelector("#main"));
@@ -35,82 +46,159 @@ async function show(address, { push = false, part = null } = {}) {
   document.body.dataset.version = page.body.dataset.version;
   if (open) document.querySelector("details")?.setAttribute("open", "");
   if (focused) document.getElementById(focused)?.focus();
-  if (push) {
-    history.pushState(null, "", address);
-    follow();
-  }
 }
 
-// Live: the server says that something has changed, and the page asks for itself again, once a second at most.
+// Shows what the reader wants: nothing that was wanted before comes after it.
+let going = null;
+
+function go(address, options, pause = 0) {
+  asking?.abort();
+  clearTimeout(timer);
+  timer = null;
+  clearTimeout(going);
+  going = setTimeout(() => {
+    show(address, options).then(follow).catch((error) => {
+      if (error.name !== "AbortError") location.reload();
+    });
+  }, pause);
+}
+
+// Live: the server says that something has changed, and the page asks for itself again.
 let source = null;
 let timer = null;
-let pause = 500;
-let wasRead = null;
+let mayAskAt = 0;
+let told = null; // by the server, last
 
 function follow() {
   source?.close();
-  wasRead = null;
+  told = null;
   if (!document.body.dataset.live) return;
   source = new EventSource(document.body.dataset.live);
   source.onmessage = (event) => {
-    const told = JSON.parse(event.data);
-    const isNew = String(told.version) !== document.body.dataset.version || (wasRead !== null && wasRead !== told.read);
-    wasRead = told.read;
-    if (isNew && timer === null && drag === null) timer = setTimeout(refresh, pause);
+    const before = told;
+    told = JSON.parse(event.data);
+    const isOther = String(told.version) !== document.body.dataset.version;
+    if (isOther || (before !== null && before.read !== told.read)) refreshSoon();
   };
 }
 
-// The page asks for itself again after half a second, or, if it is slow to make, after ten times as long as that took.
+function refreshSoon() {
+  if (timer !== null || drag !== null) return;
+  timer = setTimeout(refresh, Math.max(FIRST_PAUSE_MS, mayAskAt - performance.now()));
+}
+
+// After an answer the page asks for itself again in half a second at the earliest. If the answer is slow to make, it is
+// ten times as long as the server took, or twice as long as all of it.
 async function refresh() {
   const began = performance.now();
+  let answered = began;
   try {
-    if (drag === null) await show(location.href);
+    if (drag === null) await show(location.href, { whenAnswered: () => { answered = performance.now(); } });
   } catch {
     // No answer: the next event comes when the server is there again.
   }
-  pause = Math.max(500, 10 * (performance.now() - began));
+  const ended = performance.now();
+  mayAskAt = ended + Math.max(500, 10 * (answered - began), 2 * (ended - began));
   timer = null;
+  refreshIfOld();
 }
 
-// The timeline: drag to zoom in, + and - and the arrows by key.
+// What the server tells during a drag, or while it answers, is not told again.
+function refreshIfOld() {
+  if (told !== null && told.version > Number(document.body.dataset.version)) refreshSoon();
+}
+
+// The timeline: drag to zoom in, + and - and the arrows by key. The drawn picture is stretched at once, and the
+// address changes with it; the server's own picture of that time comes after.
+const timeline = () => document.querySelector("svg.timeline");
+
 function limits(svg) {
   return [Number(svg.dataset.from), Number(svg.dataset.to)];
 }
 
-function zoom(from, to) {
+// Positions are per cent of the plots' width. So a wider plot is a stretched one, and only texts keep their size.
+function stretch(svg, from, to) {
+  svg.dataset.drawn ??= limits(svg).join();
+  const [begin, end] = svg.dataset.drawn.split(",").map(Number);
+  for (const plot of svg.querySelectorAll(".plot")) {
+    plot.setAttribute("x", `${(100 * (begin - from)) / (to - from)}%`);
+    plot.setAttribute("width", `${(100 * (end - begin)) / (to - from)}%`);
+  }
+  svg.dataset.from = from;
+  svg.dataset.to = to;
+  svg.setAttribute("aria-busy", "true");
+}
+
+function zoom(svg, wantedFrom, wantedTo) {
+  const from = Math.round(Math.max(wantedFrom, 0));
+  const to = Math.max(Math.round(wantedTo), from + 1);
+  const isAwaited = svg.hasAttribute("aria-busy");
+  stretch(svg, from, to);
   const address = new URL(location.href);
   address.searchParams.delete("since");
-  address.searchParams.set("from", Math.round(Math.max(from, 0)));
-  address.searchParams.set("to", Math.round(to));
-  show(address, { push: true, part: "time" }).catch(() => { location.href = address; });
+  address.searchParams.set("from", from);
+  address.searchParams.set("to", to);
+  history.pushState(null, "", address);
+  document.body.dataset.live = ""; // a time with an end is not live
+  follow();
+  go(address, { isWanted: true, part: "time" }, isAwaited ? REPEAT_PAUSE_MS : 0);
+}
+
+function select(x, width) {
+  const mark = timeline()?.querySelector(".selection");
+  mark?.setAttribute("x", x);
+  mark?.setAttribute("width", width);
 }
 
 document.addEventListener("pointerdown", (event) => {
+  wasDragged = false;
   const svg = event.target.closest?.("svg.timeline");
   if (!svg || event.button !== 0) return;
   const box = svg.getBoundingClientRect();
-  drag = { svg, box, from: event.clientX - box.left, link: event.target.closest("a") };
+  drag = { box, from: event.clientX - box.left };
 });
+
+const reached = (event) => Math.min(Math.max(event.clientX - drag.box.left, 0), drag.box.width);
 
 document.addEventListener("pointermove", (event) => {
   if (!drag) return;
-  const at = Math.min(Math.max(event.clientX - drag.box.left, 0), drag.box.width);
-  const mark = drag.svg.querySelector(".selection");
-  mark.setAttribute("x", Math.min(at, drag.from));
-  mark.setAttribute("width", Math.abs(at - drag.from));
+  const at = reached(event);
+  select(Math.min(at, drag.from), Math.abs(at - drag.from));
 });
 
+// The picture may be another one than at the beginning of the drag, of what the reader sees now.
 document.addEventListener("pointerup", (event) => {
   if (!drag) return;
-  const { svg, box, from } = drag;
+  const { box, from } = drag;
+  const at = reached(event);
   drag = null;
-  const at = Math.min(Math.max(event.clientX - box.left, 0), box.width);
-  svg.querySelector(".selection").setAttribute("width", 0);
-  if (Math.abs(at - from) < 8) return;
+  select(0, 0);
+  const svg = timeline();
+  if (!svg || Math.abs(at - from) < LEAST_DRAG_PX) {
+    refreshIfOld();
+    return;
+  }
+  wasDragged = true;
   const [begin, end] = limits(svg);
   const ms = (x) => begin + ((end - begin) * x) / box.width;
-  zoom(ms(Math.min(at, from)), ms(Math.max(at, from)));
+  zoom(svg, ms(Math.min(at, from)), ms(Math.max(at, from)));
 });
+
+document.addEventListener("pointercancel", () => {
+  drag = null;
+  select(0, 0);
+});
+
+// A drag may begin on a rebalance, which is a link. The link is neither dragged away nor followed.
+document.addEventListener("dragstart", (event) => {
+  if (drag) event.preventDefault();
+});
+
+document.addEventListener("click", (event) => {
+  if (!wasDragged || event.detail === 0) return; // 0: by key
+  event.preventDefault();
+  event.stopPropagation();
+}, { capture: true });
 
 document.addEventListener("click", (event) => {
   const mark = event.target.closest?.("svg.timeline rect, svg.timeline path");
@@ -126,7 +214,7 @@ document.addEventListener("keydown", (event) => {
     if (search) { event.preventDefault(); search.focus(); }
     return;
   }
-  const svg = document.querySelector("svg.timeline");
+  const svg = timeline();
   if (!svg) return;
   const [from, to] = limits(svg);
   const width = to - from;
@@ -134,10 +222,10 @@ document.addEventListener("keydown", (event) => {
   const step = steps[event.key];
   if (!step || (event.key.startsWith("Arrow") && event.target.closest(".wide"))) return;
   event.preventDefault();
-  zoom(from + width * step[0], to + width * step[1]);
+  zoom(svg, from + width * step[0], to + width * step[1]);
 });
 
-window.addEventListener("popstate", () => show(location.href).then(follow).catch(() => location.reload()));
+window.addEventListener("popstate", () => go(location.href, {}));
 
 localTimes(document);
 follow();

@@ -5,7 +5,7 @@ from itertools import groupby, pairwise
 
 from msgspec.structs import replace
 
-from insight.why.lives import Life
+from insight.why.incarnations import IncarnationHistory
 from insight.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
 from records.rocketmq_history import is_expiry
 from state.rocketmq.history import EntryType, HistoryEntry
@@ -23,7 +23,7 @@ _KINDS = {
 }
 
 
-def changes_of(group_lives: Iterable[Life[HistoryEntry]]) -> list[Change]:
+def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
     """Return all changes in order. A life without its beginning starts with no known clients."""
     found: list[Change] = []
     for life in group_lives:

@@ -70,7 +70,8 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Trap(Struct, frozen=True):
-    """A client id on several connections at once, from change `began` to change `ended` (None: it lasts).
+    """A client id on several connections at once, from change `began` to change `ended` (None while it
+    lasts).
 
     All these connections take the share of the id's first place among the ids, so the queues of its other
     places have no consumer. The trap is `harmless` while the group broadcasts. `connections` are all that had

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from insight.why.lives import Life, lives
+from insight.why.incarnations import IncarnationHistory, by_incarnation
 from insight.why.notes import notes
 from insight.why.rocketmq.changes import changes_of, traps_of
 from insight.why.rocketmq.model import Change, ChangeCount, ChangeKind, Report
@@ -19,7 +19,7 @@ def report(
 
     `since_ms` omits earlier changes, and the traps that ended before it; the numbers stay.
     """
-    group_lives = lives(history)
+    group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"
     every = changes_of(group_lives)
     shown = [change for change in every if since_ms is None or change.at_ms >= since_ms]
@@ -54,7 +54,7 @@ def counts(changes: Sequence[Change]) -> list[ChangeCount]:
     ]
 
 
-def _consumers_since_ms(life: Life[HistoryEntry], changes: Sequence[Change]) -> int:
+def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequence[Change]) -> int:
     """Return when the set of connections last changed."""
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
@@ -69,13 +69,13 @@ def _topics(changes: Sequence[Change]) -> list[str] | None:
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
-def _request_modes(life: Life[HistoryEntry]) -> dict[str, str]:
+def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
     """Return how the coordinator assigns which topics, in the words of the last entry for each topic."""
     entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in entries for topic in event.topics or ()}
 
 
-def _producers(group_lives: Sequence[Life[HistoryEntry]]) -> list[str]:
+def _producers(group_lives: Sequence[IncarnationHistory[HistoryEntry]]) -> list[str]:
     number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
     note = f"producers connected or left {number} times; no client rebalances because of that"
     return [note] if number else []

@@ -59,7 +59,7 @@ def _summary(report: Report, clock: Clock) -> Lines:
         yield "Topics", shortened(report.topics)
     yield "Queues", _QUEUES
     for topic, mode in report.request_modes.items():
-        yield "", f"but the coordinator assigns those of {topic} to clients that query it: {mode}"
+        yield "", f"but the coordinator assigns the queues of {topic} to clients that query it: {mode}"
     since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
     notified = f"all connections were notified {count(report.notifications, 'time')}"
     yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"

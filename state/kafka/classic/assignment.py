@@ -43,7 +43,7 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
     Row M3: the highest count reported for a topic holds, because some members see late that a topic grew. Row
     M5: the JoinGroup is refused, and no count is recorded, if the group would have too many partitions.
     """
-    group, most = context.classic, context.config.group_max_partitions
+    group, most = context.group_of(ClassicGroup), context.config.group_max_partitions
     reported = dict(group.reported_partition_counts)
     for topic, count in request.partitions_per_topic.items():
         reported[topic] = max(count, reported.get(topic, 0))
@@ -66,7 +66,7 @@ def settle_partitions(context: StepContext) -> list[str]:
     Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so there are
     such topics only if the group is older than the setting.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
     known = group.partitions_per_topic | group.reported_partition_counts
     places = context.config.group_max_partitions

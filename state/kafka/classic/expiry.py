@@ -2,7 +2,7 @@
 
 from state.errors import ErrorCode
 from state.kafka.classic import rebalance
-from state.kafka.classic_group import GroupState, Member
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
 from state.kafka.responses import JoinGroupResponse
@@ -11,11 +11,12 @@ from state.kafka.timers import DeadlineReached, TimerKind
 
 def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     """Handle a due deadline of a member or of a rebalance."""
+    group = context.group_of(ClassicGroup)
     match deadline.kind:
-        case TimerKind.HEARTBEAT if deadline.member_id in context.classic.pending_members:
+        case TimerKind.HEARTBEAT if deadline.member_id in group.pending_members:
             _expire_pending_member(context, deadline.member_id)
         case TimerKind.HEARTBEAT:
-            _expire_member_heartbeat(context, context.classic.members[deadline.member_id])
+            _expire_member_heartbeat(context, group.members[deadline.member_id])
         case TimerKind.JOIN:
             _join_phase_over(context)
         case TimerKind.SYNC:
@@ -24,8 +25,9 @@ def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 def _expire_pending_member(context: StepContext, member_id: str) -> None:
     row = context.rule("T2")
-    pending = context.classic.pending_members[member_id]
-    context.classic.remove(member_id)
+    group = context.group_of(ClassicGroup)
+    pending = group.pending_members[member_id]
+    group.remove(member_id)
     context.record(
         row,
         EntryType.PENDING_MEMBER_REMOVED,
@@ -38,7 +40,7 @@ def _expire_pending_member(context: StepContext, member_id: str) -> None:
 
 
 def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
         row = context.rule("T3")
@@ -65,12 +67,13 @@ def _complete_if_all_joined(context: StepContext) -> None:
 
     As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     """
-    if context.classic.state is GroupState.PREPARING_REBALANCE and context.classic.has_all_members_joined():
+    group = context.group_of(ClassicGroup)
+    if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined():
         rebalance.complete_join(context)
 
 
 def _join_phase_over(context: StepContext) -> None:
-    phase = context.classic.join_phase
+    phase = context.group_of(ClassicGroup).join_phase
     assert phase is not None, "the join deadline stands in the join phase"
     if phase.initial_remaining_ms is None:
         rebalance.complete_join(context)
@@ -81,7 +84,7 @@ def _join_phase_over(context: StepContext) -> None:
 def _expire_pending_sync(context: StepContext) -> None:
     """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
     row = context.rule("Y2")
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]
     for member in overdue:

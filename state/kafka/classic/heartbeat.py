@@ -1,7 +1,8 @@
-"""Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H1 to H8."""
+"""Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H3 to H8."""
 
 from state.errors import ErrorCode
-from state.kafka.classic_group import GroupState
+from state.kafka.classic.session import arm_session
+from state.kafka.classic_group import ClassicGroup, GroupState
 from state.kafka.context import StepContext, Verdict
 from state.kafka.requests import Heartbeat, ReplyTo
 from state.kafka.responses import HeartbeatResponse
@@ -9,19 +10,17 @@ from state.kafka.responses import HeartbeatResponse
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
     """Renew the session of a member of this generation."""
-    context.reply(reply_to, HeartbeatResponse, *_validate(context, request))
+    context.reply(reply_to, HeartbeatResponse, *_renew_session(context, request))
 
 
-def _validate(context: StepContext, request: Heartbeat) -> Verdict:
-    if not context.has_group:
-        return context.rule("H1"), ErrorCode.UNKNOWN_MEMBER_ID
-    group = context.classic
+def _renew_session(context: StepContext, request: Heartbeat) -> Verdict:
+    group = context.group_of(ClassicGroup)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("H3"), error
     if request.generation_id != group.generation:
         return context.rule("H4"), ErrorCode.ILLEGAL_GENERATION
-    context.arm_session(group.members[request.member_id])
+    arm_session(context, group.members[request.member_id])
     if group.state is GroupState.PREPARING_REBALANCE:
         return context.rule("H6"), ErrorCode.REBALANCE_IN_PROGRESS
     # While the leader assigns, a heartbeat renews the session and has no error (KAFKA-10134).

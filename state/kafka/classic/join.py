@@ -14,16 +14,27 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J4 to J8: the checks before those of the member."""
+    """A JoinGroup to a group of the classic protocol."""
     refusal = validate_request(context, request)
     if refusal is not None:
         return _refuse(context, reply_to, refusal, request.member_id)
-    if not context.has_group:
-        if request.member_id:
-            verdict = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
-            return _refuse(context, reply_to, verdict, request.member_id)
-        context.create_group(context.rule("J5"), "first JoinGroup for this group id")
-    if not _accept_joining_member(context, context.classic, request.member_id):
+    return _admit(context, request, reply_to)
+
+
+def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows J4 and J5: the first JoinGroup for a group id creates the group."""
+    refusal = validate_request(context, request)
+    if refusal is None and request.member_id:
+        refusal = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
+    if refusal is not None:
+        return _refuse(context, reply_to, refusal, request.member_id)
+    context.create_group(ClassicGroup, context.rule("J5"), "first JoinGroup for this group id")
+    return _admit(context, request, reply_to)
+
+
+def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows J6 to J8: the checks before those of the member."""
+    if not _accept_joining_member(context, context.group_of(ClassicGroup), request.member_id):
         return _refuse_for_size(context, request, reply_to)
     if request.member_id:
         context.rule("J8")
@@ -60,7 +71,7 @@ def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id:
 def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
@@ -74,7 +85,7 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a JoinGroup without a member id."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if not _supports_protocols(context, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, "")
@@ -110,7 +121,7 @@ def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to:
         )
         _refuse(context, reply_to, refusal, request.member_id)
         return False
-    record_topics(context.classic, request.topics)
+    record_topics(context.group_of(ClassicGroup), request.topics)
     return True
 
 
@@ -121,7 +132,7 @@ def _require_member_id(
     ghost member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)
-    context.classic.pending_members[member_id] = PendingMember(
+    context.group_of(ClassicGroup).pending_members[member_id] = PendingMember(
         request.client_id, request.client_host, deadline_ms
     )
     context.record(
@@ -138,7 +149,7 @@ def _require_member_id(
 
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a JoinGroup with a member id."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if not _supports_protocols(context, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, request.member_id)
@@ -159,7 +170,7 @@ def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: Re
 
 def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
     """Rows E6 to E11: a JoinGroup of a known member."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
@@ -199,8 +210,9 @@ def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: Rep
 
 def _supports_protocols(context: StepContext, request: JoinGroup) -> bool:
     """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
-    context.rule("U1" if context.classic.state is GroupState.EMPTY else "U2")
-    return context.classic.supports_protocols(request.protocol_type, request.protocols)
+    group = context.group_of(ClassicGroup)
+    context.rule("U1" if group.state is GroupState.EMPTY else "U2")
+    return group.supports_protocols(request.protocol_type, request.protocols)
 
 
 def _refuse(context: StepContext, reply_to: ReplyTo, verdict: Verdict, member_id: str) -> None:

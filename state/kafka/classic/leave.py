@@ -1,8 +1,8 @@
-"""LeaveGroup: removal of a batch of members (KIP-345). Rows L1 to L8."""
+"""LeaveGroup: removal of a batch of members (KIP-345). Rows L2 to L8."""
 
 from state.errors import ErrorCode
 from state.kafka.classic import rebalance
-from state.kafka.classic_group import GroupState, Member
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.context import RuleId, StepContext, Verdict, deciding
 from state.kafka.history import EntryType
 from state.kafka.requests import LeaveGroup, LeavingMember, ReplyTo
@@ -21,9 +21,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
 
 
 def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
-    if not context.has_group:
-        return context.rule("L1"), ErrorCode.UNKNOWN_MEMBER_ID
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
@@ -55,7 +53,7 @@ def _remove_member(context: StepContext, rule: RuleId, member: Member, client_re
     if member.parked_sync is not None:
         # Kafka never answers the parked sync of a member that leaves.
         rebalance.supersede(context, rule, member.parked_sync, "the member left")
-    context.classic.remove(member.member_id)
+    context.group_of(ClassicGroup).remove(member.member_id)
     context.record_member(
         rule, EntryType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason
     )
@@ -64,7 +62,7 @@ def _remove_member(context: StepContext, rule: RuleId, member: Member, client_re
 
 def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[LeavingMember]) -> None:
     """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
         rebalance.maybe_complete_join(context)

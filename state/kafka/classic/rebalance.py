@@ -10,7 +10,9 @@ from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.kafka.classic import assignment, subscription
 from state.kafka.classic.reported_topics import settle_topics
-from state.kafka.classic_group import GroupState, JoinPhase, Member
+from state.kafka.classic.session import arm_session
+from state.kafka.classic.transition import transition
+from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
@@ -28,7 +30,7 @@ def add_member(
     """Rows B1 to B3: add a member with a parked JoinGroup, and rebalance. `rule` is the row that admitted the
     member.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if group.is_initial_rebalance():
         context.rule("B1")
         group.new_member_added = True
@@ -66,7 +68,7 @@ def update_member(
     """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -92,7 +94,7 @@ def prepare(
     """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
     to the rebalance, `member_id` the member that caused it, None if no single member did.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
     context.rule("R2")
@@ -110,7 +112,8 @@ def prepare(
     previous_at_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
     context.rule("R4")
-    context.transition(
+    transition(
+        context,
         rule,
         GroupState.PREPARING_REBALANCE,
         EntryType.PREPARING_REBALANCE,
@@ -131,19 +134,19 @@ def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> N
     """Clear every assignment, answer every parked SyncGroup with an error, and arm the sessions of the
     answered members.
     """
-    for member in context.classic.members.values():
+    for member in context.group_of(ClassicGroup).members.values():
         member.assignment = b""
         if member.parked_sync is not None:
             context.reply(member.parked_sync, SyncGroupResponse, rule, error)
             member.parked_sync = None
-            context.arm_session(member)
+            arm_session(context, member)
 
 
 def maybe_complete_join(context: StepContext) -> None:
     """Complete the join phase early if every member joined. An initial rebalance is excluded, because its
     delay collects the first members.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and not group.is_initial_rebalance()
@@ -156,7 +159,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
     """Rows I1 and I2: the initial delay is over. It is extended if new members joined during it and time
     remains.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     if not (group.new_member_added and remaining_ms):
         context.rule("I2")
         complete_join(context)
@@ -177,7 +180,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
 
 def complete_join(context: StepContext) -> None:
     """Rows C1 to C5: form the next generation from the members that joined."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
@@ -195,7 +198,7 @@ def complete_join(context: StepContext) -> None:
         group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
         assignment.settle_partitions(context)
         settle_topics(group)
-        context.transition(row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
+        transition(context, row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
     left_out = _init_next_generation(context, context.rule("C5"))
     if is_for_coordinator(group.protocol_name):
@@ -206,14 +209,15 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     """Answer every parked JoinGroup and await a SyncGroup of every member. Return the topics that
     `settle_partitions` omits.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     group.protocol_name = group.select_protocol()
     by_member = subscription.subscriptions(group)
     group.subscribed_topics = subscription.all_topics(by_member)
     left_out = assignment.settle_partitions(context)
     settle_topics(group)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
-    context.transition(
+    transition(
+        context,
         rule,
         GroupState.COMPLETING_REBALANCE,
         EntryType.COMPLETING_REBALANCE,
@@ -228,7 +232,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
         if member.parked_join is not None:
             answer_join(context, rule, member.parked_join, member)
             group.set_parked_join(member, None)
-        context.arm_session(member)
+        arm_session(context, member)
         member.is_new = False
         group.set_pending_sync(member, True)
     group.sync_deadline_ms = context.deadline(group.rebalance_timeout_ms())
@@ -238,7 +242,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
 def _assign(context: StepContext, left_out: list[str]) -> None:
     """Row M4: the coordinator assigns at once. Each SyncGroup is answered when it arrives."""
     row = context.rule("M4")
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     known = group.partitions_per_topic
     unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
@@ -254,7 +258,7 @@ def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
     """Rows C2 and C3: a leader that did not rejoin is replaced. False if no member rejoined and the join
     phase is extended.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
         return True
@@ -278,28 +282,16 @@ def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
 
 
 def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
-    delay_ms = max(context.classic.rebalance_timeout_ms(), at_least_ms)
-    context.classic.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
-
-
-def renew_due_round(context: StepContext) -> None:
-    """Row F4: renew the deadline of a rebalance that is due at the release.
-
-    That deadline is the one whose handling raised. It gets its full time again, because waiting members were
-    answered with an error and have to come back.
-    """
-    group, phase = context.classic, context.classic.join_phase
-    if phase is not None and phase.deadline_ms <= context.now_ms:
-        phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
-    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
-        group.sync_deadline_ms = context.deadline(max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS))
+    group = context.group_of(ClassicGroup)
+    delay_ms = max(group.rebalance_timeout_ms(), at_least_ms)
+    group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
 
 
 def answer_join(
     context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
 ) -> None:
     """Answer a JoinGroup with the current generation. Only the leader receives the list of members."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
     context.reply(
@@ -317,7 +309,7 @@ def answer_join(
 
 
 def current_members(context: StepContext) -> list[JoinGroupMember]:
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     return [
         JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
         for m in group.members.values()
@@ -328,10 +320,11 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
     """Store the assignment of the generation and answer every parked SyncGroup. A member without an
     assignment gets empty bytes.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
-    context.transition(
+    transition(
+        context,
         rule,
         GroupState.STABLE,
         EntryType.STABLE,
@@ -345,12 +338,12 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
         if member.parked_sync is not None:
             answer_sync(context, rule, member.parked_sync, member)
             member.parked_sync = None
-            context.arm_session(member)
+            arm_session(context, member)
 
 
 def answer_sync(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
     """Answer a SyncGroup with the member's assignment."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     context.reply(
         reply_to,
         SyncGroupResponse,

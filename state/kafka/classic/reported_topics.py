@@ -42,7 +42,7 @@ def settle_topics(group: ClassicGroup) -> None:
 
 def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
     """Keep what the topic watcher reports of the topics that the group knows or wants to know (row MI8)."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     names = {*group.topics, *group.wanted_topics}
     images = {name: request.topics[name] for name in sorted(request.topics) if name in names}
     if not images:

@@ -6,7 +6,8 @@ Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin
 
 from state.errors import ErrorCode
 from state.kafka.classic import rebalance
-from state.kafka.classic_group import GroupState, Member
+from state.kafka.classic.session import arm_session
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
@@ -19,7 +20,7 @@ def replace_static_member(
     context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
     """Replace the member of a known instance id by a new member id. Rebalance only if it is necessary."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
@@ -55,7 +56,7 @@ def replace_static_member(
 
 def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
     """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
         context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
@@ -77,7 +78,7 @@ def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: 
     group.add(member, group.protocol_type or "")
     if was_leader:
         group.leader_id = member_id
-    context.arm_session(member)  # still with the old session timeout, as in Kafka
+    arm_session(context, member)  # still with the old session timeout, as in Kafka
     return member
 
 
@@ -94,10 +95,10 @@ def _answer_without_rebalance(
     The answer says so by skip_assignment. Versions without that field get the leader's old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
-        is_leader = context.classic.leader_id == member.member_id
+        is_leader = context.group_of(ClassicGroup).leader_id == member.member_id
         rebalance.answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
         return
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     context.reply(
         reply_to,
         JoinGroupResponse,

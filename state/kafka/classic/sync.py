@@ -16,7 +16,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
         context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
@@ -49,9 +49,9 @@ def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
     refusal = validate_request(context, request)
     if refusal is not None:
         return refusal
-    if not context.has_group or context.classic.state is GroupState.EMPTY:
+    group = context.group_of(ClassicGroup)
+    if group.state is GroupState.EMPTY:
         return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
-    group = context.classic
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("S3"), error

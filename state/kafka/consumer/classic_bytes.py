@@ -41,8 +41,8 @@ def assignment_bytes(
 
 
 def _version(subscription: bytes) -> int:
-    """The version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for that of its
-    first protocol alone.
+    """The version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for the version
+    of its first protocol alone.
     """
     try:
         return max(decode_version(subscription), 0)

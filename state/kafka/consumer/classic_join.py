@@ -1,5 +1,5 @@
 """A JoinGroup to a group of the consumer protocol: its sender is a classic member of the group. Rows CV1 to
-CV18, DN7, DN8, MI14.
+CV18, CV35, DN7, DN8, MI14.
 
 The coordinator assigns, so it answers at once, and no classic member is the leader of such a group. Source:
 GroupMetadataManager.classicGroupJoinToConsumerGroup.
@@ -7,46 +7,35 @@ GroupMetadataManager.classicGroupJoinToConsumerGroup.
 
 from collections import Counter
 
-from msgspec import Struct
-
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
 from state.errors import ErrorCode
 from state.kafka.classic import join as classic_join
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer import downgrade
+from state.kafka.consumer import downgrade, migration_policy
 from state.kafka.consumer.classic_bytes import by_topic_id
-from state.kafka.consumer.group_of import start_anew
-from state.kafka.consumer.identity import replace_member
-from state.kafka.consumer.member_update import Update, update_member
-from state.kafka.consumer.reconcile import reconcile
-from state.kafka.consumer.refusal import Refused, record_refusal
-from state.kafka.consumer.target import has_room, maybe_update_target
+from state.kafka.consumer.joining import (
+    Client,
+    Sender,
+    admit,
+    check_room,
+    go_on,
+    is_full,
+    made_id,
+    record_refusal,
+)
+from state.kafka.consumer.member_update import Update
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.topics import look, merge_reported
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.member_id import new_member_id
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupResponse
+from state.kafka.start_anew import start_anew
 from state.kafka.topic_facts import reported
-
-
-class _Sender(Struct, frozen=True):
-    """Who joins: the member id, and the member, None if it is new. `replaced` is the member whose place the
-    sender takes.
-    """
-
-    rule: RuleId
-    member_id: str
-    member: ConsumerMember | None = None
-    replaced: ConsumerMember | None = None
-
-    @property
-    def predecessor(self) -> ConsumerMember | None:
-        """The member that had the sender's place so far."""
-        return self.member or self.replaced
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
@@ -54,7 +43,7 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     refusal = classic_join.validate_request(context, request)
     if refusal is not None:
         context.reply(reply_to, JoinGroupResponse, *refusal, member_id=request.member_id)
-    elif context.consumer.is_empty:
+    elif context.group_of(ConsumerGroup).is_empty:
         _join_empty_group(context, request, reply_to)
     else:
         try:
@@ -64,8 +53,7 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 
 def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: Refused) -> None:
-    client = request.client_id, request.client_host
-    record_refusal(context, refused, request.member_id, request.group_instance_id, client)
+    record_refusal(context, refused, request.member_id, _client(request))
     context.reply(reply_to, JoinGroupResponse, refused.rule, refused.error)
 
 
@@ -88,8 +76,9 @@ def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyT
 
 
 def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows CV4 to CV18. Raise Refused, before anything is changed, if the sender may not join."""
-    group = context.consumer
+    """Rows CV4 to CV18, CV35. Raise Refused, before anything is changed, if the sender may not join."""
+    group = context.group_of(ConsumerGroup)
+    _check_policy(context)
     _check_size(context, group, request)
     _check_protocols(context, group, request)
     is_static = request.group_instance_id is not None
@@ -98,33 +87,38 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         or is_static
         or request.api_version < classic_join.FIRST_VERSION_WITH_MEMBER_ID_REQUIRED
     ):
-        row, member_id = context.rule("CV6"), _new_member_id(context, request, reply_to)
+        row, member_id = context.rule("CV6"), made_id(context, request.client_id, None)
         context.reply(reply_to, JoinGroupResponse, row, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return
-    sender = _identify(context, group, request, reply_to)
+    sender = _identify(context, group, request)
     subscription = _subscription(context, request)
     owned = _owned(context, group, request, subscription)
-    _check_room(context, group, request, sender, subscription)
+    _check_room(context, request, sender, subscription)
     merge_reported(context, request.topics)
     predecessor = sender.predecessor
     if is_static and predecessor is not None and downgrade.can_replace(context, predecessor):
         context.rule("CV15")
         _join_and_downgrade(context, request, reply_to, sender, subscription)
         return
-    member = _admit(context, request, sender)
+    member = _member(context, request, sender)
     row = context.rule("CV16")
-    changed = update_member(context, member, _update(request, member, subscription))
-    maybe_update_target(context)
-    reconcile(context, member, owned, changed)
+    go_on(context, member, _update(request, member, subscription), owned)
     _answer(context, row, request, reply_to, member)
+
+
+def _check_policy(context: StepContext) -> None:
+    """Row CV35."""
+    if not migration_policy.allows_classic_members(context):
+        message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
+        raise Refused(
+            context.rule("CV35"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message, EntryType.JOIN_REFUSED
+        )
 
 
 def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
     """Row CV4. As with HB20, a static member that comes back needs no room."""
-    most = context.config.group_consumer_max_size
-    known = request.member_id in group.members or request.group_instance_id in group.static_members
-    if len(group.members) >= most and not known:
-        message = f"the group is full: group.consumer.max.size is {most}"
+    if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
+        message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
         raise Refused(context.rule("CV4"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
 
 
@@ -140,25 +134,24 @@ def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGr
         raise Refused(context.rule("CV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
 
 
-def _new_member_id(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> str:
-    prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
-    return new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
+def _client(request: JoinGroup) -> Client:
+    return Client(request.client_id, request.client_host, request.group_instance_id)
 
 
-def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup, reply_to: ReplyTo) -> _Sender:
+def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> Sender:
     """Rows CV7 and CV9 to CV14."""
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
         context.rule("CV7")
-        member_id = _new_member_id(context, request, reply_to)
+        member_id = made_id(context, request.client_id, instance_id)
     if instance_id is None:
         member = group.members.get(member_id)
-        return _Sender(context.rule("CV10" if member is None else "CV9"), member_id, member)
+        return Sender(context.rule("CV10" if member is None else "CV9"), member_id, member)
     owner = group.members.get(group.static_members.get(instance_id, ""))
     if not request.member_id:
         if owner is None:
-            return _Sender(context.rule("CV11"), member_id)
-        return _Sender(context.rule("CV12"), member_id, replaced=owner)
+            return Sender(context.rule("CV11"), member_id)
+        return Sender(context.rule("CV12"), member_id, replaced=owner)
     if owner is None:
         message = f"no member has the instance id {instance_id}"
         raise Refused(context.rule("CV13"), ErrorCode.UNKNOWN_MEMBER_ID, message)
@@ -166,14 +159,14 @@ def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup, re
     if owner.member_id != member_id:
         message = f"member {owner.member_id} has taken over the instance id {instance_id}"
         raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message)
-    return _Sender(row, member_id, owner)
+    return Sender(row, member_id, owner)
 
 
 def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
     try:
         return decode_subscription(request.protocols[0].metadata)
     except ProtocolError as error:
-        raise Refused(context.rule("CV8"), ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+        raise Refused(context.rule("CV8"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
 
 
 def _owned(
@@ -190,47 +183,24 @@ def _owned(
     return owned
 
 
-def _check_room(
-    context: StepContext,
-    group: ConsumerGroup,
-    request: JoinGroup,
-    sender: _Sender,
-    subscription: Subscription,
-) -> None:
-    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns."""
-    member_id = sender.member_id if sender.predecessor is None else sender.predecessor.member_id
-    if not has_room(context.config, group, member_id, set(subscription.topics), request.topics):
-        message = (
-            "the group would have too many partitions: "
-            f"group.max.partitions is {context.config.group_max_partitions}"
-        )
-        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+def _check_room(context: StepContext, request: JoinGroup, sender: Sender, subscription: Subscription) -> None:
+    """Raise Refused if the group has no room for what the sender subscribes to."""
+    most = context.config.group_max_partitions
+    message = f"the group would have too many partitions: group.max.partitions is {most}"
+    topics = set(subscription.topics)
+    check_room(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
 
 
-def _admit(context: StepContext, request: JoinGroup, sender: _Sender) -> ConsumerMember:
-    """Add the sender to the members, or find its place among them."""
-    group = context.consumer
-    if sender.replaced is not None:
-        return replace_member(
-            context, sender.rule, sender.replaced, sender.member_id, request.client_id, request.client_host
-        )
-    member = sender.member
+def _member(context: StepContext, request: JoinGroup, sender: Sender) -> ConsumerMember:
+    """The sender's member, which is added or replaces another one if it is new."""
+    member, why = sender.member, request.reason
     if member is None:
-        member = ConsumerMember(
-            member_id=sender.member_id,
-            instance_id=request.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-        )
-        group.add(member)
-        if member.instance_id is not None:
-            group.static_members[member.instance_id] = member.member_id
-        event, reason = EntryType.MEMBER_ADDED, "a new member joined with the classic protocol"
-    elif member.classic is None:
-        event, reason = EntryType.MEMBER_REJOINED, "a member changed to the classic protocol"
-    else:
-        event, reason = EntryType.MEMBER_REJOINED, "a classic member joined again"
-    context.record_member(sender.rule, event, member, reason, client_reason=request.reason)
+        reason = "a new member joined with the classic protocol"
+        return admit(context, sender, _client(request), reason, client_reason=why)
+    reason = "a classic member joined again"
+    if member.classic is None:
+        reason = "a member changed to the classic protocol"
+    context.record_member(sender.rule, EntryType.MEMBER_REJOINED, member, reason, client_reason=why)
     return member
 
 
@@ -254,7 +224,7 @@ def _answer(
     """Rows CV17 and CV18: the member has to sync now, and to renew its session."""
     assert member.classic is not None
     member.classic.sync_deadline_ms = context.deadline(request.rebalance_timeout_ms)
-    context.arm_consumer_session(member)
+    arm_session(context, member)
     context.reply(
         reply_to,
         JoinGroupResponse,
@@ -267,7 +237,7 @@ def _answer(
 
 
 def _join_and_downgrade(
-    context: StepContext, request: JoinGroup, reply_to: ReplyTo, sender: _Sender, subscription: Subscription
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, sender: Sender, subscription: Subscription
 ) -> None:
     """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
 
@@ -276,9 +246,9 @@ def _join_and_downgrade(
     where a rebalance starts it answers with generation 0, and it starts none if another member is not yet at
     its target, so that two members have the same partition for a time.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     is_settled = _is_settled(context, group, sender, subscription)
-    member = _admit(context, request, sender)
+    member = _member(context, request, sender)
     member.client_id, member.client_host = request.client_id, request.client_host
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.classic = ClassicMember(request.session_timeout_ms, request.protocols)
@@ -302,7 +272,7 @@ def _join_and_downgrade(
 
 
 def _is_settled(
-    context: StepContext, group: ConsumerGroup, sender: _Sender, subscription: Subscription
+    context: StepContext, group: ConsumerGroup, sender: Sender, subscription: Subscription
 ) -> bool:
     """Whether the target fits the subscriptions after this JoinGroup, and all other members are at it."""
     before = sender.predecessor

@@ -10,6 +10,7 @@ from state.kafka.classic import sync as classic_sync
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.member_update import bump
+from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.target import maybe_update_target
 from state.kafka.consumer.topics import look
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, MemberState
@@ -24,7 +25,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     member, classic = _classic_member(group, request.member_id)
     first = classic.protocols[0]
     if _differ(request.protocol_type, PROTOCOL_TYPE) or _differ(request.protocol_name, first.name):
@@ -37,7 +38,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         context.reply(reply_to, SyncGroupResponse, context.rule("CV24"), error)
         return
     classic.sync_deadline_ms = None
-    context.arm_consumer_session(member)
+    arm_session(context, member)
     context.reply(
         reply_to,
         SyncGroupResponse,
@@ -55,9 +56,9 @@ def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> No
         context.rule("CV26")
         context.reply(reply_to, HeartbeatResponse, *refusal)
         return
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     member, classic = _classic_member(group, request.member_id)
-    context.arm_consumer_session(member)
+    arm_session(context, member)
     _update_target_of_classic_members(context, group)
     if not _has_to_join(context, group, member):
         context.reply(reply_to, HeartbeatResponse, context.rule("CV28"))
@@ -73,7 +74,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     if found:
         row = context.rule("CV34")
         # A member on the consumer protocol leaves by a heartbeat, so only an administrator names it here.
-        group = context.consumer
+        group = context.group_of(ConsumerGroup)
         is_own = any(group.members[member_id].classic is not None for member_id in found)
         reason = "left the group" if is_own else "an administrator asked for it"
         fence(context, row, list(found), reason, client_reasons=found)
@@ -86,7 +87,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
 
 def _validate(context: StepContext, request: SyncGroup | Heartbeat) -> Verdict | None:
     """Rows CV19 to CV22: return the first that applies, None if none does."""
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     error = group.validate_instance(request.member_id, request.group_instance_id)
     if error is ErrorCode.FENCED_INSTANCE_ID:
         return context.rule("CV20"), error
@@ -160,7 +161,7 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
 
 def _leave_one(context: StepContext, leaving: LeavingMember, found: dict[str, str | None]) -> Verdict:
     """Rows CV31 to CV33. A member that may leave is added to `found` with its client's reason."""
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if instance_id is not None and not member_id:
         member_id = group.static_members.get(instance_id, "")

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe. Rows AD2 to AD5.
+"""ConsumerGroupDescribe. Rows AD3 to AD5.
 
 Source: GroupMetadataManager.consumerGroupDescribe, ConsumerGroup.asDescribedGroup,
 ConsumerGroupMember.asConsumerGroupDescribeMember.
@@ -9,7 +9,6 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from state.errors import ErrorCode
 from state.kafka.consumer.target import preferred_assignor
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
@@ -26,14 +25,7 @@ _CLASSIC, _CONSUMER = 0, 1  # the types of members (KIP-1099)
 
 def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) -> None:
     """Answer with the group, its members, and what they have and are to have."""
-    if not context.has_group or not isinstance(context.group, ConsumerGroup):
-        message = f"Group {context.group_id} is not a consumer group."
-        if not context.has_group:
-            message = f"Group {context.group_id} not found."
-        row, error = context.rule("AD2"), ErrorCode.GROUP_ID_NOT_FOUND
-        context.reply(reply_to, ConsumerGroupDescribeResponse, row, error, error_message=message)
-        return
-    group = context.group
+    group = context.group_of(ConsumerGroup)
     names = group.names_by_id()
     context.reply(
         reply_to,

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from assignors.kafka.server_side import is_for_coordinator
 from state.kafka.classic import rebalance, subscription
 from state.kafka.classic.reported_topics import settle_topics
+from state.kafka.classic.session import arm_session
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.consumer.classic_bytes import assignment_bytes
-from state.kafka.consumer.policy import allows_downgrade
+from state.kafka.consumer.migration_policy import allows_downgrade
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
@@ -25,7 +26,7 @@ def maybe_downgrade(context: StepContext, reason: str) -> bool:
     """Convert the group to a classic group and start a rebalance, if the members that remain after a removal
     allow it. Return whether it was converted. `reason` says who was removed and why.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     if not group.members or any(member.classic is None for member in group.members.values()):
         return False
     if not _is_allowed(context, len(group.members)):
@@ -38,7 +39,8 @@ def maybe_downgrade(context: StepContext, reason: str) -> bool:
 
 def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
     """Row CV15: whether the group is downgraded if a classic member takes the place of this static one."""
-    others = [m for m in context.consumer.members.values() if m.member_id != replaced.member_id]
+    members = context.group_of(ConsumerGroup).members.values()
+    others = [member for member in members if member.member_id != replaced.member_id]
     if replaced.classic is not None or any(member.classic is None for member in others):
         return False
     return _is_allowed(context, len(others) + 1)
@@ -53,19 +55,17 @@ def _is_allowed(context: StepContext, members: int) -> bool:
 
 def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
     """Make the group a Stable classic group. Each member has its target as its assignment."""
-    old = context.consumer
-    from_state = old.state
+    old = context.group_of(ConsumerGroup)
     group = _classic_group(context, old)
     context.become(group)
     for member in group.members.values():
-        context.arm_session(member)
+        arm_session(context, member)
     names = old.names_by_id()
     context.record(
         rule,
         EntryType.GROUP_CONVERTED,
         f"{reason}; all members are on the classic protocol now, so the consumer group becomes a classic "
         f"group of generation {group.generation}, in which each member is assigned its target",
-        from_state=from_state,
         members=list(group.members),
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,

@@ -6,10 +6,11 @@ Source: GroupMetadataManager.consumerGroupFenceMembers.
 from collections.abc import Mapping, Sequence
 
 from state.kafka.consumer.downgrade import maybe_downgrade
-from state.kafka.consumer.identity import remove_member
+from state.kafka.consumer.joining import remove_member
 from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.topics import forget_unused, look
 from state.kafka.consumer.wording import listed
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 
@@ -30,7 +31,7 @@ def fence(
     `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
     member id. A group that is left with members on the classic protocol alone may become a classic group.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     for member_id in member_ids:
         member = group.members[member_id]
         remove_member(group, member)

@@ -4,20 +4,21 @@ HB1 to HB61.
 Source: GroupCoordinatorService.consumerGroupHeartbeat, GroupMetadataManager.consumerGroupHeartbeat.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec import UNSET
 
-from state.errors import ErrorCode
-from state.kafka.consumer.group_of import check_group, get_or_create_group
-from state.kafka.consumer.identity import Identity, identify, replace_member
+from state.kafka.consumer.identity import identify
+from state.kafka.consumer.joining import Client, Sender, admit, check_room, go_on, record_refusal
 from state.kafka.consumer.leaving import leave
-from state.kafka.consumer.member_update import Update, update_member
-from state.kafka.consumer.reconcile import Owned, reconcile
-from state.kafka.consumer.refusal import Refused, record_refusal
+from state.kafka.consumer.member_update import Update
+from state.kafka.consumer.no_consumer_group import maybe_create_consumer_group
+from state.kafka.consumer.reconcile import Owned
+from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer.request_checks import check_request
-from state.kafka.consumer.target import has_room, maybe_update_target
+from state.kafka.consumer.session import arm_session, settings_of
 from state.kafka.consumer.topics import merge_reported
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -32,95 +33,57 @@ from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbea
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to any group: one that does not exist, a classic one, or a consumer group. An error
-    changes nothing of the group.
+    """Handle a heartbeat to a consumer group. An error changes nothing of the group."""
+    _answer(context, request, reply_to, _note_group)
+
+
+def heartbeat_no_consumer_group(
+    context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo
+) -> None:
+    """Handle a heartbeat to a group id that has no consumer group, but may get one. An error changes nothing
+    of what there is.
     """
-    saved = None
+    _answer(context, request, reply_to, maybe_create_consumer_group)
+
+
+def _note_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    if request.member_epoch != 0:
+        context.rule("HB16")
+
+
+def _answer(
+    context: StepContext,
+    request: ConsumerGroupHeartbeat,
+    reply_to: ReplyTo,
+    enter_group: Callable[[StepContext, ConsumerGroupHeartbeat], None],
+) -> None:
     try:
         check_request(context, request)
+        enter_group(context, request)
         if request.member_epoch < 0:
-            return leave(context, request, reply_to)
-        if request.member_epoch > 0:
-            check_group(context)
-        elif not (context.has_group and isinstance(context.group, ConsumerGroup)):
-            saved = context.save()
-            get_or_create_group(context, request)
-        owned = _owned(request.topic_partitions)
-        identity = identify(context, request, owned, reply_to)
-        _check_room(context, request, identity)
-        if saved is None and _has_new_pattern(request, identity):
-            saved = context.save()
-        _go_on(context, request, identity, owned, reply_to)
+            leave(context, request, reply_to)
+        else:
+            _beat(context, request, reply_to)
     except Refused as refused:
-        if saved is not None:
-            context.undo_to(saved)
+        context.undo()
         if refused.after is not None:
             refused.after(context)
         _refuse(context, request, refused, reply_to)
 
 
-def _refuse(
-    context: StepContext, request: ConsumerGroupHeartbeat, refused: Refused, reply_to: ReplyTo
-) -> None:
-    client = request.client_id, request.client_host
-    record_refusal(context, refused, request.member_id, request.instance_id, client)
-    context.reply(
-        reply_to, ConsumerGroupHeartbeatResponse, refused.rule, refused.error, error_message=refused.message
-    )
-
-
-def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity: Identity) -> None:
-    """Raise Refused if the group would have more partitions than the coordinator assigns to one group."""
-    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-    if not names and not regex:
-        return
-    group, reported = context.consumer, dict(request.topics or {})
-    before = identity.member or identity.replaced
-    member_id = identity.member_id
-    if before is not None:
-        member_id = before.member_id
-        names = before.subscribed_topic_names if names is None else names
-        regex = before.subscribed_topic_regex if regex is None else regex
-    topics = set(names or ())
-    if regex and regex in group.resolved_regexes:
-        topics.update(group.resolved_regexes[regex].topics)
-    elif regex and request.regex is not None:
-        topics.update(request.regex.topics)
-        reported.update(request.regex.topics)
-    if not has_room(context.config, group, member_id, topics, reported):
-        message = (
-            f"Group {context.group_id} would have more partitions than "
-            f"group.max.partitions, {context.config.group_max_partitions}."
-        )
-        event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
-        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
-
-
-def _has_new_pattern(request: ConsumerGroupHeartbeat, identity: Identity) -> bool:
-    """Whether the request brings its member a pattern, which may yet be refused."""
-    before = identity.member or identity.replaced
-    regex = request.subscribed_topic_regex
-    return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
-
-
-def _go_on(
-    context: StepContext,
-    request: ConsumerGroupHeartbeat,
-    identity: Identity,
-    owned: Owned | None,
-    reply_to: ReplyTo,
-) -> None:
-    """Update the member and the group epoch, compute a due target, take the member one step towards it, and
-    answer.
-    """
+def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Handle the heartbeat of a sender that joins, or is a member. Raise Refused if it may not go on."""
+    owned = _owned(request.topic_partitions)
+    sender = identify(context, request, owned)
+    _check_room(context, request, sender)
+    if _has_new_pattern(request, sender):
+        context.save()
     if request.topics is not None:
         merge_reported(context, request.topics)
-    member = _member(context, request, identity)
+    member = _member(context, request, sender)
     assigned_before = member.assigned
-    subscription_changed = update_member(context, member, _update(request, member))
-    maybe_update_target(context)
-    reconcile(context, member, owned, subscription_changed)
-    context.arm_consumer_session(member)
+    go_on(context, member, _update(request, member), owned)
+    arm_session(context, member)
     row, is_full = _answer_row(context, request, assigned_before != member.assigned)
     context.reply(
         reply_to,
@@ -128,30 +91,63 @@ def _go_on(
         row,
         member_id=member.member_id,
         member_epoch=member.member_epoch,
-        heartbeat_interval_ms=context.group_settings.heartbeat_interval_ms,
+        heartbeat_interval_ms=settings_of(context).heartbeat_interval_ms,
         assignment=_assignment(member.assigned) if is_full else None,
         look=look_to_ask(context, member) or UNSET,
     )
 
 
-def _member(context: StepContext, request: ConsumerGroupHeartbeat, identity: Identity) -> ConsumerMember:
-    """The sender's member, which is added or replaces another one if it is new."""
-    client = request.client_id, request.client_host
-    if identity.replaced is not None:
-        return replace_member(context, identity.rule, identity.replaced, identity.member_id, *client)
-    if identity.member is not None:
-        _note_return(context, request, identity.rule, identity.member)
-        return identity.member
-    member = ConsumerMember(
-        member_id=identity.member_id, client_id=request.client_id, client_host=request.client_host
+def _refuse(
+    context: StepContext, request: ConsumerGroupHeartbeat, refused: Refused, reply_to: ReplyTo
+) -> None:
+    record_refusal(context, refused, request.member_id, _client(request))
+    context.reply(
+        reply_to, ConsumerGroupHeartbeatResponse, refused.rule, refused.error, error_message=refused.message
     )
-    context.consumer.add(member)
-    instance_id = request.instance_id
-    if instance_id is not None:
-        member.instance_id = instance_id
-        context.consumer.static_members[instance_id] = member.member_id
-    context.record_member(identity.rule, EntryType.MEMBER_ADDED, member, "joined the group")
+
+
+def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: Sender) -> None:
+    """Raise Refused if the group has no room for what the sender subscribes to."""
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    if not names and not regex:
+        return
+    resolved, reported = context.group_of(ConsumerGroup).resolved_regexes, dict(request.topics or {})
+    before = sender.predecessor
+    if before is not None:
+        names = before.subscribed_topic_names if names is None else names
+        regex = before.subscribed_topic_regex if regex is None else regex
+    topics = set(names or ())
+    if regex and regex in resolved:
+        topics.update(resolved[regex].topics)
+    elif regex and request.regex is not None:
+        topics.update(request.regex.topics)
+        reported.update(request.regex.topics)
+    message = (
+        f"Group {context.group_id} would have more partitions than "
+        f"group.max.partitions, {context.config.group_max_partitions}."
+    )
+    event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
+    check_room(context, sender, topics, reported, message, event)
+
+
+def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: Sender) -> bool:
+    """Whether the request brings its member a pattern, which may yet be refused."""
+    before = sender.predecessor
+    regex = request.subscribed_topic_regex
+    return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
+
+
+def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: Sender) -> ConsumerMember:
+    """The sender's member, which is added or replaces another one if it is new."""
+    member = sender.member
+    if member is None:
+        return admit(context, sender, _client(request), "joined the group")
+    _note_return(context, request, sender.rule, member)
     return member
+
+
+def _client(request: ConsumerGroupHeartbeat) -> Client:
+    return Client(request.client_id, request.client_host, request.instance_id)
 
 
 def _note_return(

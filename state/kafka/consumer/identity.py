@@ -3,58 +3,41 @@ Rows HB20 to HB35.
 
 Source: GroupMetadataManager (getOrMaybeSubscribeDynamicConsumerGroupMember,
 getOrMaybeSubscribeStaticConsumerGroupMember, throwIfConsumerGroupIsFull,
-throwIfConsumerGroupMemberEpochIsInvalid, replaceMember).
+throwIfConsumerGroupMemberEpochIsInvalid).
 """
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from state.errors import ErrorCode
-from state.kafka.consumer.member_update import bump
+from state.kafka.consumer.joining import Sender, is_full, made_id
 from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer.refusal import Refused
-from state.kafka.consumer.topics import forget_unused, look
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.member_id import new_member_id
-from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo
+from state.kafka.requests import ConsumerGroupHeartbeat
 
 
-class Identity(Struct, frozen=True):
-    """The sender's member id, and its member, None if it is new. `replaced` is the member of the sender's
-    instance id if the sender takes its place.
-    """
-
-    rule: RuleId
-    member_id: str
-    member: ConsumerMember | None = None
-    replaced: ConsumerMember | None = None
-
-
-def identify(
-    context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None, reply_to: ReplyTo
-) -> Identity:
+def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> Sender:
     """Return who sends the request, and change nothing. Raise Refused for a sender that may not go on."""
     _check_size(context, request)
     if request.member_epoch == 0:
         if request.instance_id is None:
-            return _joining(context, request, reply_to)
-        return _joining_with_instance(context, request, request.instance_id, reply_to)
+            return _joining(context, request)
+        return _joining_with_instance(context, request, request.instance_id)
     check_instance(context, request.member_id, request.instance_id)
-    member = context.consumer.members.get(request.member_id)
+    member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is None:
         message = f"Member {request.member_id} is not a member of group {context.group_id}."
         raise Refused(context.rule("HB24"), ErrorCode.UNKNOWN_MEMBER_ID, message)
-    return Identity(_check_epoch(context, request, member, owned), member.member_id, member)
+    return Sender(_check_epoch(context, request, member, owned), member.member_id, member)
 
 
 def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Row HB20. A static member that comes back needs no room (unlike KAFKA-20601)."""
-    group, max_size = context.consumer, context.config.group_consumer_max_size
-    if len(group.members) < max_size or request.member_id in group.members:
+    """Row HB20. A static member that comes back needs no room (KAFKA-20601)."""
+    if not is_full(context, request.member_id):
         return
+    group, max_size = context.group_of(ConsumerGroup), context.config.group_consumer_max_size
     owner = group.members.get(group.static_members.get(request.instance_id or "", ""))
     is_join = request.member_epoch == 0
     if is_join and owner is not None and _is_replaceable(owner):
@@ -64,30 +47,28 @@ def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
     raise Refused(context.rule("HB20"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
-def _joining(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> Identity:
-    member = context.consumer.members.get(request.member_id)
+def _joining(context: StepContext, request: ConsumerGroupHeartbeat) -> Sender:
+    member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is not None:
-        return Identity(context.rule("HB23"), member.member_id, member)
-    return Identity(context.rule("HB22"), _member_id(context, request, reply_to))
+        return Sender(context.rule("HB23"), member.member_id, member)
+    return Sender(context.rule("HB22"), _member_id(context, request))
 
 
-def _joining_with_instance(
-    context: StepContext, request: ConsumerGroupHeartbeat, instance_id: str, reply_to: ReplyTo
-) -> Identity:
-    group = context.consumer
+def _joining_with_instance(context: StepContext, request: ConsumerGroupHeartbeat, instance_id: str) -> Sender:
+    group = context.group_of(ConsumerGroup)
     owner_id = group.static_members.get(instance_id)
     if owner_id is None:
         row = context.rule("HB29")
         member = group.members.get(request.member_id)
-        member_id = _member_id(context, request, reply_to) if member is None else member.member_id
-        return Identity(row, member_id, member)
+        member_id = _member_id(context, request) if member is None else member.member_id
+        return Sender(row, member_id, member)
     owner = group.members[owner_id]
     if _is_replaceable(owner):
         row = context.rule("HB32" if owner.classic is not None else "HB30")
-        return Identity(row, _member_id(context, request, reply_to), replaced=owner)
+        return Sender(row, _member_id(context, request), replaced=owner)
     row = context.rule("HB31")
     if owner_id == request.member_id:
-        return Identity(row, owner_id, owner)
+        return Sender(row, owner_id, owner)
     message = (
         f"Instance id {instance_id} is in use by member {owner_id}, "
         "which has neither left the group nor lost its session."
@@ -102,13 +83,12 @@ def _is_replaceable(owner: ConsumerMember) -> bool:
     return owner.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH or owner.classic is not None
 
 
-def _member_id(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> str:
+def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
     """The client's own member id, or the one that the coordinator gives it (row HB21)."""
     if request.member_id:
         return request.member_id
     context.rule("HB21")
-    prefix = request.client_id if request.instance_id is None else request.instance_id
-    return new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
+    return made_id(context, request.client_id, request.instance_id)
 
 
 def check_instance(
@@ -117,7 +97,7 @@ def check_instance(
     """Raise Refused if the instance id is no member's, or another one's. `leaving`: the sender leaves."""
     if instance_id is None:
         return
-    owner_id = context.consumer.static_members.get(instance_id)
+    owner_id = context.group_of(ConsumerGroup).static_members.get(instance_id)
     if owner_id is None:
         message = f"No member of group {context.group_id} has the instance id {instance_id}."
         raise Refused(context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message)
@@ -156,64 +136,3 @@ def _check_epoch(
 def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
     nothing: dict[int, int] = {}
     return all(assigned.get(topic_id, nothing).keys() >= set(numbers) for topic_id, numbers in owned.items())
-
-
-def replace_member(
-    context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client_id: str, client_host: str
-) -> ConsumerMember:
-    """Put a copy of a static member under a new member id in its place. The old member's timers go with it.
-    The new member is at epoch 0, with the old one's partitions, subscription and target. A member that has
-    the new id already loses its own: the group needs another target.
-    """
-    group = context.consumer
-    target = group.target.get(old.member_id)
-    member = ConsumerMember(
-        member_id=member_id,
-        instance_id=old.instance_id,
-        rack_id=old.rack_id,
-        client_id=client_id,
-        client_host=client_host,
-        rebalance_timeout_ms=old.rebalance_timeout_ms,
-        server_assignor=old.server_assignor,
-        subscribed_topic_names=old.subscribed_topic_names,
-        subscribed_topic_regex=old.subscribed_topic_regex,
-        previous_epoch=0,
-        state=old.state,
-        classic=old.classic,
-        revoking_since_ms=old.revoking_since_ms,
-    )
-    assigned, pending = old.assigned, old.pending_revocation
-    remove_member(group, old)
-    other = group.members.get(member_id)
-    if other is not None:
-        remove_member(group, other)
-    group.add(member)
-    group.assign(member, assigned, pending)
-    if target is not None:
-        group.target[member_id] = target
-    if member.instance_id is not None:
-        group.static_members[member.instance_id] = member_id
-    context.record_member(
-        rule,
-        EntryType.MEMBER_REPLACED,
-        member,
-        f"the static member came back, {old.member_id} is fenced",
-        replaced_member_id=old.member_id,
-    )
-    if other is not None:
-        forget_unused(context)
-        look(context)
-        reason = f"member {member_id} gave up its own place for that of instance {member.instance_id}"
-        bump(context, rule, reason, member_id=member_id)
-    return member
-
-
-def remove_member(group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Remove a member with its partitions, which are free from now on, its target, its instance id, and its
-    timers (row HB44).
-    """
-    group.assign(member, {}, {})
-    group.remove(member)
-    group.target.pop(member.member_id, None)
-    if member.instance_id is not None:
-        del group.static_members[member.instance_id]

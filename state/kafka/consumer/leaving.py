@@ -1,15 +1,15 @@
-"""A ConsumerGroupHeartbeat by which a member leaves, for good or for a while. Rows HB36 to HB42.
+"""A ConsumerGroupHeartbeat by which a member leaves, for good or for a while. Rows HB37 to HB42.
 
 Source: GroupMetadataManager.consumerGroupLeave.
 """
 
 from state.errors import ErrorCode
 from state.kafka.consumer.fence import fence
-from state.kafka.consumer.group_of import check_group
 from state.kafka.consumer.identity import check_instance
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    ConsumerGroup,
     ConsumerMember,
     MemberState,
 )
@@ -21,10 +21,9 @@ from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member, or let a static member be away. The member's epoch is not checked."""
-    check_group(context, leaving=True)
     member_id = request.member_id
     check_instance(context, member_id, request.instance_id, leaving=True)
-    member = context.consumer.members.get(member_id)
+    member = context.group_of(ConsumerGroup).members.get(member_id)
     if member is None:
         message = f"Member {member_id} is not a member of group {context.group_id}."
         raise Refused(context.rule("HB37"), ErrorCode.UNKNOWN_MEMBER_ID, message)
@@ -46,7 +45,7 @@ def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMembe
     if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         return
     kept = {topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.assigned.items()}
-    context.consumer.assign(member, kept, {})
+    context.group_of(ConsumerGroup).assign(member, kept, {})
     member.member_epoch = LEAVE_GROUP_STATIC_MEMBER_EPOCH
     member.state = MemberState.STABLE
     member.rebalance_deadline_ms = None

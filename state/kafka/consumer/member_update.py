@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from state.kafka.consumer.regex import Change, update_regex
+from state.kafka.consumer.target import preferred_assignor
 from state.kafka.consumer.topics import forget_unused, look
 from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
@@ -39,10 +40,13 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     """Update the member, and raise the group epoch if the group needs another target. Return whether the
     member's subscription has changed. Raise Refused for an invalid pattern.
     """
+    group = context.group_of(ConsumerGroup)
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
+    asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
+    was_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
     names_changed = update.subscribed_topic_names != names
     change = _change(context, member, update)
-    _set_fields(context.consumer, member, update)
+    _set_fields(group, member, update)
     subscription_changed = names_changed or change in (Change.UPDATED, Change.UPDATED_AND_RESOLVED)
     if names_changed or change is not Change.NONE:
         forget_unused(context)
@@ -52,11 +56,14 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
         reasons.append(_names_change(names, update.subscribed_topic_names))
     if change is Change.UPDATED_AND_RESOLVED:
         reasons.append(_regex_change(regex, update.subscribed_topic_regex))
-    if not reasons and not context.consumer.metadata_stale:
+    is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
+    if not reasons and is_preferred != was_preferred:
+        reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
+    if not reasons and not group.metadata_stale:
         return subscription_changed
     topics_changed = look(context)
     if reasons:
-        row = context.rule("HB49" if names_changed else "HB52")
+        row = context.rule(_row_of(names_changed, change))
         bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
     elif change is Change.REFRESHED:
         bump(context, context.rule("RG8"), f"the topics of {regex!r} have changed")
@@ -65,11 +72,19 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     return subscription_changed
 
 
+def _row_of(names_changed: bool, change: Change) -> str:
+    """The first row that asks for the new epoch."""
+    if names_changed:
+        return "HB49"
+    return "HB52" if change is Change.UPDATED_AND_RESOLVED else "HB62"
+
+
 def _change(context: StepContext, member: ConsumerMember, update: Update) -> Change:
     """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
     regex = update.subscribed_topic_regex
     is_new = regex != member.subscribed_topic_regex
-    begins_checks = update.checks_topics and bool(regex) and regex not in context.consumer.checked_regexes
+    checked = context.group_of(ConsumerGroup).checked_regexes
+    begins_checks = update.checks_topics and bool(regex) and regex not in checked
     if not is_new and update.resolution is None and not begins_checks:
         return Change.NONE
     return update_regex(context, member, regex, update.resolution, checks_topics=update.checks_topics)
@@ -77,7 +92,7 @@ def _change(context: StepContext, member: ConsumerMember, update: Update) -> Cha
 
 def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
     """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     was_rebalancing = group.progress.is_rebalancing
     group.group_epoch += 1
     if not was_rebalancing:

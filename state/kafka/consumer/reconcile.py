@@ -50,7 +50,7 @@ def reconcile(
     `owned` is what the client has by this request: None if it says nothing, which counts as all that was
     assigned to it. `subscription_changed` is whether the request changed the topics it subscribes to.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
         return

@@ -1,5 +1,5 @@
 """The refusal of a request to a group of the consumer protocol. Whoever raises it may have changed the group
-before: the handler takes all changes back (`StepContext.undo_to`).
+before: the handler takes all changes back (`StepContext.undo`).
 """
 
 from collections.abc import Callable
@@ -32,23 +32,3 @@ class Refused(Exception):
         self.message = message
         self.event = event
         self.after = after
-
-
-def record_refusal(
-    context: StepContext, refused: Refused, member_id: str, instance_id: str | None, client: tuple[str, str]
-) -> None:
-    """Add the entry about a refused request, if it has one and its group exists. `client` is the client's id
-    and host.
-    """
-    if refused.event is None or not context.has_group:
-        return
-    client_id, client_host = client
-    context.record(
-        refused.rule,
-        refused.event,
-        refused.message,
-        member_id=member_id or None,
-        group_instance_id=instance_id,
-        client_id=client_id,
-        client_host=client_host,
-    )

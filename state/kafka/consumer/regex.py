@@ -70,7 +70,7 @@ def _changed(
     checks_topics: bool,
 ) -> Change:
     """The member gets another pattern than it had."""
-    group, old = context.consumer, member.subscribed_topic_regex
+    group, old = context.group_of(ConsumerGroup), member.subscribed_topic_regex
     others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
     if old and old not in others:
         context.rule("RG4b")
@@ -119,7 +119,7 @@ def _refresh(
     """
     if not pattern or resolution is None:
         return Change.NONE
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     known = group.resolved_regexes.get(pattern)
     begins_checks = checks_topics and known is not None and pattern not in group.checked_regexes
     is_look = begins_checks or (is_look_due(context, pattern) and was_asked(group, pattern))
@@ -146,7 +146,7 @@ def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: Re
     """Keep the result of a pattern that came with a request, and what it reports of the topics. Return
     whether the pattern's topics changed.
     """
-    known = context.consumer.resolved_regexes.get(pattern)
+    known = context.group_of(ConsumerGroup).resolved_regexes.get(pattern)
     has_entry = known is None or known.topics != sorted(resolution.topics)
     has_changed = store_result(context, rule, pattern, resolution)
     note_look(context, rule, pattern, resolution, has_entry=has_entry)
@@ -158,7 +158,7 @@ def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: R
     """Keep the result of a pattern, and return whether its topics changed. The first result and each change
     have an entry.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     known = group.resolved_regexes.get(pattern)
     topics = sorted(resolution.topics)
     _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))

@@ -29,16 +29,17 @@ def begin_checks(context: StepContext, pattern: str) -> None:
     """From now on the pattern's topics are filtered (row RA1). Those that the group knows stay until the look
     that it wants.
     """
-    if pattern not in context.consumer.checked_regexes:
+    group = context.group_of(ConsumerGroup)
+    if pattern not in group.checked_regexes:
         context.rule("RA1")
-        _keep(context.consumer, pattern, CheckedRegex())
+        _keep(group, pattern, CheckedRegex())
 
 
 def is_look_due(context: StepContext, pattern: str) -> bool:
     """Whether the group needs a look: its topics may be others, or the rights (after
     `group.consumer.regex.refresh.interval.ms`). Only of a checked pattern.
     """
-    checked = context.consumer.checked_regexes.get(pattern)
+    checked = context.group_of(ConsumerGroup).checked_regexes.get(pattern)
     if checked is None:
         return False
     most_ms = context.config.group_consumer_regex_refresh_interval_ms
@@ -54,15 +55,15 @@ def was_asked(group: ConsumerGroup, pattern: str) -> bool:
 
 def look_to_ask(context: StepContext, member: ConsumerMember) -> str | None:
     """The member's pattern if the answer to its heartbeat asks for a look (row RA4)."""
-    pattern = member.subscribed_topic_regex
-    checked = context.consumer.checked_regexes.get(pattern)
+    group, pattern = context.group_of(ConsumerGroup), member.subscribed_topic_regex
+    checked = group.checked_regexes.get(pattern)
     if checked is None or not is_look_due(context, pattern):
         return None
     last = [at_ms for at_ms in (checked.asked_at_ms, checked.looked_at_ms) if at_ms is not None]
     if last and context.now_ms - max(last) < LOOKS_APART_MS:
         return None
     context.rule("RA4")
-    _keep(context.consumer, pattern, replace(checked, asked_at_ms=context.now_ms))
+    _keep(group, pattern, replace(checked, asked_at_ms=context.now_ms))
     return pattern
 
 
@@ -74,13 +75,14 @@ def note_look(
     `has_entry`: the history has an entry about the result already. Another digest has one in any case, by
     which the topic watcher learns of it.
     """
-    before = context.consumer.checked_regexes.get(pattern)
+    group = context.group_of(ConsumerGroup)
+    before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
         return
     # A gateway without ACLs filters nothing and tells no digest, so another look is wanted.
     seen = "" if resolution.seen is UNSET else resolution.seen
     asked_at_ms = None if before is None else before.asked_at_ms
-    _keep(context.consumer, pattern, CheckedRegex(seen, context.now_ms, asked_at_ms, is_wanted=not seen))
+    _keep(group, pattern, CheckedRegex(seen, context.now_ms, asked_at_ms, is_wanted=not seen))
     if not has_entry and (before is None or before.seen != seen):
         reason = f"the pattern {pattern!r} was looked at again and matches the same topics"
         context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=sorted(resolution.topics))
@@ -88,19 +90,20 @@ def note_look(
 
 def note_failed_look(context: StepContext, pattern: str) -> None:
     """The pattern could not be matched this time: the group keeps its topics until the next look."""
-    checked = context.consumer.checked_regexes.get(pattern)
+    group = context.group_of(ConsumerGroup)
+    checked = group.checked_regexes.get(pattern)
     if checked is not None:
         looked = replace(checked, looked_at_ms=context.now_ms, is_wanted=not checked.seen)
-        _keep(context.consumer, pattern, looked)
+        _keep(group, pattern, looked)
 
 
 def allowed_of_watcher(
     context: StepContext, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
-    """What the group takes of the watcher's results: those of checked patterns lose the topics that the group
-    does not know by a look (row RA2), and may make a look wanted (row RA5).
+    """What the group takes of the watcher's results: results of checked patterns lose the topics that the
+    group does not know by a look (row RA2), and may make a look wanted (row RA5).
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     return {
         pattern: _allowed(context, pattern, result) if pattern in group.checked_regexes else result
         for pattern, result in patterns.items()
@@ -112,7 +115,7 @@ def note_seen(context: StepContext, patterns: Mapping[str, RegexResolution]) -> 
     """Want a look at each checked pattern of which the watcher has seen other topics than the last look (row
     RA5). Return whether there is one.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     differing = [
         pattern
         for pattern, result in patterns.items()
@@ -129,7 +132,7 @@ def note_seen(context: StepContext, patterns: Mapping[str, RegexResolution]) -> 
 
 def _allowed(context: StepContext, pattern: str, result: RegexResolution) -> RegexResolution:
     context.rule("RA2")
-    known = set(context.consumer.resolved_regexes[pattern].topics)
+    known = set(context.group_of(ConsumerGroup).resolved_regexes[pattern].topics)
     return replace(result, topics={name: image for name, image in result.topics.items() if name in known})
 
 

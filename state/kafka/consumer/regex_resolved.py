@@ -7,8 +7,9 @@ Source: GroupMetadataManager.handleRegularExpressionsResult.
 from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.regex import store_result
 from state.kafka.consumer.regex_checked import allowed_of_watcher, note_seen
-from state.kafka.consumer.topics import forget_unused, look, take_watched
+from state.kafka.consumer.topics import forget_unused, look, store_topic_images
 from state.kafka.consumer.wording import listed
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.requests import RegexResolution, RegexResolved
 
@@ -18,7 +19,7 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
 
     No target is computed, and members learn of it at their next heartbeats.
     """
-    members = context.consumer.members.values()
+    members = context.group_of(ConsumerGroup).members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}
     results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
     has_seen_others = note_seen(context, results)
@@ -33,7 +34,7 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
         repr(pattern) for pattern, result in taken.items() if store_result(context, row, pattern, result)
     ]
     images = {name: image for result in taken.values() for name, image in result.topics.items()}
-    take_watched(context, dict(images), set(images))
+    store_topic_images(context, dict(images), set(images))
     forget_unused(context)
     topics_changed = look(context)
     if not changed and not topics_changed:
@@ -47,7 +48,7 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
 
 def _is_new(context: StepContext, pattern: str, result: RegexResolution) -> bool:
     """Whether the result is not older than the known one (row RX6)."""
-    known = context.consumer.resolved_regexes.get(pattern)
+    known = context.group_of(ConsumerGroup).resolved_regexes.get(pattern)
     if known is None or result.at_ms >= known.at_ms:
         return True
     context.rule("RX6")

@@ -2,6 +2,8 @@
 
 from state.inputs import Outage
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
+from state.kafka.consumer.session import arm_session
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
 
@@ -10,7 +12,7 @@ def take_over(context: StepContext, outage: Outage) -> None:
     """Restart all sessions and shift all other timers by the length of the outage. The topics are compared
     again, because they may have changed meanwhile (row MD11).
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     group.metadata_stale = True
     if not group.members:
         return
@@ -26,8 +28,8 @@ def take_over(context: StepContext, outage: Outage) -> None:
 
 def shift_deadlines(context: StepContext, by_ms: int) -> None:
     """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
-    for member in context.consumer.members.values():
-        context.arm_consumer_session(member)
+    for member in context.group_of(ConsumerGroup).members.values():
+        arm_session(context, member)
         if member.rebalance_deadline_ms is not None:
             member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
         classic = member.classic
@@ -37,13 +39,13 @@ def shift_deadlines(context: StepContext, by_ms: int) -> None:
             classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
 
 
-def renew_due_deadlines(context: StepContext) -> None:
+def release(context: StepContext) -> None:
     """Row F4: renew the deadlines of members that are due at the release.
 
     One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
     would fire it at once, and the group would be quarantined again.
     """
-    for member in context.consumer.members.values():
+    for member in context.group_of(ConsumerGroup).members.values():
         full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
         if _is_due(context, member.rebalance_deadline_ms):
             member.rebalance_deadline_ms = context.deadline(full_ms)

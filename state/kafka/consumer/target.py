@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
+from state.kafka.consumer.session import settings_of
 from state.kafka.consumer.wording import counted, listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import StepContext
@@ -24,7 +25,7 @@ def maybe_update_target(context: StepContext) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
     is over. The members are those of after the request.
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     if group.assignment_epoch >= group.group_epoch:
         context.rule("TA1")
     elif not _is_due(context, group):
@@ -53,7 +54,7 @@ def has_room(
     """Row TA31: whether a member, new or not, may subscribe to these topics without more than
     `group.max.partitions` partitions in the group.
 
-    `reported` is what the request says of the topics. A member that adds no topic to those of the group has
+    `reported` is what the request says of the topics. A member that adds no topic to the group's topics has
     room, although they may have grown above the limit.
     """
     known = {} if group is None else group.topics
@@ -75,7 +76,7 @@ def has_room(
 
 def _is_due(context: StepContext, group: ConsumerGroup) -> bool:
     """Row TA3: whether the assignment interval since the last computation is over."""
-    interval_ms = context.group_settings.assignment_interval_ms
+    interval_ms = settings_of(context).assignment_interval_ms
     computed_ms = group.assignment_timestamp_ms
     return computed_ms == 0 or interval_ms == 0 or context.now_ms >= computed_ms + interval_ms
 

@@ -38,15 +38,15 @@ def fingerprint(group: ConsumerGroup) -> bytes:
 
 def look(context: StepContext) -> bool:
     """Keep the fingerprint, and return whether it differs from the one before (rows MD9, MD10)."""
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     before, group.metadata_hash = group.metadata_hash, fingerprint(group)
     group.metadata_stale = False
     return group.metadata_hash != before
 
 
 def merge_reported(context: StepContext, images: TopicImages | None) -> None:
-    """Keep what a request reports of the topics (row MI7). None: its sender could not learn them."""
-    group = context.consumer
+    """Keep what a request reports of the topics (row MI7), None if its sender could not learn them."""
+    group = context.group_of(ConsumerGroup)
     found = reported(group.topics, images or {}, group.deleted_topic_ids)
     if not found:
         return
@@ -65,12 +65,13 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
 
     It changes no epoch: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
     """
-    take_watched(context, request.topics, {*context.consumer.topics, *context.consumer.subscribed()})
+    group = context.group_of(ConsumerGroup)
+    store_topic_images(context, request.topics, {*group.topics, *group.subscribed()})
 
 
-def take_watched(context: StepContext, images: TopicImages, names: set[str]) -> None:
+def store_topic_images(context: StepContext, images: TopicImages, names: set[str]) -> None:
     """Keep what the topic watcher reports of the topics with these names."""
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     images = {name: images[name] for name in sorted(images) if name in names}
     found = watched(group.topics, images, group.deleted_topic_ids)
     if not found:
@@ -104,7 +105,7 @@ def forget_unused(context: StepContext) -> None:
     """Forget the results of patterns that no member has (row HB45), and the topics that no subscription, no
     member's partitions and no target assignment refers to (row MI15).
     """
-    group = context.consumer
+    group = context.group_of(ConsumerGroup)
     if group.resolved_regexes or group.checked_regexes:
         patterns = {member.subscribed_topic_regex for member in group.members.values()}
         group.resolved_regexes = {p: r for p, r in group.resolved_regexes.items() if p in patterns}

@@ -12,8 +12,9 @@ from state.errors import ErrorCode
 from state.kafka.classic.reported_topics import record_topics
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.consumer.classic_bytes import by_topic_id
-from state.kafka.consumer.policy import allows_upgrade
+from state.kafka.consumer.migration_policy import allows_upgrade
 from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.topics import fingerprint
 from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
@@ -45,7 +46,7 @@ def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
 
     Raises Refused if the group cannot be upgraded.
     """
-    group = context.classic
+    group = context.group_of(ClassicGroup)
     _check(context, group)
     parsed = _parse(context, group)
     record_topics(group, request.topics)
@@ -106,7 +107,7 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
 
 def _metadata(group: ClassicGroup, member: Member) -> bytes:
     """The member's metadata for the group's protocol. Before the first generation, and for a member that no
-    longer offers that protocol, it is that of the protocol that the member lists first.
+    longer offers that protocol, it is the metadata of the protocol that the member lists first.
     """
     offered = {protocol.name: protocol.metadata for protocol in reversed(member.protocols)}
     return offered.get(group.protocol_name or "", member.protocols[0].metadata)
@@ -136,7 +137,7 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
 
 def _want(context: StepContext, topics: list[str]) -> None:
     """Leave the names in the group, which is classic again, for the topic watcher."""
-    context.classic.wanted_topics = topics
+    context.group_of(ClassicGroup).wanted_topics = topics
 
 
 def _refused(context: StepContext, rule: RuleId, why: str) -> Refused:
@@ -184,7 +185,7 @@ def _convert(
     group.state_timestamp_ms = context.now_ms
     context.become(group)
     for member in group.members.values():
-        context.arm_consumer_session(member)
+        arm_session(context, member)
     joiner = f"member {request.member_id}" if request.member_id else f"client {request.client_id}"
     names = group.names_by_id()
     context.record(
@@ -193,7 +194,6 @@ def _convert(
         f"{joiner} joined with the consumer protocol, so the classic group becomes a consumer group of epoch "
         f"{epoch}; its members keep their last assignment and go on as classic members"
         + ("" if is_complete else "; a target follows, because not all partitions are assigned"),
-        from_state=old.state,
         members=list(group.members),
         protocol_name=old.protocol_name,
         targets={member_id: named(partitions, names) for member_id, partitions in assigned.items()},

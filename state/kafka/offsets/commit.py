@@ -1,18 +1,14 @@
-"""OffsetCommit by a member, or by any client while the group has no members. Rows O1 to O9.
+"""OffsetCommit to a group. Rows O9, O12.
 
-To a group of the consumer protocol a member commits by its epoch (`state.kafka.offsets.member_epoch`).
-
-Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
+Who may commit is for the protocol to say (`KafkaProtocol.check_commit`). Source:
+OffsetMetadataManager.commitOffset.
 """
 
 from collections.abc import Callable, Iterable
 
 from state.errors import ErrorCode
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, LogPosition, Offset
-from state.kafka.offsets.member_epoch import validate_commit
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -22,7 +18,6 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
 
-FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # KIP-848
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
 # The record of a committed offset holds the names of its group and topic in its key and in its value.
@@ -32,9 +27,9 @@ NAMES_MAX_CHARS = 8 * 1024 * 1024
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
 
 
-def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
-    """Store each offset whose metadata is not too long, if the committer is valid."""
-    row, error = _validate(context, request)
+def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdict: Verdict) -> None:
+    """Store each offset whose metadata is not too long, if the committer is valid: `verdict` is about it."""
+    row, error = verdict
     if error is not ErrorCode.NONE:
         context.reply(reply_to, OffsetCommitResponse, row, error)
         return
@@ -67,37 +62,6 @@ def names_chars(request: OffsetCommit | TxnOffsetCommit) -> int:
     return 2 * sum(
         len(topic.partitions) * (len(request.group_id) + len(topic.name)) for topic in request.topics
     )
-
-
-def _validate(context: StepContext, request: OffsetCommit) -> Verdict:
-    """Rows O1 to O7, the first that applies."""
-    if not context.has_group:
-        if request.generation_id >= 0:
-            knows_error = request.api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND
-            error = ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
-            return context.rule("O1"), error
-        context.create_group(context.rule("O2"), "first OffsetCommit for this group id, by no member")
-    group = context.group
-    if isinstance(group, ConsumerGroup):
-        return validate_commit(context, request)
-    if request.generation_id < 0 and group.is_empty:
-        return context.rule("O3"), ErrorCode.NONE
-    return _validate_member(context, request)
-
-
-def _validate_member(context: StepContext, request: OffsetCommit) -> Verdict:
-    group = context.classic
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return context.rule("O5"), error
-    if request.generation_id != group.generation:
-        return context.rule("O6"), ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        return context.rule("O7"), ErrorCode.REBALANCE_IN_PROGRESS
-    context.arm_session(group.members[request.member_id])
-    return context.rule("O8"), ErrorCode.NONE
 
 
 def _commit_partition(

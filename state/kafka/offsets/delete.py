@@ -16,9 +16,6 @@ from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErr
 
 def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyTo) -> None:
     """Remove offsets of topics that no member of the group subscribes to."""
-    if not context.has_group:
-        context.reply(reply_to, OffsetDeleteResponse, context.rule("D1"), ErrorCode.GROUP_ID_NOT_FOUND)
-        return
     group = context.group
     if not group.is_empty and not group.is_consumer_group():
         context.reply(reply_to, OffsetDeleteResponse, context.rule("D2"), ErrorCode.NON_EMPTY_GROUP)

@@ -7,10 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 from uuid import UUID
 
 from state.errors import ErrorCode
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Offset
-from state.kafka.offsets.member_epoch import validate_fetch
 from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
@@ -23,24 +21,23 @@ Partitions = Mapping[str, Container[int]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer with the committed offsets. A missing group or offset is not an error. No group is created.
+    """Answer with the committed offsets of a group. Who may fetch is for its protocol to say."""
+    group = context.group
+    unstable = group.pending_partitions() if request.require_stable else {}
+    answer(context, request, reply_to, group.offsets, unstable)
 
-    A fetch by a member of a group of the consumer protocol must have its epoch.
+
+def answer(
+    context: StepContext,
+    request: OffsetFetch,
+    reply_to: ReplyTo,
+    offsets: Offsets,
+    unstable: Partitions,
+    decided: RuleId | None = None,
+) -> None:
+    """Answer with these offsets. A missing offset is not an error. `decided` is the row of the answer, if it
+    is neither Q2 nor Q3.
     """
-    offsets: Offsets = {}
-    unstable: Partitions = {}
-    no_group = None
-    if context.has_group and isinstance(context.group, ConsumerGroup):
-        refused, error = validate_fetch(context, request)
-        if error is not ErrorCode.NONE:
-            context.reply(reply_to, OffsetFetchResponse, refused, error)
-            return
-    if context.has_group:
-        offsets = context.group.offsets
-        if request.require_stable:
-            unstable = context.group.pending_partitions()
-    else:
-        no_group = context.rule("Q1")
     if request.topics is None:
         row = context.rule("Q2")
         topics = [
@@ -56,7 +53,7 @@ def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None
             for topic in _each_once(request.topics)
         ]
         row = context.rule("Q3")
-    context.reply(reply_to, OffsetFetchResponse, no_group or row, topics=topics)
+    context.reply(reply_to, OffsetFetchResponse, decided or row, topics=topics)
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:

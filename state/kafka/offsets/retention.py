@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.context import RuleId, StepContext
+from state.kafka.context import StepContext
 from state.kafka.group import Offset
 from state.kafka.history import EntryType
 
@@ -30,14 +29,15 @@ def retention_pass(context: StepContext) -> None:
             own_times.add(offset.expire_at_ms is not None)
             expired.setdefault(topic, []).append(partition)
     if expired:
-        row, reason = _expiry_reason(context)
+        by, since = group.why_expired()
+        row, reason = context.rule(by), f"{since} for {config.offsets_retention_minutes} minutes"
         if True in own_times:
             by_committer = context.rule("Z4")
             row = row if False in own_times else by_committer
             reason += ", or for as long as the committer chose"
         context.forget(expired)
         context.record(row, EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
-    if group.is_empty and group.is_without_offsets():
+    if group.is_over():
         context.delete_group(context.rule("Z6"), "it has no members and no offsets")
     else:
         context.retention_is_stale = True
@@ -61,7 +61,7 @@ def arm(context: StepContext) -> None:
 def _arm_for_all(context: StepContext) -> None:
     group = context.group
     group.retention_deadline_ms = None
-    if group.is_empty and group.is_without_offsets():
+    if group.is_over():
         _arm_by(context, context.now_ms)
         return
     if group.offsets and not group.can_expire_offsets:
@@ -105,20 +105,3 @@ def _due_ms(group: KafkaGroup, offset: Offset, config: CoordinatorConfig) -> int
     abandoned_ms = group.abandoned_since_ms
     base_ms = offset.committed_at_ms if abandoned_ms is None else abandoned_ms
     return base_ms + config.offsets_retention_ms
-
-
-def _expiry_reason(context: StepContext) -> tuple[RuleId, str]:
-    """Return the row, Z1 to Z3 or OF27, that holds for the group, and its reason in words."""
-    if context.group.abandoned_since_ms is not None:
-        row = context.rule("Z1")
-        since = "the group had no members"
-    elif isinstance(context.group, ConsumerGroup):
-        row = context.rule("OF27")
-        since = "no member subscribed to the topic, and nothing was committed"
-    elif context.group.protocol_type is None:
-        row = context.rule("Z3")
-        since = "nothing was committed"
-    else:
-        row = context.rule("Z2")
-        since = "no member subscribed to the topic, and nothing was committed"
-    return row, f"{since} for {context.config.offsets_retention_minutes} minutes"

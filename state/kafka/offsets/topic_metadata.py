@@ -23,8 +23,6 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
     """Remove the offsets of deleted topics, and store the topic ids of the others. Known metadata changes
     nothing.
     """
-    if not context.has_group:
-        return
     pending = context.group.pending_partitions()
     for name, image in request.topics.items():
         if name not in context.group.offsets and name not in pending:

@@ -2,9 +2,9 @@
 
 The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the markers
 topic, and the coordinator service brings it here as a TransactionMarker. Which marker ends the transaction of
-an entry follows from positions in that partition: the producer's earlier markers stand below the position
-that the entry's request read, and its own marker stands at or above it. The epochs of a producer do not tell,
-because in transactions of version 1 the epoch stays.
+an entry follows from positions in that partition: the producer's earlier markers are below the position that
+the entry's request read, and its own marker is at or above it. The epochs of a producer do not tell, because
+in transactions of version 1 the epoch stays.
 
 Source: OffsetMetadataManager.commitTransactionalOffset and completeTransaction,
 ClassicGroup.validateOffsetCommit.
@@ -13,7 +13,6 @@ ClassicGroup.validateOffsetCommit.
 from msgspec.structs import replace
 
 from state.errors import ErrorCode
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import Ended, Group, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType
@@ -24,8 +23,7 @@ from state.kafka.offsets.commit import (
     partition_errors,
     topic_id_of,
 )
-from state.kafka.offsets.member_epoch import validate_txn_commit
-from state.kafka.offsets.outcome import Outcome, outcome_of
+from state.kafka.offsets.marker_outcome import MarkerOutcome, outcome_of
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -44,16 +42,18 @@ ENDED_KEPT_MS = 15 * 60_000
 
 _FIRST_VERSION_WITH_ABORTABLE = 4
 _FIRST_VERSION_WITH_EPOCH_OF_EACH_TRANSACTION = 5
+FIRST_VERSION_WITH_ERRORS_OF_GROUPS = 6  # GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOCH (KIP-1319)
 
 
-def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
-    """Hold each offset whose metadata is not too long until its transaction ends, if the committer is valid.
-
-    No session is extended, and the state of the group does not matter.
+def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo, verdict: Verdict) -> None:
+    """Hold each offset whose metadata is not too long until its transaction ends, if the committer is valid:
+    `verdict` is about it.
     """
-    if context.has_group:
-        _prune_ended(context)
-    row, error = _validate(context, request)
+    _prune_ended(context)
+    row, error = verdict
+    is_given_up = is_over(context.group, request) or is_overtaken(context.group, request)
+    if error is ErrorCode.NONE and is_given_up:
+        row, error = context.rule("TO6"), _error_of_an_ended_transaction(request.api_version)
     if error is ErrorCode.NONE and names_chars(request) > NAMES_MAX_CHARS:
         row, error = context.rule("O12"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     if error is not ErrorCode.NONE:
@@ -68,33 +68,6 @@ def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo
     if offsets:
         context.hold(_entry(context, request, offsets))
     context.reply(reply_to, TxnOffsetCommitResponse, row, topics=topics)
-
-
-def _validate(context: StepContext, request: TxnOffsetCommit) -> Verdict:
-    """Rows TO2 to TO6, the first that refuses."""
-    if not context.has_group:
-        if request.generation_id >= 0:
-            return context.rule("TO2"), ErrorCode.ILLEGAL_GENERATION
-        context.create_group(context.rule("TO3"), "first TxnOffsetCommit for this group id, by no member")
-    row, error = _validate_member(context, request)
-    is_given_up = is_over(context.group, request) or is_overtaken(context.group, request)
-    if error is ErrorCode.NONE and is_given_up:
-        return context.rule("TO6"), _error_of_an_ended_transaction(request.api_version)
-    return row, error
-
-
-def _validate_member(context: StepContext, request: TxnOffsetCommit) -> Verdict:
-    if isinstance(context.group, ConsumerGroup):
-        return validate_txn_commit(context, request)
-    has_no_generation = request.generation_id < 0
-    is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
-    if is_nobody or (has_no_generation and context.group.is_empty):
-        return context.rule("TO4"), ErrorCode.NONE
-    group = context.classic
-    error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is ErrorCode.NONE and request.generation_id != group.generation:
-        error = ErrorCode.ILLEGAL_GENERATION
-    return context.rule("TO5"), error
 
 
 def is_over(group: Group, request: TxnOffsetCommit) -> bool:
@@ -196,14 +169,14 @@ def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to
 def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
     """Return the row that decided, None if no entry is concerned."""
     row = None
-    settled: list[tuple[PendingOffsets, Outcome, RuleId]] = []
+    settled: list[tuple[PendingOffsets, MarkerOutcome, RuleId]] = []
     for entry in context.group.pending:
         if is_reached(entry, marker):
             row = context.rule("TO10" if entry.txn_version > 1 else "TO11")
             outcome = outcome_of(
                 entry.txn_version, entry.producer_epoch, marker.producer_epoch, marker.committed
             )
-            if outcome is not Outcome.IGNORED:
+            if outcome is not MarkerOutcome.IGNORED:
                 settled.append((entry, outcome, row))
     if not settled:
         return row
@@ -227,17 +200,17 @@ def is_reached(entry: PendingOffsets, marker: TransactionMarker) -> bool:
 def _end(
     context: StepContext,
     entry: PendingOffsets,
-    outcome: Outcome,
+    outcome: MarkerOutcome,
     row: RuleId,
     marker: TransactionMarker,
 ) -> None:
     """Rows TO12, TO13: commit or drop the offsets of an entry that is settled."""
-    if outcome is Outcome.COMMIT:
+    if outcome is MarkerOutcome.COMMIT:
         context.rule("TO12")
         _move(context, entry)
         return
     why = f"the transaction was not committed: a marker of epoch {marker.producer_epoch} ended it"
-    if outcome is Outcome.ABORT:
+    if outcome is MarkerOutcome.ABORT:
         row, why = context.rule("TO13"), "the transaction was aborted"
     context.record(
         row,
@@ -250,7 +223,7 @@ def _end(
 
 
 def _move(context: StepContext, entry: PendingOffsets) -> None:
-    """Commit each offset that stands behind the committed one in the log."""
+    """Commit each offset that comes after the committed one in the log."""
     for topic, offsets in entry.offsets.items():
         for partition, offset in offsets.items():
             committed = context.group.offsets.get(topic, {}).get(partition)
@@ -262,7 +235,7 @@ def _move(context: StepContext, entry: PendingOffsets) -> None:
 
 
 def is_behind(offset: Offset, committed: Offset) -> bool:
-    """Row TO12: whether the request of a pending offset stands behind that of the committed one."""
+    """Row TO12: whether the request of a pending offset comes after the committed offset's."""
     return offset.position > committed.position
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from embedded import parent_watchdog
 
 LOST_ITS_TOPICS = 78
-# docs/operations.md, "Exit codes": a restart would end the same way.
+# docs/running.md, "Exit codes": a restart would end the same way.
 FINAL_CODES = (0, 2, LOST_ITS_TOPICS)
 RESTART_PAUSE_S = 0.1
 _GRACE_S = 5

@@ -13,6 +13,14 @@ from types import MappingProxyType
 
 import click
 
+from tests.faults.campaign.cluster import (
+    CLIENT_EXPIRY_MS,
+    CONSUMER_SESSION_MS,
+    PREFIX,
+    CampaignCluster,
+    command_line,
+    environment,
+)
 from tests.faults.campaign.judge.answers import judge_answers
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import Evidence
@@ -22,14 +30,6 @@ from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STAND
 from tests.faults.campaign.kinds.fault import Fault
 from tests.faults.campaign.load.classic import TOPIC
 from tests.faults.campaign.planted import bug_of
-from tests.faults.campaign.world import (
-    CLIENT_EXPIRY_MS,
-    CONSUMER_SESSION_MS,
-    PREFIX,
-    World,
-    command_line,
-    environment,
-)
 
 QUIET_TIMEOUT_S = 120.0
 # All rebalances end in this time: REBALANCE_MS, and some time for the coordinator.
@@ -110,7 +110,7 @@ def campaign(
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     result = Result(seed, folder=str(folder))
     began_s = time.monotonic()
-    world = World(
+    world = CampaignCluster(
         folder,
         seed,
         step=step,
@@ -145,7 +145,7 @@ def campaign(
     return result
 
 
-def _strike(world: World, name: str, random: Random) -> Struck:
+def _strike(world: CampaignCluster, name: str, random: Random) -> Struck:
     time.sleep(random.uniform(0, 1))  # anywhere in a batch
     in_flight, at_ms = world.load.meter.in_flight, int(time.time() * 1000)
     click.echo(f"{time.strftime('%H:%M:%S')} {name}, {in_flight} in flight", err=True)
@@ -158,7 +158,7 @@ def _strike(world: World, name: str, random: Random) -> Struck:
     return Struck(name, outcome.value, at_ms, int(time.time() * 1000), in_flight, recovery_s)
 
 
-def _quiet(world: World, *, has_bugs: bool) -> tuple[Evidence, Case]:
+def _quiet(world: CampaignCluster, *, has_bugs: bool) -> tuple[Evidence, Case]:
     """Stop the load, wait until the coordinator has handled everything, and read the topics.
 
     Where groups have bugs, answers that a bug may have dropped are not waited for.
@@ -179,7 +179,7 @@ def _quiet(world: World, *, has_bugs: bool) -> tuple[Evidence, Case]:
         time.sleep(LOOK_S)
 
 
-def _replay(world: World) -> str:
+def _replay(world: CampaignCluster) -> str:
     """Judge a second time: by the core itself, offline."""
     arguments = ["replay", "--all", "--from-topic", "--data-dir", str(world.data)]
     if world.shared is not None:

@@ -22,7 +22,7 @@ each_without_memory = pytest.mark.parametrize("name", ["range", "roundrobin"])
 
 
 @dataclass(frozen=True)
-class Group:
+class DrawnGroup:
     counts: dict[str, int]
     members: dict[MemberId, MemberSubscription]
 
@@ -31,7 +31,7 @@ class Group:
 
 
 @st.composite
-def groups(draw: st.DrawFn, *, same_topics: bool = False, all_static: bool = False) -> Group:
+def groups(draw: st.DrawFn, *, same_topics: bool = False, all_static: bool = False) -> DrawnGroup:
     """Any group: unknown, empty and repeated topics, members without topics, static and dynamic ones."""
     topics = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
     counts = draw(st.dictionaries(st.sampled_from([*topics, "unsubscribed"]), st.integers(0, 12)))
@@ -46,7 +46,7 @@ def groups(draw: st.DrawFn, *, same_topics: bool = False, all_static: bool = Fal
         )
         for member_id, instance_id in zip(member_ids, instance_ids, strict=False)
     }
-    return Group(counts, members)
+    return DrawnGroup(counts, members)
 
 
 def sizes_of(topic: str, answer: dict[MemberId, list[TopicPartition]], members: list[MemberId]) -> list[int]:
@@ -55,7 +55,7 @@ def sizes_of(topic: str, answer: dict[MemberId, list[TopicPartition]], members: 
 
 @each_assignor
 @given(group=groups())
-def test_every_partition_of_a_subscribed_topic_is_assigned_once(name: str, group: Group) -> None:
+def test_every_partition_of_a_subscribed_topic_is_assigned_once(name: str, group: DrawnGroup) -> None:
     assigned = Counter(partition for partitions in group.assign(name).values() for partition in partitions)
     wanted = {topic for member in group.members.values() for topic in member.subscription.topics}
     assert assigned == Counter(
@@ -68,7 +68,7 @@ def test_every_partition_of_a_subscribed_topic_is_assigned_once(name: str, group
 
 @each_assignor
 @given(group=groups())
-def test_members_get_only_topics_they_subscribe_to(name: str, group: Group) -> None:
+def test_members_get_only_topics_they_subscribe_to(name: str, group: DrawnGroup) -> None:
     answer = group.assign(name)
     assert answer.keys() == group.members.keys()
     for member_id, partitions in answer.items():
@@ -77,7 +77,7 @@ def test_members_get_only_topics_they_subscribe_to(name: str, group: Group) -> N
 
 @each_without_memory
 @given(group=groups())
-def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: Group) -> None:
+def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: DrawnGroup) -> None:
     answer = group.assign(name)
     for topic, consumers in consumers_per_topic(group.members).items():
         sizes = sizes_of(topic, answer, consumers)
@@ -86,7 +86,7 @@ def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: Group) -> Non
 
 @each_assignor
 @given(group=groups())
-def test_the_lists_are_sorted(name: str, group: Group) -> None:
+def test_the_lists_are_sorted(name: str, group: DrawnGroup) -> None:
     answer = group.assign(name)
     assert list(answer) == members_in_order(group.members)
     for partitions in answer.values():
@@ -95,11 +95,11 @@ def test_the_lists_are_sorted(name: str, group: Group) -> None:
 
 @each_assignor
 @given(group=groups(), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, random: Random) -> None:
+def test_the_order_of_the_arguments_does_not_matter(name: str, group: DrawnGroup, random: Random) -> None:
     counts, members = list(group.counts.items()), list(group.members.items())
     random.shuffle(counts)
     random.shuffle(members)
-    shuffled = Group(
+    shuffled = DrawnGroup(
         dict(counts),
         {
             member_id: MemberSubscription(
@@ -117,16 +117,16 @@ def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, ran
 @each_without_memory
 @given(group=groups(all_static=True), data=st.data())
 def test_static_members_keep_their_partitions_under_new_member_ids(
-    name: str, group: Group, data: st.DataObject
+    name: str, group: DrawnGroup, data: st.DataObject
 ) -> None:
     new_ids = dict(zip(group.members, data.draw(st.permutations(list(group.members))), strict=True))
-    renamed = Group(group.counts, {new_ids[old]: member for old, member in group.members.items()})
+    renamed = DrawnGroup(group.counts, {new_ids[old]: member for old, member in group.members.items()})
     before, after = group.assign(name), renamed.assign(name)
     assert {new_ids[old]: partitions for old, partitions in before.items()} == after
 
 
 @given(group=groups())
-def test_range_gives_runs_in_member_order_the_longer_ones_first(group: Group) -> None:
+def test_range_gives_runs_in_member_order_the_longer_ones_first(group: DrawnGroup) -> None:
     answer = group.assign("range")
     for topic, consumers in consumers_per_topic(group.members).items():
         dealt = [p.partition for member_id in consumers for p in answer[member_id] if p.topic == topic]
@@ -135,8 +135,8 @@ def test_range_gives_runs_in_member_order_the_longer_ones_first(group: Group) ->
 
 
 @given(group=groups(same_topics=True), size=st.integers(0, 12))
-def test_range_copartitions_topics_of_one_size(group: Group, size: int) -> None:
-    same_size = Group(dict.fromkeys(consumers_per_topic(group.members), size), group.members)
+def test_range_copartitions_topics_of_one_size(group: DrawnGroup, size: int) -> None:
+    same_size = DrawnGroup(dict.fromkeys(consumers_per_topic(group.members), size), group.members)
     for partitions in same_size.assign("range").values():
         numbers: dict[str, list[int]] = {topic: [] for topic in same_size.counts}
         for topic, number in partitions:
@@ -145,13 +145,13 @@ def test_range_copartitions_topics_of_one_size(group: Group, size: int) -> None:
 
 
 @given(group=groups(same_topics=True))
-def test_roundrobin_shares_differ_by_one_at_most_where_all_have_the_same_topics(group: Group) -> None:
+def test_roundrobin_shares_differ_by_one_at_most_where_all_have_the_same_topics(group: DrawnGroup) -> None:
     sizes = [len(partitions) for partitions in group.assign("roundrobin").values()]
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
 
 
 @given(group=groups())
-def test_roundrobin_equals_a_walk_around_the_members(group: Group) -> None:
+def test_roundrobin_equals_a_walk_around_the_members(group: DrawnGroup) -> None:
     circle = members_in_order(group.members)
     walked: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in circle}
     for topic in consumers_per_topic(group.members):
@@ -165,7 +165,7 @@ def test_roundrobin_equals_a_walk_around_the_members(group: Group) -> None:
 
 @given(group=groups(same_topics=True), seed=st.randoms(use_true_random=False))
 def test_range_by_rack_gives_the_shares_of_plain_range_and_keeps_topics_co_partitioned(
-    group: Group, seed: Random
+    group: DrawnGroup, seed: Random
 ) -> None:
     near = {
         member_id: replace(

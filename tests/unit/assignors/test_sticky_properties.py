@@ -26,7 +26,7 @@ sticky_ones = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupWithPast:
     """A group and what each member had before; no two have had the same, unless `overlapping`."""
 
     counts: dict[str, int]
@@ -69,14 +69,14 @@ class Group:
     def may_have(self, member_id: MemberId, partition: TopicPartition) -> bool:
         return partition.topic in self.wishes[member_id]
 
-    def without(self, member_id: MemberId) -> "Group":
+    def without(self, member_id: MemberId) -> "GroupWithPast":
         return replace(self, wishes={m: topics for m, topics in self.wishes.items() if m != member_id})
 
 
 @st.composite
 def groups(
     draw: st.DrawFn, *, same_topics: bool = False, overlapping: bool = False, with_racks: bool = False
-) -> Group:
+) -> GroupWithPast:
     topics = draw(st.lists(st.sampled_from("tuv"), min_size=1, unique=True))
     counts = {topic: draw(st.integers(1, 5)) for topic in topics}
     members = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True))
@@ -93,7 +93,7 @@ def groups(
             m: tuple(p for p, holder in zip(everything, holders, strict=True) if holder == m) for m in members
         }
     replicas = st.sets(st.sampled_from(RACKS[1:]), max_size=2).map(frozenset)
-    return Group(
+    return GroupWithPast(
         counts,
         wishes,
         owned,
@@ -107,14 +107,14 @@ def as_owned(answer: Answer) -> dict[MemberId, tuple[TopicPartition, ...]]:
     return {member_id: tuple(partitions) for member_id, partitions in answer.items()}
 
 
-def all_partitions(group: Group) -> list[TopicPartition]:
+def all_partitions(group: GroupWithPast) -> list[TopicPartition]:
     wanted = {topic for topics in group.wishes.values() for topic in topics}
     return sorted(
         TopicPartition(t, n) for t, count in group.counts.items() if t in wanted for n in range(count)
     )
 
 
-def moved(group: Group, answer: Answer) -> set[TopicPartition]:
+def moved(group: GroupWithPast, answer: Answer) -> set[TopicPartition]:
     owner = {p: m for m, partitions in group.owned.items() for p in partitions if m in answer}
     return {p for m, partitions in answer.items() for p in partitions if owner.get(p, m) != m}
 
@@ -122,7 +122,7 @@ def moved(group: Group, answer: Answer) -> set[TopicPartition]:
 @sticky_ones
 @some
 @given(group=groups(overlapping=True, with_racks=True))
-def test_every_partition_is_assigned_once_to_a_subscriber(name: str, group: Group) -> None:
+def test_every_partition_is_assigned_once_to_a_subscriber(name: str, group: GroupWithPast) -> None:
     answer = group.settle(name) if name != "uniform" else group.assign(name)
     assert sorted(p for partitions in answer.values() for p in partitions) == all_partitions(group)
     assert all(group.may_have(m, p) for m, partitions in answer.items() for p in partitions)
@@ -132,7 +132,7 @@ def test_every_partition_is_assigned_once_to_a_subscriber(name: str, group: Grou
 @some
 @given(group=groups(overlapping=True, with_racks=True))
 def test_no_partition_is_on_a_member_that_has_two_more_than_another_that_may_have_it(
-    name: str, group: Group
+    name: str, group: GroupWithPast
 ) -> None:
     answer = group.settle(name)
     for holder, partitions in answer.items():
@@ -144,7 +144,7 @@ def test_no_partition_is_on_a_member_that_has_two_more_than_another_that_may_hav
 @sticky_ones
 @some
 @given(group=groups(same_topics=True, overlapping=True, with_racks=True))
-def test_with_the_same_topics_sizes_differ_by_one_at_most(name: str, group: Group) -> None:
+def test_with_the_same_topics_sizes_differ_by_one_at_most(name: str, group: GroupWithPast) -> None:
     sizes = [len(partitions) for partitions in group.assign(name).values()]
     if name == "cooperative-sticky":
         sizes = [len(partitions) for partitions in group.settle(name).values()]
@@ -154,7 +154,7 @@ def test_with_the_same_topics_sizes_differ_by_one_at_most(name: str, group: Grou
 @sticky_ones
 @some
 @given(group=groups(with_racks=True))
-def test_nothing_moves_when_nothing_has_changed(name: str, group: Group) -> None:
+def test_nothing_moves_when_nothing_has_changed(name: str, group: GroupWithPast) -> None:
     answer = group.assign(name)
     if name == "cooperative-sticky":
         answer = group.settle(name)
@@ -164,7 +164,9 @@ def test_nothing_moves_when_nothing_has_changed(name: str, group: Group) -> None
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @some
 @given(group=groups(same_topics=True), data=st.data())
-def test_when_a_member_leaves_only_its_partitions_move(name: str, group: Group, data: st.DataObject) -> None:
+def test_when_a_member_leaves_only_its_partitions_move(
+    name: str, group: GroupWithPast, data: st.DataObject
+) -> None:
     assume(len(group.wishes) > 1)
     before = group.settle(name)
     gone = data.draw(st.sampled_from(sorted(before)))
@@ -175,7 +177,7 @@ def test_when_a_member_leaves_only_its_partitions_move(name: str, group: Group, 
 
 @some
 @given(group=groups(same_topics=True))
-def test_with_the_same_topics_as_many_partitions_stay_as_the_shares_allow(group: Group) -> None:
+def test_with_the_same_topics_as_many_partitions_stay_as_the_shares_allow(group: GroupWithPast) -> None:
     answer = group.assign("sticky")
     total, members = len(all_partitions(group)), len(group.wishes)
     exists = set(all_partitions(group))
@@ -187,7 +189,7 @@ def test_with_the_same_topics_as_many_partitions_stay_as_the_shares_allow(group:
 
 @some
 @given(group=groups(overlapping=True))
-def test_no_partition_is_taken_over_in_the_round_in_which_it_is_revoked(group: Group) -> None:
+def test_no_partition_is_taken_over_in_the_round_in_which_it_is_revoked(group: GroupWithPast) -> None:
     answer = group.assign("cooperative-sticky")
     for member_id, partitions in answer.items():
         for partition in set(partitions) - set(group.owned[member_id]):
@@ -196,7 +198,7 @@ def test_no_partition_is_taken_over_in_the_round_in_which_it_is_revoked(group: G
 
 @some
 @given(group=groups(overlapping=True))
-def test_a_partition_claimed_twice_in_a_generation_is_taken_from_both(group: Group) -> None:
+def test_a_partition_claimed_twice_in_a_generation_is_taken_from_both(group: GroupWithPast) -> None:
     group = replace(group, generations=dict.fromkeys(group.wishes, 4))
     answer = group.assign("cooperative-sticky")
     for partitions in answer.values():
@@ -206,7 +208,7 @@ def test_a_partition_claimed_twice_in_a_generation_is_taken_from_both(group: Gro
 @sticky_ones
 @some
 @given(group=groups(overlapping=True, with_racks=True), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, random: Random) -> None:
+def test_the_order_of_the_arguments_does_not_matter(name: str, group: GroupWithPast, random: Random) -> None:
     wishes = list(group.wishes.items())
     random.shuffle(wishes)
     counts = list(group.counts.items())
@@ -222,7 +224,7 @@ def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, ran
 
 @some
 @given(group=groups(overlapping=True, with_racks=True))
-def test_no_assignment_at_all_is_better_than_the_exact_one(group: Group) -> None:
+def test_no_assignment_at_all_is_better_than_the_exact_one(group: GroupWithPast) -> None:
     """Tried out: evenness first, then racks, then moves, then previous owners."""
     subscriptions = group.subscriptions(group.owned)
     claims = {m: sticky_claim(member.subscription) for m, member in subscriptions.items()}

@@ -6,7 +6,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.memory import DRIVER, JVM, MIB, REPLICA, WORKERS, growth, memory_bytes, parts_of
 from bench.report import Figure
 from bench.rows import checkpoint, endurance
@@ -24,7 +24,7 @@ def endured(leaking: str | None, mib_a_slice: int = 1) -> Endured:
     for number in range(SLICES):
         sizes = {part: (100 + (part == leaking) * number * mib_a_slice) * MIB for part in PARTS}
         heap = (100 + (leaking == HEAP) * number * mib_a_slice) * MIB if number % 4 == 0 else None
-        slices.append(Slice(Outcome(due_s=[0.0], latency_s=[0.1], took_s=1.0), sizes, heap))
+        slices.append(Slice(LoadResult(due_s=[0.0], latency_s=[0.1], took_s=1.0), sizes, heap))
     return Endured(30.0, 1.0, slices)
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from bench.load import frames
 from bench.load.connection import Connection
-from bench.load.outcome import WrongAnswer
+from bench.load.load_result import WrongAnswer
 from bench.load.pipes import Pipe, at_rates, closed
 from bench.load.requests import Membership, heartbeat_request, is_commit, mixed_requests
 from bench.load.topics import encoded
-from records.address import Address
+from connections.address import Address
 from records.pack import PACK_MAX_REQUESTS, is_pack, slot_of, unpack
 from records.partitioner import partition_of
 from state.kafka.requests import OffsetCommit
@@ -88,10 +88,10 @@ def test_each_response_is_counted_and_errors_by_their_code() -> None:
             outcome = await closed(pipes, 8, 0.05)
             for pipe in pipes:
                 pipe.close()
-        assert outcome.answered >= 24
-        assert 0 < outcome.errors[REBALANCE_IN_PROGRESS] <= outcome.answered / 4 + 3
+        assert outcome.responses >= 24
+        assert 0 < outcome.errors[REBALANCE_IN_PROGRESS] <= outcome.responses / 4 + 3
         assert outcome.errors.keys() == {REBALANCE_IN_PROGRESS}
-        assert len(outcome.due_s) == outcome.answered
+        assert len(outcome.due_s) == outcome.responses
 
     asyncio.run(load())
 
@@ -120,7 +120,7 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
         asyncio.get_running_loop().call_later(0.3, reads.set)
         async with piped(no_error, reads) as pipe:
             outcome = await at_rates([pipe], [(200, 0.1), (1_000, 0.1)])
-        assert outcome.answered == pytest.approx(120, abs=2)
+        assert outcome.responses == pytest.approx(120, abs=2)
         assert outcome.errors == Counter()
         first, last = outcome.latency_s[0], outcome.latency_s[-1]
         assert first > 0.25

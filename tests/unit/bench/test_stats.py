@@ -1,6 +1,6 @@
 """Warm-up: it ends when the figure is stable, or after its time."""
 
-from bench.load.outcome import Outcome
+from bench.load.load_result import LoadResult
 from bench.rows.overload import OVERLOAD_S, Overloaded, by_second, normal_again_s
 from bench.stats import WarmUp, percentile
 
@@ -28,7 +28,7 @@ def test_quantiles_are_measured_values() -> None:
 
 
 def test_p99_is_by_the_second_in_which_requests_were_due() -> None:
-    outcome = Outcome(due_s=[1.5, 0.1, 0.9], latency_s=[0.3, 0.1, 0.2])
+    outcome = LoadResult(due_s=[1.5, 0.1, 0.9], latency_s=[0.3, 0.1, 0.2])
     assert by_second(outcome) == [200.0, 300.0]
 
 

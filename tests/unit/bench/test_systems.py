@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.systems import COORDINATOR, GATEWAY, World, cores_of
-from cli.demo.children import family
+from bench.systems import COORDINATOR, GATEWAY, RunningSystems, cores_of
+from cli.processes.family import family
 
 BUSY = "while True: pass"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
 
 
-def world(folder: Path, pids: dict[str, int]) -> World:
-    return World("127.0.0.1:1", "127.0.0.1:2", folder, os.getpid(), packed=True, pids=pids)
+def world(folder: Path, pids: dict[str, int]) -> RunningSystems:
+    return RunningSystems("127.0.0.1:1", "127.0.0.1:2", folder, os.getpid(), packed=True, pids=pids)
 
 
 def test_all_but_the_measured_systems_stand_still(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_all_but_the_measured_systems_stand_still(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> World:
+def checkpoint(tmp_path: Path) -> RunningSystems:
     spark = tmp_path / "coordinator" / "spark"
     state = spark / "state" / "0" / "0"
     for folder in (spark / "commits", spark / "offsets", state):
@@ -56,7 +56,7 @@ def checkpoint(tmp_path: Path) -> World:
     return world(tmp_path, {})
 
 
-def test_the_bytes_that_batches_wrote_are_of_the_versions_after_them(checkpoint: World) -> None:
+def test_the_bytes_that_batches_wrote_are_of_the_versions_after_them(checkpoint: RunningSystems) -> None:
     assert checkpoint.last_batch() == 3
     assert checkpoint.written(1, 2) == (10 + 100 + 7, 2)
     assert checkpoint.written(2, 3) == (100 + 7 + 1_000, 2)
@@ -64,5 +64,5 @@ def test_the_bytes_that_batches_wrote_are_of_the_versions_after_them(checkpoint:
     assert checkpoint.state_bytes() == 1_111 + 4 * 3 + 7
 
 
-def test_a_batch_lasts_from_its_offsets_to_its_commit(checkpoint: World) -> None:
+def test_a_batch_lasts_from_its_offsets_to_its_commit(checkpoint: RunningSystems) -> None:
     assert checkpoint.batch_ms(1) == [pytest.approx(250), pytest.approx(250)]

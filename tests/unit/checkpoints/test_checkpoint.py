@@ -3,14 +3,14 @@
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
 
 from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
 from checkpoints.files import FolderError, FolderNotWritable
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.metadata import Identity, KnownOutage, OwnerRecord
 from state.inputs import Outage
 from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, path_of, plan, spark_of
 
@@ -42,21 +42,6 @@ def test_the_number_of_state_partitions_is_pinned(checkpoint: Checkpoint) -> Non
     assert checkpoint.pin(IDENTITY).state_partitions == 2, "no wish: the pinned number"
     with pytest.raises(FolderError, match=r"is kept in 2 partitions, not 3\. .*state export.*state import"):
         checkpoint.pin(IDENTITY, state_partitions=3)
-
-
-def test_a_state_that_says_nothing_of_its_partitions_has_one(checkpoint: Checkpoint) -> None:
-    content = msgspec.json.decode(msgspec.json.encode(IDENTITY))
-    del content["state_partitions"]
-    (path_of(checkpoint) / "identity.json").write_bytes(msgspec.json.encode(content))
-    assert checkpoint.pin(IDENTITY, state_partitions=1).state_partitions == 1
-    with pytest.raises(FolderError, match="is kept in 1 partitions, not 2"):
-        checkpoint.pin(IDENTITY, state_partitions=2)
-
-
-def test_a_state_without_shards_is_refused_with_the_way_on(checkpoint: Checkpoint) -> None:
-    checkpoint.pin(msgspec.structs.replace(IDENTITY, shards=None))
-    with pytest.raises(FolderError, match=r"a version without shards\. .*state export.*state import"):
-        checkpoint.pin(IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +91,18 @@ def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> 
             assert f"{name} is damaged" in str(error)
 
 
-def test_a_file_without_a_checksum_is_read(checkpoint: Checkpoint) -> None:
-    """Earlier versions wrote none."""
-    (path_of(checkpoint) / "identity.json").write_bytes(msgspec.json.encode(IDENTITY))
-    assert checkpoint.identity() == IDENTITY
+@pytest.mark.parametrize("missing", ["crc32", "shards"])
+def test_a_file_that_lacks_a_field_is_refused(checkpoint: Checkpoint, missing: str) -> None:
+    checkpoint.pin(IDENTITY)
+    path = path_of(checkpoint) / "identity.json"
+    content = msgspec.json.decode(path.read_bytes())
+    del content[missing]
+    if missing != "crc32":
+        content["crc32"] = crc32(msgspec.json.encode({k: v for k, v in content.items() if k != "crc32"}))
+    path.write_bytes(msgspec.json.encode(content))
+    why = "it has no checksum" if missing == "crc32" else f"missing required field `{missing}`"
+    with pytest.raises(FolderError, match=f"identity.json is damaged, or of another version: .*{why}"):
+        checkpoint.pin(IDENTITY)
 
 
 def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> None:
@@ -273,16 +266,3 @@ def test_the_records_of_the_last_two_owners_are_kept(checkpoint: Checkpoint) -> 
     for _ in range(4):
         checkpoint = again(checkpoint)
     assert sorted(checkpoint.files.names("owners")) == ["4.json", "5.json"]
-
-
-def test_the_files_of_a_version_without_owners_are_read_and_replaced(tmp_path: Path) -> None:
-    epochs, outages = [Epoch(0, OLD, [], "0.1.0")], [KnownOutage(7, Outage(100, 900))]
-    committed = Committed(6, {0: 5})
-    for name, content in {"epochs": epochs, "outages": outages, "committed": committed}.items():
-        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(content))
-    checkpoint = Checkpoint.at(tmp_path)
-    expected = OwnerRecord(epochs, outages, committed)
-    assert checkpoint.record() == expected
-    checkpoint.own(3)
-    assert checkpoint.record() == Checkpoint.at(tmp_path).record() == expected
-    assert [path.name for path in tmp_path.iterdir()] == ["owners"]

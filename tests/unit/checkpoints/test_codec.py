@@ -1,12 +1,13 @@
 """The stored state: strict, byte-stable, and readable for ever.
 
 `tests/data/state_v<version>.msgpack` is a state row's payload of that version, `state_v<version>.txt` lists
-its fields. `--rewrite` writes missing files. Existing files never change.
+its fields. `--rewrite` writes missing files. Existing files never change. `tests.harness.planted_version` has
+earlier versions.
 """
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -16,11 +17,13 @@ import pytest
 from msgspec import structs
 
 from checkpoints import codec
-from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
+from checkpoints.codec import STATE_VERSION, Entry, StateError
+from checkpoints.migrations import EARLIER
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.rocketmq import group as rocketmq
+from tests.harness.planted_version import ADDED, entry_of, planted, row_of
 from tests.harness.stored_groups import (
     ENUMS,
     STORED,
@@ -32,10 +35,7 @@ from tests.harness.stored_groups import (
 )
 
 DATA = Path(__file__).parents[2] / "data"
-PINNED = sorted(DATA.glob("state_v*.msgpack"))
 DEADLINE_MS = 1_700_000_000_500
-# The version of the groups in the pinned payload of a version of the row.
-GROUP_VERSION_OF = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4, 6: 5, 7: 6}
 
 
 def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
@@ -92,12 +92,12 @@ def test_every_struct_of_a_group_is_known_here(group: type[AnyGroup]) -> None:
 
 
 def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureRequest) -> None:
-    path = DATA / f"state_v{GROUP_VERSION}.txt"
+    path = DATA / f"state_v{STATE_VERSION}.txt"
     if request.config.getoption("rewrite") and not path.exists():
         path.write_text(stored_fields())
     assert stored_fields() == path.read_text(), (
-        f"the layout of a group changed: raise GROUP_VERSION, migrate from version {GROUP_VERSION}, "
-        "and run this test with --rewrite"
+        f"the layout of a group changed: raise STATE_VERSION, enter version {STATE_VERSION} into "
+        "checkpoints.migrations.EARLIER, and run this test with --rewrite"
     )
 
 
@@ -111,75 +111,56 @@ def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.Fixtu
     assert codec.read_row("g", version, payload) == codec.read_row("g", version, path.read_bytes())
 
 
-@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
-def test_every_pinned_payload_is_read(path: Path) -> None:
-    version = int(path.stem.removeprefix("state_v"))
-    assert decode("shard 0", version, path.read_bytes()) == samples(GROUP_VERSION_OF[version])
+def test_every_version_is_pinned_and_read() -> None:
+    assert sorted(EARLIER) == list(range(1, STATE_VERSION))
+    pinned = {int(path.stem.removeprefix("state_v")): path for path in DATA.glob("state_v*.msgpack")}
+    assert sorted(pinned) == [*sorted(EARLIER), STATE_VERSION]
+    for version, path in pinned.items():
+        assert decode("shard 0", version, path.read_bytes()).keys() == samples().keys()
 
 
-def pinned(group_version: int, name: str) -> bytes:
-    """The pinned encoding of a group in a version of its own."""
-    version = next(row for row, of_groups in GROUP_VERSION_OF.items() if of_groups == group_version)
-    row = codec.read_row("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())
-    return row[name].group
+@pytest.fixture
+def earlier() -> Iterator[None]:
+    """Versions -1 and 0 are read."""
+    with planted():
+        yield
 
 
-@pytest.mark.parametrize("name", samples(1))
-@pytest.mark.parametrize("other", range(1, GROUP_VERSION + 1))
-@pytest.mark.parametrize("version", range(1, GROUP_VERSION + 1))
-def test_a_group_of_one_version_is_refused_under_another(version: int, other: int, name: str) -> None:
-    """The group must differ between the versions. RocketMQ's group is the same in all of them, and a classic
-    group from version 5 on.
-    """
-    entry = Entry(other, None, pinned(version, name))
-    is_the_same = isinstance(samples()[name], rocketmq.Group) or min(version, other) >= 5
-    if version == other or is_the_same:
-        assert codec.decode_group(name, entry) == samples(version)[name]
+def migrated(version: int) -> dict[str, AnyGroup]:
+    """What the groups of a planted version become."""
+    group = sample()
+    group.wanted_topics = [ADDED]
+    if version < 0:
+        group.topics = {}
+    return samples() | {group.group_id: group}
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+@pytest.mark.usefixtures("earlier")
+def test_a_row_of_an_earlier_version_is_read_and_its_groups_migrated(version: int) -> None:
+    assert decode("shard 0", *row_of(version, samples())) == migrated(version)
+
+
+@pytest.mark.parametrize("other", [-1, 0, 1])
+@pytest.mark.parametrize("version", [-1, 0, 1])
+@pytest.mark.usefixtures("earlier")
+def test_a_group_of_one_version_is_refused_under_another(version: int, other: int) -> None:
+    entry = msgspec.structs.replace(entry_of(version, sample()), version=other)
+    if version == other:
+        codec.decode_group("grüppe", entry)
     else:
-        with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
-            codec.decode_group(name, entry)
+        with pytest.raises(StateError, match=rf"group 'grüppe' \(version {other}\) is damaged"):
+            codec.decode_group("grüppe", entry)
 
 
-@pytest.mark.parametrize("name", ["kümmel", "öl"])
-def test_a_kind_of_group_is_refused_under_a_version_that_did_not_have_it(name: str) -> None:
-    for other in range(1, GROUP_VERSION if name == "kümmel" else 5):
-        with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
-            codec.decode_group(name, Entry(other, None, pinned(GROUP_VERSION, name)))
-
-
-def test_groups_of_earlier_rows_are_due_at_once() -> None:
-    """Rows of versions 1 to 3 have no deadlines. A deadline in the past makes the first call search it."""
-    for version in range(1, 4):
-        entries = codec.read_row("g", version, (DATA / f"state_v{version}.msgpack").read_bytes())
-        assert {entry.next_deadline_ms for entry in entries.values()} == {codec.UNKNOWN_DEADLINE_MS}
-        assert {entry.version for entry in entries.values()} == {version}
-
-
+@pytest.mark.usefixtures("earlier")
 def test_a_group_that_rests_keeps_its_bytes() -> None:
     """Also bytes of an earlier version: only a group that is touched is migrated."""
-    old = codec.read_row("g", 2, (DATA / "state_v2.msgpack").read_bytes())
+    old = codec.read_row("g", *row_of(0, samples()))
     row = codec.write_row({**old, "new": codec.encode_group(ClassicGroup("new", "i"), None)})
     again = codec.read_row("shard 0", *row)
     assert {name: again[name] for name in old} == old
     assert codec.write_row(again) == row
-
-
-def test_an_offset_of_an_earlier_version_precedes_every_request() -> None:
-    for version in (1, 2, 3, 4):
-        group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
-        assert isinstance(group, ClassicGroup)
-        assert [offset.position < (0, 0) for offset in group.offsets["t"].values()] == [True]
-
-
-def test_an_offset_of_an_earlier_version_is_of_an_unknown_topic() -> None:
-    for version in (1, 2):
-        group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
-        assert isinstance(group, ClassicGroup)
-        assert [offset.topic_id for offset in group.offsets["t"].values()] == [None]
-
-
-def test_every_version_is_pinned() -> None:
-    assert [path.stem for path in PINNED] == [f"state_v{n}" for n in range(1, STATE_VERSION + 1)]
 
 
 def test_several_groups_can_stand_under_one_key() -> None:
@@ -198,12 +179,12 @@ def test_what_is_decoded_is_encoded_to_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1, -1])
 def test_another_version_is_refused_by_name(version: int) -> None:
-    with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* reads versions"):
+    with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* version 1"):
         codec.read_row("g", version, b"")
 
 
 def _group_of(*fields: object) -> Entry:
-    return Entry(GROUP_VERSION, None, msgspec.msgpack.encode(fields))
+    return Entry(STATE_VERSION, None, msgspec.msgpack.encode(fields))
 
 
 def _fields_in_state(state: str) -> list[object]:
@@ -232,11 +213,11 @@ def _compressed(content: object) -> bytes:
         encode(samples())[1][4:],
         encode(samples())[1][:-1],
         _compressed(["g"]),
-        *(_compressed({"g": e}) for e in ([], [5, None], [5, None, WHOLE, 0], [5, "x", WHOLE])),
+        *(_compressed({"g": e}) for e in ([], [1, None], [1, None, WHOLE, 0], [1, "x", WHOLE])),
     ],
 )
 def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
-    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 7\) is damaged"):
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 1\) is damaged"):
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
@@ -252,9 +233,9 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (Entry(GROUP_VERSION, None, b""), "is damaged"),
-        (Entry(GROUP_VERSION, None, WHOLE[:-1]), "is damaged"),
-        (Entry(GROUP_VERSION, None, WHOLE + b"\x00"), "is damaged"),
+        (Entry(STATE_VERSION, None, b""), "is damaged"),
+        (Entry(STATE_VERSION, None, WHOLE[:-1]), "is damaged"),
+        (Entry(STATE_VERSION, None, WHOLE + b"\x00"), "is damaged"),
         (_group_of("g", "i"), "is damaged: Invalid value 'g'"),
         (_group_of("Pulsar", "g", "i"), "is damaged: Invalid value 'Pulsar'"),
         (_group_of("Kafka", "g"), "is damaged: .* at least length 3"),
@@ -270,15 +251,13 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
-    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 6\) {why}"):
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 1\) {why}"):
         codec.decode_group("g", entry)
 
 
-@pytest.mark.parametrize("version", [0, GROUP_VERSION + 1])
+@pytest.mark.parametrize("version", [0, STATE_VERSION + 1])
 def test_a_group_of_another_version_is_refused_by_name(version: int) -> None:
-    with pytest.raises(
-        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 6"
-    ):
+    with pytest.raises(StateError, match=f"group 'g' is of version {version}; this code reads version 1"):
         codec.decode_group("g", Entry(version, None, WHOLE))
 
 
@@ -288,7 +267,7 @@ def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     fields = msgspec.msgpack.decode(codec.encode_group(samples()[name], None).group, type=list[msgspec.Raw])
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
-        codec.decode_group(name, Entry(GROUP_VERSION, None, msgspec.msgpack.encode(longer)))
+        codec.decode_group(name, Entry(STATE_VERSION, None, msgspec.msgpack.encode(longer)))
 
 
 def test_the_row_has_the_columns_of_sparks_schema() -> None:

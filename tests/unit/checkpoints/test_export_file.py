@@ -21,6 +21,7 @@ HEADER = Header(
     next_watermark_ms=1_100,
     planned=PlannedBatch({0: 19, 1: 4}, 1_100, 2_100),
     unread={0: 2, 1: 0},
+    batch=7,
 )
 GROUPS = [ExportedGroup("g", 3, b"\x00\xff\n"), ExportedGroup('a "name"\n', 1, b"")]
 
@@ -73,8 +74,8 @@ def test_a_file_that_lost_a_group_is_refused(path: Path) -> None:
 
 
 def test_another_format_is_refused_by_its_number_before_anything_else_of_it_is_read(path: Path) -> None:
-    path.write_text(json.dumps({"version": 3, "of another": "shape"}) + "\n")
-    with pytest.raises(ExportError, match="is an export of format 3; this code reads formats 1 and 2"):
+    path.write_text(json.dumps({"version": 2, "of another": "shape"}) + "\n")
+    with pytest.raises(ExportError, match="is an export of format 2; this code reads format 1"):
         ExportFile(path)
 
 

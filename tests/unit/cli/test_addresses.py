@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from cli import main
 from cli.parameters import ADDRESS, HOST, SERVERS
-from records.address import parse_host, parse_servers
+from connections.address import parse_host, parse_servers
 
 ADDRESSES = ("bootstrap", "host", "listen", "gateway")
 NOT_ADDRESSES = {"no_gateway"}

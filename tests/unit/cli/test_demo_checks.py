@@ -15,7 +15,7 @@ from assignors.kafka.consumer_protocol import encode_assignment
 from cli.demo import checks, report
 from cli.demo.checks import Check
 from cli.demo.load import consumed
-from cli.demo.proof import Deed, Outcome
+from cli.demo.proof import Deed, DemoResult
 from cli.demo.strike import Struck, is_target, uncommitted_batch_of
 from cli.demo.watch import client_of, held, stable_with
 from records.history import CoordinatorStarted
@@ -212,7 +212,7 @@ def test_stable_means_now_and_with_exactly_these_members() -> None:
 
 
 def test_the_timeline_is_in_the_order_of_time_and_names_the_consumers() -> None:
-    outcome = Outcome(
+    outcome = DemoResult(
         checks=[Check("it holds", True, "found"), Check("it does not", False, "lost")],
         history=[
             CoordinatorStarted(at_ms=1_000, from_batch=0, settings={}),

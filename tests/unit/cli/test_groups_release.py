@@ -13,8 +13,9 @@ from clients.coordinator_client import CoordinatorClient, Header
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.kafka.protocols import view_of
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol
-from state.kafka.snapshot import GroupSnapshot, snapshot
+from state.kafka.snapshot import GroupSnapshot
 from state.kafka.timers import DeadlineReached
 from state.timeline import Row, Timeline
 from tests.harness.common import kafka_group
@@ -72,7 +73,7 @@ class CoreClient(CoordinatorClient):
             client_host="host",
         )
 
-    def send(self, request: Any, answer: Any, *, timeout_ms: int | None = None) -> Future[Any]:
+    def send(self, request: Any, *, timeout_ms: int | None = None) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(self._apply(request, NOW_MS))
         return future
@@ -83,7 +84,7 @@ class CoreClient(CoordinatorClient):
 
     def views(self) -> list[GroupSnapshot]:
         known = [kafka_group(timeline.group) for timeline in self.timelines.values()]
-        return [snapshot(group) for group in known if group is not None]
+        return [view_of(group) for group in known if group is not None]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -93,7 +94,7 @@ class CoreClient(CoordinatorClient):
             request.group_id, None, CoordinatorConfig()
         )
         timeline.apply(Row(at_ms, f"requests-0-{request.correlation_id}", request))
-        replies = [reply for effects in timeline.take_effects() for reply in effects.replies]
+        replies = [reply for effects in timeline.drain_effects() for reply in effects.replies]
         return replies[-1].response if replies else None
 
 
@@ -122,6 +123,15 @@ def release(*arguments: str) -> tuple[str, str]:
 def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> None:
     assert release("--group", "orders") == ("Group 'orders' is not quarantined now.\n", "")
     assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
+
+
+@pytest.mark.parametrize("command", [["describe", "--state"], ["delete"], ["release"]])
+@pytest.mark.usefixtures("client")
+def test_groups_are_named_by_arguments_and_by_options(command: list[str]) -> None:
+    where = ["--bootstrap-servers", "127.0.0.1:1", "-o", "json"]
+    result = CliRunner().invoke(groups, [*command, *where, "billing", "nobody", "--group", "late"])
+    assert result.exit_code == 0, result.output
+    assert sorted(answer["group"] for answer in json.loads(result.stdout)) == ["billing", "late", "nobody"]
 
 
 def test_release_of_all_groups_means_the_quarantined_ones(client: CoreClient) -> None:

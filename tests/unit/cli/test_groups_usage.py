@@ -15,8 +15,9 @@ RESET = ["reset-offsets", *ONE]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["describe", *NOBODY], "takes one of these options: --group, --all-groups"),
-        (["describe", *ONE, "--all-groups"], "takes one of these options: --group, --all-groups"),
+        (["describe", *NOBODY], "takes groups (GROUP or --group), or --all-groups"),
+        (["describe", *ONE, "--all-groups"], "takes groups (GROUP or --group), or --all-groups"),
+        (["delete", *NOBODY, "g", "--all-groups"], "takes groups (GROUP or --group), or --all-groups"),
         (["describe", *ONE, "--members", "--state"], "takes at most one of these options"),
         (["describe", "--group", "g"], "Missing option '--bootstrap-servers'"),
         (["list", "--bootstrap-servers", "here:there"], "'here:there' is not HOST:PORT; expected is a list"),

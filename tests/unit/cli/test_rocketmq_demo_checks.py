@@ -6,7 +6,7 @@ import msgspec
 
 from cli.demo import checks, rocketmq_proof
 from cli.demo.load import consumed_by_partition
-from cli.demo.proof import Deed, Outcome
+from cli.demo.proof import Deed, DemoResult
 from cli.demo.report import check_lines, timeline_lines
 from cli.demo.rocketmq_proof import Share, Trap
 from clients.answers import decode_response
@@ -136,7 +136,9 @@ def test_the_live_view_tells_an_entry_in_a_line() -> None:
 
 
 def test_the_timeline_tells_entries_without_generations() -> None:
-    outcome = Outcome([], [entry(EntryType.CONSUMER_REMOVED, 1, client_id="A")], [Deed(0, "SIGKILL A")], {})
+    outcome = DemoResult(
+        [], [entry(EntryType.CONSUMER_REMOVED, 1, client_id="A")], [Deed(0, "SIGKILL A")], {}
+    )
     killed, removed = timeline_lines(outcome)
     assert killed.endswith("*** demo: SIGKILL A")
     assert removed.endswith("    ConsumerRemoved A: for consumer-1/e87b")

@@ -5,7 +5,7 @@ import pytest
 from cli.run_gateway import ALARM, REPLICA, coordinator_checks
 from gateway.health import COORDINATOR
 from insight.metrics.http import Note
-from streaming.service.replica_state import OFF, PHASES, ReplicaState
+from streaming.service.replica.state import OFF, PHASES, ReplicaState
 from streaming.service.status import Phase, Status
 
 NOT_READY = [phase for phase in Phase if phase not in (Phase.READY, Phase.STANDBY)]

@@ -25,6 +25,7 @@ HEADER = Header(
     committed=PlannedBatch({0: 1, 1: 1}, 1, 1),
     next_watermark_ms=1,
     planned=None,
+    batch=0,
 )
 
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.answers import decode_response, take
-from clients.pending import Counts, Outcome, Pending, PendingRequest
+from clients.answers import decode_response, settle
+from clients.pending import Counts, Pending, PendingRequest, SettledRequest
 from records.codec import encode
 from records.pack import NO_PACKS, pack, unpack
 from state.errors import ErrorCode
+from state.kafka import requests as kafka
 from state.kafka.requests import Heartbeat
-from state.kafka.responses import AnyResponse as KafkaResponse
 from state.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
 from state.messages import ErrorResponse
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq import requests as rocketmq
 from state.rocketmq.responses import (
     AnyToConnection,
     CloseConnection,
@@ -38,14 +38,13 @@ Told = list[tuple[str, Any]]
 def asked(pending: Pending, told: Told) -> None:
     """Ask, and note each outcome."""
 
-    def receive(outcomes: Sequence[Outcome]) -> None:
+    def receive(outcomes: Sequence[SettledRequest]) -> None:
         told.extend((request.request.correlation_id, str(outcome)) for request, outcome in outcomes)
 
     pending.add(
         PendingRequest(
             Heartbeat(group_id="g", correlation_id=f"{MINE}{number}", reply_partition=0, api_version=4,
-                      generation_id=1, member_id="m"),
-            HeartbeatResponse, 0.0, 1_000, receive,
+                      generation_id=1, member_id="m"), 0.0, 1_000, receive,
         )
         for number in range(ASKED)
     )  # fmt: skip
@@ -125,7 +124,7 @@ def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list
         told.append(("push", message))
 
     for poll in polls:
-        refused = take(poll, pending, listen)
+        refused = settle(poll, pending, listen)
         told += again(pending, refused)
     assert told == decoding_everything(polls)
     counts = pending.counts
@@ -142,16 +141,16 @@ def test_no_message_that_is_not_awaited_is_decoded() -> None:
         group_id="g", correlation_id=f"{MINE}1", request="requests-0-1", error_code=ErrorCode.NONE
     )
     cut = encode(answer).partition(b',"request"')[0]
-    take([encode(answer)], pending, None)
+    settle([encode(answer)], pending, None)
     assert told == [(f"{MINE}1", str(answer))]
-    take([cut, pack([cut.replace(MINE.encode(), b"theirs-"), cut])], pending, None)
+    settle([cut, pack([cut.replace(MINE.encode(), b"theirs-"), cut])], pending, None)
     assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
-    take([cut[:-2] + b'2"'], pending, None)
+    settle([cut[:-2] + b'2"'], pending, None)
     assert pending.counts.malformed == 1, "it is awaited"
 
 
 @pytest.mark.parametrize(
-    "kind", get_args(KafkaResponse) + get_args(RocketMqResponse), ids=lambda kind: kind.__name__
+    "kind", (*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse), ids=lambda kind: kind.__name__
 )
 def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[msgspec.Struct]) -> None:
     """It is in front of every field that a client or an operator gives content, but the group's id."""
@@ -171,7 +170,7 @@ def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[m
 def test_messages_to_connections_are_decoded(kind: type[ToConnection]) -> None:
     told: list[AnyToConnection] = []
     fields: dict[str, Any] = dict.fromkeys(required(kind), FALSE_KEY)
-    take([encode(kind(**fields))], Pending(MINE), told.append)
+    settle([encode(kind(**fields))], Pending(MINE), told.append)
     assert told == [kind(**fields)]
 
 

@@ -46,7 +46,7 @@ def make_cluster(counts: dict[str, int], racks: tuple[str, ...] = ("a", "b")) ->
     return cluster
 
 
-class Group:
+class RebalancingConsumers:
     """Consumers that rebalance with the messages they would send. Any of them can lead."""
 
     def __init__(self, cluster: ClusterMetadata, *topics: str) -> None:
@@ -83,7 +83,7 @@ def kept(before: Owned, after: Owned) -> int:
     return sum(len(partitions & after.get(member_id, set())) for member_id, partitions in before.items())
 
 
-def join(group: Group, assignor: str, members: Iterable[str]) -> None:
+def join(group: RebalancingConsumers, assignor: str, members: Iterable[str]) -> None:
     for member_id in members:
         group.assignors[member_id] = AssignorAdapter(EVERY[assignor])
 
@@ -129,7 +129,7 @@ def test_one_for_the_coordinator_differs_in_its_name_and_assigns_nothing(name: s
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_group_gets_every_partition_once(name: str) -> None:
-    group = Group(make_cluster({"t": 7, "u": 5}), "t", "u", "without-metadata")
+    group = RebalancingConsumers(make_cluster({"t": 7, "u": 5}), "t", "u", "without-metadata")
     join(group, name, "abc")
     owned = group.rebalance()
     everything = {KafkaTopicPartition(t, n) for t, count in (("t", 7), ("u", 5)) for n in range(count)}
@@ -138,16 +138,16 @@ def test_a_group_gets_every_partition_once(name: str) -> None:
 
 
 def test_range_deals_as_kafka_pythons_own() -> None:
-    group = Group(make_cluster({"t": 7, "u": 5}), "t", "u")
+    group = RebalancingConsumers(make_cluster({"t": 7, "u": 5}), "t", "u")
     join(group, "range", "abc")
-    theirs = Group(group.cluster, "t", "u")
+    theirs = RebalancingConsumers(group.cluster, "t", "u")
     theirs.assignors = dict.fromkeys("abc", RangePartitionAssignor())
     assert group.rebalance() == theirs.rebalance()
 
 
 @pytest.mark.parametrize("name", ["sticky", "uniform"])
 def test_members_that_stay_keep_their_partitions(name: str) -> None:
-    group = Group(make_cluster({"t": 12}), "t")
+    group = RebalancingConsumers(make_cluster({"t": 12}), "t")
     join(group, name, "abcd")
     before = group.rebalance()
     assert group.rebalance() == before
@@ -158,7 +158,7 @@ def test_members_that_stay_keep_their_partitions(name: str) -> None:
 
 
 def test_cooperative_members_hand_partitions_over_in_two_rounds() -> None:
-    group = Group(make_cluster({"t": 12}), "t")
+    group = RebalancingConsumers(make_cluster({"t": 12}), "t")
     join(group, "cooperative-sticky", "ab")
     first = group.rebalance()
     join(group, "cooperative-sticky", "c")
@@ -182,7 +182,7 @@ def test_cooperative_members_hand_partitions_over_in_two_rounds() -> None:
 def test_a_group_may_mix_ours_with_kafka_pythons(
     theirs: type[AbstractPartitionAssignor], leader: str
 ) -> None:
-    group = Group(make_cluster({"t": 12}), "t")
+    group = RebalancingConsumers(make_cluster({"t": 12}), "t")
     join(group, theirs.name, ["mine"])
     group.assignors["theirs"] = theirs()
     before = group.rebalance(leader)
@@ -197,7 +197,7 @@ def test_a_group_may_mix_ours_with_kafka_pythons(
 
 @pytest.mark.parametrize("name", ["range", "sticky", "cooperative-sticky"])
 def test_members_get_partitions_on_their_rack(name: str) -> None:
-    group = Group(make_cluster({"t": 8}), "t")
+    group = RebalancingConsumers(make_cluster({"t": 8}), "t")
     for member_id, rack in (("m1", "b"), ("m2", "a")):
         group.assignors[member_id] = AssignorAdapter(EVERY[name], rack)
     owned = group.rebalance()
@@ -212,7 +212,7 @@ def test_lag_aware_asks_for_the_weights_of_what_it_deals_out() -> None:
         asked.append(partitions)
         return {TopicPartition("t", 0): 90, TopicPartition("t", 1): 40, TopicPartition("t", 2): 50}
 
-    group = Group(make_cluster({"t": 4}), "t")
+    group = RebalancingConsumers(make_cluster({"t": 4}), "t")
     group.assignors = {member_id: LagAwareAdapter(weigh) for member_id in "ab"}
     owned = group.rebalance()
     assert asked == [frozenset(TopicPartition("t", number) for number in range(4))]

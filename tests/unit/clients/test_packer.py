@@ -13,7 +13,6 @@ from records.codec import decode_request, encode
 from records.pack import is_pack, pack_key, slot_of, unpack
 from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 from state.kafka.requests import Heartbeat
-from state.kafka.responses import HeartbeatResponse
 
 PARTITIONS = 3
 
@@ -29,7 +28,7 @@ def asked(group_id: str, number: int = 0, member_id: str = "m") -> PendingReques
         generation_id=1,
         member_id=member_id,
     )
-    return PendingRequest(request, HeartbeatResponse, 0.0, 1_000, lambda outcomes: None)
+    return PendingRequest(request, 0.0, 1_000, lambda outcomes: None)
 
 
 def add(packer: Packer, *requests: PendingRequest) -> None:
@@ -46,7 +45,7 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     """Packed, so that its answer can share a record with others."""
     packer = Packer()
     add(packer, asked("g"))
-    (record,) = packer.take()
+    (record,) = packer.next_records()
     assert record.place == Place(partition_of("g", PARTITIONS), slot_of("g"))
     assert record.key == pack_key(slot_of("g"))
     assert is_pack(record.value)
@@ -69,16 +68,18 @@ def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
     assert place_of(same, PARTITIONS).partition != place_of(other, PARTITIONS).partition
     packer = Packer()
     add(packer, asked(same, 0), asked(same_too, 1))
-    first = packer.take()
+    first = packer.next_records()
     assert [numbers(record.requests) for record in first] == [["0"], ["1"]], "a record of each slot"
     add(packer, *(asked(same, number) for number in range(2, 5)), asked("group 10", 5))
-    assert packer.take() == [], "the round is under way"
+    assert packer.next_records() == [], "the round is under way"
     add(packer, asked(other, 9))
-    assert [numbers(record.requests) for record in packer.take()] == [["9"]], "which holds up no partition"
+    assert [numbers(record.requests) for record in packer.next_records()] == [["9"]], (
+        "which holds up no partition"
+    )
     for record in first:
-        assert packer.take() == []
+        assert packer.next_records() == []
         packer.written(record.place)
-    second, third = packer.take()
+    second, third = packer.next_records()
     assert (numbers(second.requests), numbers(third.requests)) == (["2", "3", "4"], ["5"])
     assert [decode_request(message) for message in unpack(second.value)] == [
         request.request for request in second.requests
@@ -97,9 +98,9 @@ def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
     packer = Packer(max_bytes=1_000)
     large = asked("g", 1, member_id="m" * 1_000)
     add(packer, asked("g", 0), large, asked("g", 2))
-    (first,) = packer.take()
+    (first,) = packer.next_records()
     packer.written(first.place)
-    (second,) = packer.take()
+    (second,) = packer.next_records()
     assert (second.key, second.value) == (b"g", encode(large.request))
     packer.written(second.place)
     assert drained(packer) == [["2"]]
@@ -110,7 +111,7 @@ def test_a_coordinator_without_packs_gets_single_requests() -> None:
     packer.packs = False
     requests = [asked("g", number) for number in range(2)]
     add(packer, *requests)
-    (first,) = packer.take()
+    (first,) = packer.next_records()
     assert (first.key, first.value) == (b"g", encode(requests[0].request))
     packer.written(first.place)
     assert drained(packer) == [["1"]]
@@ -121,12 +122,12 @@ def test_what_is_given_up_before_it_is_written_is_not_written() -> None:
     requests = [asked("g", number) for number in range(3)]
     add(packer, *requests)
     requests[1].has_expired = True
-    (record,) = packer.take()
+    (record,) = packer.next_records()
     assert numbers(record.requests) == ["0", "2"]
     add(packer, *requests[:1])
     requests[0].has_expired = True
     packer.written(record.place)
-    assert packer.take() == []
+    assert packer.next_records() == []
     assert packer.is_idle
 
 
@@ -147,7 +148,7 @@ def test_each_groups_requests_keep_their_order(
             for place in under_way:
                 packer.written(place)
             under_way = []
-        for record in packer.take():
+        for record in packer.next_records():
             under_way.append(record.place)
             assert {place_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
                 record.place
@@ -164,7 +165,7 @@ def test_each_groups_requests_keep_their_order(
 def drained(packer: Packer) -> list[list[str]]:
     """Write all that waits."""
     written: list[list[str]] = []
-    while records := packer.take():
+    while records := packer.next_records():
         for record in records:
             written.append(numbers(record.requests))
             packer.written(record.place)

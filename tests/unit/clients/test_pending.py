@@ -11,18 +11,18 @@ from clients.pending import (
     CoordinatorError,
     Counts,
     FutureRequest,
-    Outcome,
     Pending,
     PendingRequest,
     RequestNotSent,
     RequestTimedOut,
+    SettledRequest,
     resolve_futures,
 )
 from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
-from state.messages import ErrorResponse, Response
+from state.messages import ErrorResponse
 
 
 def beat(correlation_id: str) -> Heartbeat:
@@ -41,12 +41,11 @@ def beat(correlation_id: str) -> Heartbeat:
 def asked(
     correlation_id: str,
     *,
-    answer: type[Response] = HeartbeatResponse,
     at_s: float = 0.0,
     timeout_ms: int = 1_000,
 ) -> FutureRequest:
     request = beat(correlation_id)
-    return FutureRequest(request, answer, at_s, timeout_ms, resolve_futures, future=Future())
+    return FutureRequest(request, at_s, timeout_ms, resolve_futures, future=Future())
 
 
 def ask(pending: Pending, correlation_id: str, **fields: Any) -> Future[Any]:
@@ -90,7 +89,7 @@ def test_only_answers_to_requests_in_flight_are_awaited() -> None:
 
 
 def test_a_refused_request_is_written_again_once() -> None:
-    """A refusal stands on the topic twice, as every answer."""
+    """A refusal is on the topic twice, as every answer."""
     pending = Pending("")
     ask(pending, "a")
     ask(pending, "b")
@@ -156,9 +155,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
     for number in range(1_000):
         request = beat(str(number))
         timeout_ms = 600_000 if number % 2 else 25_000
-        pending.add(
-            [Watched(request, HeartbeatResponse, number, timeout_ms, resolve_futures, future=Future())]
-        )
+        pending.add([Watched(request, number, timeout_ms, resolve_futures, future=Future())])
     pending.settle([heartbeat(str(number)) for number in range(500)])
     pending.expire(500.0 + 25.0)
     assert len(pending) == 499
@@ -182,13 +179,13 @@ def test_what_could_not_be_sent_fails_with_the_cause() -> None:
 def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
     pending = Pending("")
     received: list[list[str]] = []
-    others: list[Outcome] = []
+    others: list[SettledRequest] = []
 
-    def receive(outcomes: Sequence[Outcome]) -> None:
+    def receive(outcomes: Sequence[SettledRequest]) -> None:
         received.append([request.request.correlation_id for request, _ in outcomes])
 
-    pending.add([PendingRequest(beat(name), HeartbeatResponse, 0.0, 1_000, receive) for name in "abcd"])
-    pending.add([PendingRequest(beat("e"), HeartbeatResponse, 0.0, 1_000, others.extend)])
+    pending.add([PendingRequest(beat(name), 0.0, 1_000, receive) for name in "abcd"])
+    pending.add([PendingRequest(beat("e"), 0.0, 1_000, others.extend)])
     pending.settle([heartbeat(name) for name in "bea"])
     pending.expire(1.0)
     assert received == [["b", "a"], ["c", "d"]]

@@ -10,14 +10,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from clients.pending import FutureRequest, Pending, RequestNotSent, resolve_futures
 from clients.request_writer import RequestWriter
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.pack import PACK_MAX_BYTES
 from state.kafka.requests import Heartbeat
-from state.kafka.responses import HeartbeatResponse
 
 NO_BROKER = "127.0.0.1:1"
-TIMEOUT_MS = 300
+TIMEOUT_MS = 2_000
 PATIENCE_S = 30.0
 FATAL = KafkaException(KafkaError(KafkaError._FATAL, "a gap in the sequence", True))
 
@@ -33,7 +32,7 @@ def asked(number: int, member_id: str = "m") -> FutureRequest:
         generation_id=1,
         member_id=member_id,
     )
-    return FutureRequest(request, HeartbeatResponse, 0.0, 60_000, resolve_futures, future=Future())
+    return FutureRequest(request, 0.0, 60_000, resolve_futures, future=Future())
 
 
 def producer(max_request_bytes: int = 100_000) -> Producer:
@@ -118,4 +117,4 @@ def test_closing_writes_what_waits_for_a_bounded_time(pending: Pending) -> None:
     write(writer, pending, asked(0), asked(1))
     began_s = time.monotonic()
     writer.close(0.3)
-    assert 0.3 <= time.monotonic() - began_s < 5.0
+    assert 0.3 <= time.monotonic() - began_s < 30.0

@@ -12,12 +12,12 @@ from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.schedule import Schedule
 from state.rocketmq.history import EntryType
 from tests.harness.examples import examples
-from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
+from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, pulled, queues_of
 
 
 def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
     """The broker knows the client's id when the client asks for the ids, so the first round has its share."""
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     client = world.start("A", consumer())
     assert [entry.type for entry in world.history][1] is EntryType.CONSUMER_CONNECTED
     assert world.shares() == {"c1": []}
@@ -27,7 +27,7 @@ def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
 
 
 def test_s1_without_an_answer_to_the_heartbeat_the_first_round_is_the_timers() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     with world.unreachable():
         client = world.start("A", consumer())
     assert client.due_ms <= 20_000
@@ -38,7 +38,7 @@ def test_s1_without_an_answer_to_the_heartbeat_the_first_round_is_the_timers() -
 
 
 def test_s2_a_round_comes_every_20_s() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     world.topics["t"] = 6  # no client is notified of new queues
@@ -64,7 +64,7 @@ def test_s3_wake_ups_coalesce_and_wait_for_a_second_between_rounds() -> None:
 
 
 def test_s4_a_notification_rebalances_all_groups_of_the_client() -> None:
-    world = World(t=2, u=2)
+    world = SimulatedRocketMq(t=2, u=2)
     world.start("A", consumer("g", "t"), consumer("h", "u"))
     world.run_for(A_MOMENT_MS)
     world.topics["u"] = 4
@@ -87,14 +87,14 @@ class Broken:
 
 
 def test_s4_one_group_that_fails_does_not_stop_the_others() -> None:
-    world = World(t=2, u=2)
+    world = SimulatedRocketMq(t=2, u=2)
     world.start("A", consumer("g", "t", listener=Broken("t")), consumer("h", "u"))
     world.run_for(A_MOMENT_MS)
     assert (world.shares("t"), world.shares("u")) == ({"c1": [0, 1]}, {"c1": [0, 1]})
 
 
 def test_s5_one_topic_that_fails_does_not_stop_the_others() -> None:
-    world = World(t=2, u=2)
+    world = SimulatedRocketMq(t=2, u=2)
     listener = Broken("t")
     world.start("A", consumer("g", "t", "u", listener=listener))
     world.run_for(A_MOMENT_MS)
@@ -103,7 +103,7 @@ def test_s5_one_topic_that_fails_does_not_stop_the_others() -> None:
 
 
 def test_s5_queues_of_topics_no_longer_subscribed_to_go_as_they_are() -> None:
-    world = World(t=2, u=2)
+    world = SimulatedRocketMq(t=2, u=2)
     client = world.start("A", consumer("g", "t", "u"))
     world.run_for(A_MOMENT_MS)
     world.stored.clear()
@@ -115,7 +115,7 @@ def test_s5_queues_of_topics_no_longer_subscribed_to_go_as_they_are() -> None:
 
 
 def test_s6_an_unknown_topic_allocates_nothing_and_keeps_what_is_held() -> None:
-    world = World(t=2)
+    world = SimulatedRocketMq(t=2)
     calls: list[tuple[Set[MessageQueue], Set[MessageQueue]]] = []
     world.start("A", consumer(listener=lambda _, mq_all, mine: calls.append((mq_all, mine))))
     world.run_for(A_MOMENT_MS)
@@ -127,7 +127,7 @@ def test_s6_an_unknown_topic_allocates_nothing_and_keeps_what_is_held() -> None:
 
 
 def test_s8_an_error_of_the_broker_keeps_what_is_held_and_counts_as_balanced() -> None:
-    world = World(t=2)
+    world = SimulatedRocketMq(t=2)
     client = world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     with world.unreachable():
@@ -136,7 +136,7 @@ def test_s8_an_error_of_the_broker_keeps_what_is_held_and_counts_as_balanced() -
 
 
 def test_s9_ids_are_sorted_as_java_sorts_them() -> None:
-    world = World(t=3)
+    world = SimulatedRocketMq(t=3)
     for client_id in ("\uff01", "\U0001f600", "a"):
         world.start(client_id, consumer())
     world.run_for(A_MOMENT_MS)
@@ -161,7 +161,7 @@ class Recording(AllocateMessageQueueAveragely):
 
 
 def test_s11_every_client_asks_the_strategy_the_same_but_for_its_own_id() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     strategies = {client_id: Recording() for client_id in ("A", "B")}
     for client_id, strategy in strategies.items():
         world.start(client_id, consumer(strategy=strategy))
@@ -171,7 +171,7 @@ def test_s11_every_client_asks_the_strategy_the_same_but_for_its_own_id() -> Non
 
 
 def test_s12_seven_queues_of_two_clients_are_four_and_three_and_a_third_is_told() -> None:
-    world = World(t=7)
+    world = SimulatedRocketMq(t=7)
     world.start("A", consumer())
     world.start("B", consumer())
     world.run_for(A_MOMENT_MS)
@@ -182,7 +182,7 @@ def test_s12_seven_queues_of_two_clients_are_four_and_three_and_a_third_is_told(
 
 
 def test_s17_a_notification_wakes_a_client_that_would_wait_for_its_timer() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     first = world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     assert first.due_ms > world.now_ms + 1_000
@@ -193,7 +193,7 @@ def test_s17_a_notification_wakes_a_client_that_would_wait_for_its_timer() -> No
 
 
 def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     world.notifications_are_lost = True
@@ -205,7 +205,7 @@ def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
 
 
 def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     world.start("A", consumer())
     dead = world.start("B", consumer())
     world.run_for(A_MOMENT_MS)
@@ -219,7 +219,7 @@ def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
 
 
 def test_a_death_whose_connection_is_seen_to_close_notifies_the_others_at_once() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     world.start("A", consumer())
     dead = world.start("B", consumer())
     world.run_for(A_MOMENT_MS)
@@ -239,7 +239,7 @@ def test_a_death_whose_connection_is_seen_to_close_notifies_the_others_at_once()
 def test_s18_two_clients_of_one_id_take_the_same_share(
     name: str, shares: list[int], unread: set[int]
 ) -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     for _ in range(2):
         world.start("X", consumer(strategy=strategy_named(name, Settings())))
     world.run_for(A_MOMENT_MS)
@@ -264,7 +264,7 @@ STRATEGIES = st.sampled_from(("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"))
 def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
     script: Sequence[tuple[str, int, int]], name: str, orderly: bool
 ) -> None:
-    world = World(t=5)
+    world = SimulatedRocketMq(t=5)
     for place, (deed, number, wait_ms) in enumerate((("start", 0, 0), *script)):
         if deed == "start":
             strategy = strategy_named(name, Settings())
@@ -281,7 +281,7 @@ def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
         assert held == list(range(world.topics["t"]))
 
 
-def _do(world: World, deed: str, number: int) -> None:
+def _do(world: SimulatedRocketMq, deed: str, number: int) -> None:
     alive = list(world.clients.values())
     match deed:
         case "stop" if alive:

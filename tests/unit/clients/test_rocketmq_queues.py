@@ -8,11 +8,11 @@ from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.instance import GroupTaken
 from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS, PullThresholds
 from state.rocketmq.requests import MessageModel
-from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, queues_of
+from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, queues_of
 
 
 def test_offsets_go_with_their_queues() -> None:
-    world = World(t=2)
+    world = SimulatedRocketMq(t=2)
     first = world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     for number, queue in enumerate(queues_of("t", 2)):
@@ -28,7 +28,7 @@ def test_offsets_go_with_their_queues() -> None:
 
 
 def test_orderly_queues_are_never_two_clients_at_once() -> None:
-    world = World(t=4)
+    world = SimulatedRocketMq(t=4)
     first = world.start("A", consumer(orderly=True))
     world.run_for(A_MOMENT_MS)
     second = world.start("B", consumer(orderly=True))
@@ -40,7 +40,7 @@ def test_orderly_queues_are_never_two_clients_at_once() -> None:
 
 
 def test_an_orderly_queue_is_consumed_only_while_its_lock_is_renewed() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     client = world.start("A", consumer(orderly=True))
     world.run_for(A_MOMENT_MS)
     group, (queue,) = client.groups["g"], queues_of("t", 1)
@@ -55,7 +55,7 @@ def test_an_orderly_queue_is_consumed_only_while_its_lock_is_renewed() -> None:
 
 
 def test_a_killed_orderly_client_keeps_others_out_for_the_life_of_its_locks() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     dead = world.start("A", consumer(orderly=True))
     world.run_for(A_MOMENT_MS)
     world.start("B", consumer(orderly=True))
@@ -67,7 +67,7 @@ def test_a_killed_orderly_client_keeps_others_out_for_the_life_of_its_locks() ->
 
 
 def test_an_orderly_client_that_stops_gives_its_locks_back() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     first = world.start("A", consumer(orderly=True))
     world.run_for(A_MOMENT_MS)
     world.start("B", consumer(orderly=True))
@@ -77,7 +77,7 @@ def test_an_orderly_client_that_stops_gives_its_locks_back() -> None:
 
 
 def test_broadcasting_takes_all_queues_without_asking_or_locking() -> None:
-    world = World(t=3)
+    world = SimulatedRocketMq(t=3)
     for client_id in ("A", "B"):
         world.start(client_id, consumer(message_model=MessageModel.BROADCASTING, orderly=True))
     world.run_for(A_MOMENT_MS)
@@ -85,7 +85,7 @@ def test_broadcasting_takes_all_queues_without_asking_or_locking() -> None:
 
 
 def test_a_queue_that_is_not_pulled_is_created_again() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     client = world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
     group, (queue,) = client.groups["g"], queues_of("t", 1)
@@ -97,7 +97,7 @@ def test_a_queue_that_is_not_pulled_is_created_again() -> None:
 
 
 def test_a_change_heartbeats_at_once_with_a_newer_version() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     client = world.start("A", consumer())
     before_ms = client.groups["g"].subscription_version_ms
     world.run_for(A_MOMENT_MS)
@@ -117,7 +117,7 @@ def test_thresholds_of_a_topic_are_dealt_out_to_all_queues_of_the_group(queues: 
 
 
 def test_a_paused_consumer_is_never_balanced() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     client = world.start("A", consumer())
     client.groups["g"].paused = True
     world.run_for(5_000)
@@ -129,7 +129,7 @@ def test_a_paused_consumer_is_never_balanced() -> None:
 
 
 def test_s11_a_strategy_that_refuses_changes_nothing_and_is_asked_again_in_a_second() -> None:
-    world = World(t=1)
+    world = SimulatedRocketMq(t=1)
     of_no_room = strategy_named(
         "MACHINE_ROOM_NEARBY-AVG", Settings(machine_room_resolver=NamePrefixResolver())
     )
@@ -144,4 +144,4 @@ def test_s11_a_strategy_that_refuses_changes_nothing_and_is_asked_again_in_a_sec
 
 def test_the_same_group_twice_in_one_client_is_refused() -> None:
     with pytest.raises(GroupTaken, match=r"the consumer group\[g\] has been created before"):
-        World(t=1).start("A", consumer(), consumer())
+        SimulatedRocketMq(t=1).start("A", consumer(), consumer())

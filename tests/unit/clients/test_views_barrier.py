@@ -49,7 +49,7 @@ class Query(CoordinatorClient):
             client_host="",
         )
 
-    def send(self, request: Any, answer: type[Any], *, timeout_ms: int | None = None) -> Any:
+    def send(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         assert isinstance(request, Request)
         assert request.waits_for_views is True
         self.append(partition_of(request.group_id, len(self._log)), request.correlation_id)

@@ -110,16 +110,6 @@ def test_a_script_names_partitions_by_what_the_member_was_assigned() -> None:
     assert known.generations == {"A": 3}
 
 
-def test_a_kept_difference_may_depend_on_the_rest_of_the_answer() -> None:
-    (case,) = parse("== one\nA inspect\n")
-    epoch, state = "groups.0.assignment_epoch", "groups.0.group_state"
-    empty, stable = (
-        played(case, {epoch: "2", state: repr(name)}, {epoch: "3", state: repr(name)})
-        for name in ("Empty", "Stable")
-    )
-    assert [found.path for found in unkept([empty, stable])] == [epoch]
-
-
 def test_what_kafka_answers_differently_in_another_play_is_not_compared() -> None:
     kafkas = [[{"epoch": "3", "partitions": "4"}], [{"epoch": "3", "partitions": "6"}]]
     ours = [{"epoch": "2", "partitions": "5", "more": "1"}]

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import yaml
 
 from cli.gateway import gateway
+from cli.option_object import pop_fields
 from cli.run import run
-from cli.spark_options import taken_from
+from cli.spark_options import SparkOptions
 from gateway import health
 
 ROOT = Path(__file__).parents[3]
@@ -23,8 +24,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 UNITS_MIB = {"m": 1, "g": 1024, "Mi": 1, "Gi": 1024}
-# What an executor's container has beside the executor's memory, in MiB: see the sizing table in
-# docs/operations.md.
+# What an executor's container has beside the executor's memory, in MiB: see "Sizing" in docs/running.md.
 BESIDE_AN_EXECUTOR_MIB = 1_024
 
 
@@ -158,7 +158,7 @@ def test_the_coordinators_command_line_is_understood_and_reaches_the_master() ->
     assert context.params["no_gateway"]
     assert context.params["metrics_port"] == COORDINATOR["ports"][0]["containerPort"]
     (port,) = [p["port"] for p in of("Service", "spark-master")["spec"]["ports"] if p["name"] == "spark"]
-    spark = taken_from(context.params)
+    spark = pop_fields(SparkOptions, context.params)
     assert spark.master == WORKER["command"][-1] == f"spark://spark-master:{port}"
     assert option(MASTER["command"], "--port") == str(port)
     assert spark.driver_host == POD_IP
@@ -184,8 +184,8 @@ def test_there_is_one_driver_and_executors_have_its_checkpoint_at_its_path() -> 
 
 
 def test_an_executor_fits_into_its_worker_and_the_worker_into_its_container() -> None:
-    spark = taken_from(run.make_context("run", [*ARGUMENTS]).params)
-    executor_mib = mib(spark.conf["spark.executor.memory"])
+    spark = pop_fields(SparkOptions, run.make_context("run", [*ARGUMENTS]).params)
+    executor_mib = mib(spark.spark_conf["spark.executor.memory"])
     assert executor_mib <= mib(option(WORKER["command"], "--memory"))
     (daemon_mib,) = [mib(v["value"]) for v in WORKER["env"] if v["name"] == "SPARK_DAEMON_MEMORY"]
     limit_mib = mib(WORKER["resources"]["limits"]["memory"])

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.authorization.sources import DESCRIBE_ACLS, AclOptions, CurrentAcls, of_cluster, of_file
+from gateway.authorization.sources import AclOptions, CurrentAcls, of_cluster, of_file
+from gateway.limits import Limits
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
-from gateway.wire.limits import Limits
-from tests.harness.gateway import HOST, PATIENCE_S, World, played
+from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, played
 
 READ = Acl(ResourceType.GROUP, "pay", PatternType.PREFIXED, "User:ann", "*", Operation.READ, Permission.ALLOW)
 DELETE = READ._replace(operation=Operation.DELETE)
@@ -138,7 +139,7 @@ def test_a_file_is_read_again_when_it_has_changed_and_holds_on_while_it_is_malfo
             path.write_text("[[acls")
             with capture_logs() as logs:
                 async with asyncio.timeout(PATIENCE_S):
-                    while not any("hold on" in line["event"] for line in logs):
+                    while not any("stay in force" in line["event"] for line in logs):
                         await asyncio.sleep(0.01)
             assert may_read(acls, "pay-1")
             assert acls.age_s is not None
@@ -162,13 +163,16 @@ def test_a_failure_is_logged_once_and_its_end_too() -> None:
         acls = CurrentAcls(Authorizer(), read, 0.001)
         await acls.refresh()
         with capture_logs() as logs:
-            async with acls.followed():
-                while len(outcomes) > 1:
+            async with acls.followed(), asyncio.timeout(PATIENCE_S):
+                while not any(line["event"] == "the ACLs are read again" for line in logs):
                     await asyncio.sleep(0.01)
                     assert may_read(acls, "pay-1")
         return [line["event"] for line in logs]
 
-    assert asyncio.run(play()) == ["the ACLs cannot be read: those known hold on", "the ACLs are read again"]
+    assert asyncio.run(play()) == [
+        "the ACLs cannot be read: the last ones stay in force",
+        "the ACLs are read again",
+    ]
 
 
 DESCRIBED = [
@@ -186,8 +190,8 @@ DESCRIBED = [
 
 
 @played
-async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(world: World) -> None:
-    world.broker.answers[DESCRIBE_ACLS] = {"error_code": 0, "resources": DESCRIBED}
+async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}
     assert await of_cluster(world.cluster)() == [READ]
 
 
@@ -196,8 +200,8 @@ async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(worl
 )
 def test_why_the_clusters_acls_cannot_be_read(error: int, reason: str) -> None:
     @played
-    async def play(world: World) -> None:
-        world.broker.answers[DESCRIBE_ACLS] = {"error_code": error, "resources": []}
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers[ApiKey.DescribeAcls] = {"error_code": error, "resources": []}
         with pytest.raises(AclsUnreadable, match=reason):
             await of_cluster(world.cluster)()
 

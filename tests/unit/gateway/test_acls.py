@@ -9,9 +9,8 @@ import pytest
 
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.net.server import NO_INTERNAL_TOPICS
 from gateway.wire import codec
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -126,7 +125,7 @@ def test_a_request_about_a_group_needs_its_operation(api_key: int, version: int)
         others = [Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation.CREATE]
 
     @played(authorizer=authorizer(*(allowed(one, GROUP, "g") for one in others)))
-    async def denied(world: World) -> None:
+    async def denied(world: GatewayFixture) -> None:
         client = await world.client()
         answer = await client.ask(api_key, version, **fields(version))
         assert errors_of(api_key, version, answer) == {GROUP_REFUSED}
@@ -135,7 +134,7 @@ def test_a_request_about_a_group_needs_its_operation(api_key: int, version: int)
     acls = allowed(operation, GROUP, "g"), allowed(Operation.READ, TOPIC, "*")
 
     @played(authorizer=authorizer(*acls))
-    async def granted(world: World) -> None:
+    async def granted(world: GatewayFixture) -> None:
         client = await world.client()
         await client.send(api_key, version, **fields(version))
         if api_key != FIND:
@@ -153,7 +152,7 @@ def test_a_commit_needs_read_of_each_topic(version: int) -> None:
     @played(
         authorizer=authorizer(allowed(Operation.READ, GROUP, "g"), allowed(Operation.READ, TOPIC, "prices"))
     )
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         answer = await client.ask(COMMIT, version, **committed(version))
         orders, prices = (topic_id(n) if version >= 10 else n for n in ("orders", "prices"))
@@ -163,7 +162,9 @@ def test_a_commit_needs_read_of_each_topic(version: int) -> None:
 
 
 @played(authorizer=authorizer(allowed(Operation.READ, GROUP, "g")))
-async def test_a_commit_of_no_topic_that_may_be_read_does_not_reach_the_coordinator(world: World) -> None:
+async def test_a_commit_of_no_topic_that_may_be_read_does_not_reach_the_coordinator(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     answer = await client.ask(COMMIT, 9, **committed(9))
     assert of_partitions(answer) == {TOPIC_REFUSED}
@@ -175,7 +176,7 @@ async def test_a_commit_of_no_topic_that_may_be_read_does_not_reach_the_coordina
         *(allowed(Operation.READ, GROUP, group) for group in ("g", "h")), allowed(Operation.READ, TOPIC, "*")
     )
 )
-async def test_groups_that_may_not_be_described_are_not_listed(world: World) -> None:
+async def test_groups_that_may_not_be_described_are_not_listed(world: GatewayFixture) -> None:
     client = await world.client()
     for group in ("g", "h"):
         fields = committed(9) | {"group_id": group}
@@ -191,7 +192,7 @@ async def test_groups_that_may_not_be_described_are_not_listed(world: World) -> 
 
 
 @played(authorizer=authorizer(allowed(Operation.READ, GROUP, "g")))
-async def test_a_right_that_is_taken_away_ends_the_next_heartbeat(world: World) -> None:
+async def test_a_right_that_is_taken_away_ends_the_next_heartbeat(world: GatewayFixture) -> None:
     client = await world.client()
     assert (await client.ask(HEARTBEAT, 4, **beaten(4))).error_code != GROUP_REFUSED
     assert world.authorizer is not None
@@ -200,7 +201,7 @@ async def test_a_right_that_is_taken_away_ends_the_next_heartbeat(world: World) 
 
 
 @played(authorizer=authorizer(allowed(Operation.DESCRIBE, GROUP, "g"), allowed(Operation.DELETE, GROUP, "g")))
-async def test_the_operations_of_a_group_are_the_clients(world: World) -> None:
+async def test_the_operations_of_a_group_are_the_clients(world: GatewayFixture) -> None:
     client = await world.client()
     (group,) = (await client.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups
     assert group.authorized_operations == {Operation.DESCRIBE, Operation.DELETE}
@@ -208,10 +209,7 @@ async def test_the_operations_of_a_group_are_the_clients(world: World) -> None:
     assert group.authorized_operations is None
 
 
-def test_without_acls_everything_is_allowed() -> None:
-    @played(internal_topics=NO_INTERNAL_TOPICS)
-    async def play(world: World) -> None:
-        client = await world.client()
-        assert of_partitions(await client.ask(COMMIT, 9, **committed(9))) == {0}
-
-    play()
+@played
+async def test_without_acls_everything_is_allowed(world: GatewayFixture) -> None:
+    client = await world.client()
+    assert of_partitions(await client.ask(COMMIT, 9, **committed(9))) == {0}

@@ -5,15 +5,14 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.apis import FIND_COORDINATOR
+from connections.address import Address
 from gateway.net.advertised import Advertised, Template, parse_templates
 from gateway.net.server import CannotListen
 from gateway.security.authentication import Security
-from gateway.upstream.cluster import METADATA
-from records.address import Address
-from tests.harness.gateway import HOST, NODE_ID, RawClient, World, played
+from tests.harness.gateway import HOST, NODE_ID, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import LIST, join_fields
 from tests.unit.gateway.test_security import PEM
 
@@ -99,17 +98,17 @@ async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away()
 
 
 @played(templates=parse_templates("broker-{node}.kafka.example.com:9092"))
-async def test_clients_get_the_templates_addresses(world: World) -> None:
+async def test_clients_get_the_templates_addresses(world: GatewayFixture) -> None:
     client = await world.client()
     expected = (f"broker-{NODE_ID}.kafka.example.com", 9_092)
-    (broker,) = (await client.ask(METADATA, 12, topics=[])).brokers
-    found = await client.ask(FIND_COORDINATOR, 0, key="any")
+    (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
+    found = await client.ask(ApiKey.FindCoordinator, 0, key="any")
     assert (broker.host, broker.port) == (found.host, found.port) == expected
 
 
 def test_a_broker_whose_port_would_be_too_high_is_named_at_the_start() -> None:
     @played(templates=(Template("nat.example.com:6553{node}1"),))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         raise AssertionError("it started")
 
     with pytest.raises(CannotListen, match=f"broker {NODE_ID} has no address for clients"):
@@ -122,12 +121,12 @@ def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(node_id
     """No listener stays open for it, so its port is not among those that are checked either."""
 
     @played(templates=parse_templates("nat.example.com:3000{node},nat.example.com:6553{node}"))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         world.cluster.learn({node_id: world.broker.address}, all_of_them=True)
         with capture_logs() as logs:
             for _ in range(2):
                 client = await world.client()
-                await client.send(FIND_COORDINATOR, 0, key="any")
+                await client.send(ApiKey.FindCoordinator, 0, key="any")
                 assert await client.is_closed()
         closed = [entry for entry in logs if entry["event"] == "a connection was closed"]
         assert f"broker {node_id} has no address for clients" in closed[0]["why"]
@@ -136,7 +135,7 @@ def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(node_id
     play()
 
 
-async def named(world: World, name: str | None) -> RawClient:
+async def named(world: GatewayFixture, name: str | None) -> RawClient:
     """A client that names the server so in its TLS handshake."""
     tls = ssl.create_default_context(cafile=PEM)
     tls.check_hostname = False
@@ -151,14 +150,14 @@ def test_a_server_name_leads_to_the_listener_of_its_broker(of_the_group: bool | 
         security=Security.read(PEM, None, None),
         templates=parse_templates("broker-{node}.example.com:9092"),
     )
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         first = await named(world, None)
         await first.ask(11, 5, **join_fields())
         world.cluster.learn(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
         # A look-up opens the listener of the broker that it finds.
-        found = {(await first.ask(FIND_COORDINATOR, 0, key=f"group-{n}")).node_id for n in range(20)}
+        found = {(await first.ask(ApiKey.FindCoordinator, 0, key=f"group-{n}")).node_id for n in range(20)}
         assert found == {NODE_ID, OTHER_ID}
-        coordinator = (await first.ask(FIND_COORDINATOR, 0, key="g")).node_id
+        coordinator = (await first.ask(ApiKey.FindCoordinator, 0, key="g")).node_id
         (other,) = found - {coordinator}
         node_id = {True: coordinator, False: other, None: 99}[of_the_group]
         client = await named(world, f"broker-{node_id}.example.com")

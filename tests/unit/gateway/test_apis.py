@@ -1,20 +1,19 @@
 """Each API over the coordinator's core: a client's request on the wire, and its response."""
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
-from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, OWN_VERSIONS, REFUSED
-from gateway.apis.api_versions import API_VERSIONS
+from gateway.apis import OWN_VERSIONS, REFUSED
 from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.coordinator.backend import error_code_of
-from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
-from gateway.wire.framing import PRODUCE, RequestHeader
+from gateway.wire.framing import RequestHeader, request_header
 from state.errors import ErrorCode
 from state.kafka.requests import JoinGroup, LeaveGroup
-from tests.harness.gateway import HOST, NODE_ID, TOPICS, World, played
+from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -33,9 +32,11 @@ from tests.harness.gateway_requests import (
     topic_partition,
 )
 
+SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
+
 
 @played
-async def test_a_member_joins_beats_and_leaves(world: World) -> None:
+async def test_a_member_joins_beats_and_leaves(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = await stable(world, client)
     alive = {"group_id": "g", "generation_id": 1, "member_id": member_id}
@@ -50,7 +51,7 @@ async def test_a_member_joins_beats_and_leaves(world: World) -> None:
 
 
 @played
-async def test_every_version_of_a_join_is_understood(world: World) -> None:
+async def test_every_version_of_a_join_is_understood(world: GatewayFixture) -> None:
     for version in OWN_VERSIONS[JOIN]:
         client = await world.client()
         fields = join_fields(group_id=f"v{version}") | ({"group_instance_id": "i"} if version >= 5 else {})
@@ -69,7 +70,7 @@ async def test_every_version_of_a_join_is_understood(world: World) -> None:
 
 
 @played
-async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: World) -> None:
+async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: GatewayFixture) -> None:
     """The counts are from brokers' metadata. A leader has to skip the assignment, if its version can."""
     subscription = encode_subscription(Subscription(("orders", "absent")))
     fields = join_fields(protocols=[{"name": "coordinator:uniform", "metadata": subscription}])
@@ -92,7 +93,7 @@ async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: Worl
 
 
 @played
-async def test_a_refused_join_has_no_protocol(world: World) -> None:
+async def test_a_refused_join_has_no_protocol(world: GatewayFixture) -> None:
     client = await world.client()
     for version, name in ((6, ""), (7, None)):
         refused = await client.ask(JOIN, version, **join_fields() | {"session_timeout_ms": 1})
@@ -101,7 +102,7 @@ async def test_a_refused_join_has_no_protocol(world: World) -> None:
 
 
 @played
-async def test_a_leave_of_one_member_has_its_error_on_top(world: World) -> None:
+async def test_a_leave_of_one_member_has_its_error_on_top(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = await stable(world, client)
     assert (await client.ask(LEAVE, 2, group_id="g", member_id="nobody")).error_code == 25
@@ -109,7 +110,7 @@ async def test_a_leave_of_one_member_has_its_error_on_top(world: World) -> None:
 
 
 @played
-async def test_groups_are_described(world: World) -> None:
+async def test_groups_are_described(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = await stable(world, client)
     for version in OWN_VERSIONS[DESCRIBE]:
@@ -127,7 +128,7 @@ async def test_groups_are_described(world: World) -> None:
 
 
 @played
-async def test_groups_are_listed_and_filtered(world: World) -> None:
+async def test_groups_are_listed_and_filtered(world: GatewayFixture) -> None:
     client = await world.client()
     await stable(world, client)
     await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
@@ -144,7 +145,7 @@ async def test_groups_are_listed_and_filtered(world: World) -> None:
 
 
 @played
-async def test_groups_are_deleted(world: World) -> None:
+async def test_groups_are_deleted(world: GatewayFixture) -> None:
     client = await world.client()
     await stable(world, client)
     await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
@@ -154,14 +155,16 @@ async def test_groups_are_deleted(world: World) -> None:
 
 
 @played
-async def test_the_coordinator_of_every_group_is_the_gateway(world: World) -> None:
+async def test_the_coordinator_of_every_group_is_the_gateway(world: GatewayFixture) -> None:
     client = await world.client()
     ports = set()
-    for version in codec.versions(FIND_COORDINATOR):
+    for version in codec.versions(ApiKey.FindCoordinator):
         if version < 4:
-            found = [await client.ask(FIND_COORDINATOR, version, key="g", key_type=0)]
+            found = [await client.ask(ApiKey.FindCoordinator, version, key="g", key_type=0)]
         else:
-            answer = await client.ask(FIND_COORDINATOR, version, coordinator_keys=["g", "h"], key_type=0)
+            answer = await client.ask(
+                ApiKey.FindCoordinator, version, coordinator_keys=["g", "h"], key_type=0
+            )
             found = answer.coordinators
             assert [f.key for f in found] == ["g", "h"]
         assert {(f.node_id, f.host, f.error_code) for f in found} == {(NODE_ID, HOST, 0)}
@@ -172,41 +175,63 @@ async def test_the_coordinator_of_every_group_is_the_gateway(world: World) -> No
 
 
 @played
-async def test_there_are_no_share_coordinators(world: World) -> None:
+async def test_there_are_no_share_coordinators(world: GatewayFixture) -> None:
     client = await world.client()
-    answer = await client.ask(FIND_COORDINATOR, 6, coordinator_keys=["g:t:0"], key_type=2)
+    answer = await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
     assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
 
 
 @played
-async def test_brokers_addresses_are_never_told(world: World) -> None:
+async def test_brokers_addresses_are_never_told(world: GatewayFixture) -> None:
     port = await world.broker_port()
     client = await world.client(port)
     there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
     world.broker.answers |= {
-        DESCRIBE_CLUSTER: {
+        ApiKey.DescribeCluster: {
             "cluster_id": "c",
             "brokers": [{"broker_id": NODE_ID, "host": "broker.invalid", "port": 9092}],
         },
-        FIND_COORDINATOR: {"coordinators": [{**there, "key": "txn"}], **there},
-        PRODUCE: {"responses": [], "node_endpoints": [there]},
-        FETCH: {"responses": [], "node_endpoints": [there]},
+        ApiKey.FindCoordinator: {"coordinators": [{**there, "key": "txn"}], **there},
+        ApiKey.Produce: {"responses": [], "node_endpoints": [there]},
+        ApiKey.Fetch: {"responses": [], "node_endpoints": [there]},
     }
     named = [
-        (await client.ask(METADATA, 12, topics=None)).brokers[0],
-        (await client.ask(DESCRIBE_CLUSTER, 1)).brokers[0],
-        (await client.ask(FIND_COORDINATOR, 6, coordinator_keys=["txn"], key_type=1)).coordinators[0],
-        await client.ask(FIND_COORDINATOR, 3, key="txn", key_type=1),
-        (await client.ask(PRODUCE, 12, acks=-1)).node_endpoints[0],
-        (await client.ask(FETCH, 17)).node_endpoints[0],
+        (await client.ask(ApiKey.Metadata, 12, topics=None)).brokers[0],
+        (await client.ask(ApiKey.DescribeCluster, 1)).brokers[0],
+        (await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["txn"], key_type=1)).coordinators[0],
+        await client.ask(ApiKey.FindCoordinator, 3, key="txn", key_type=1),
+        (await client.ask(ApiKey.Produce, 12, acks=-1)).node_endpoints[0],
+        (await client.ask(ApiKey.Fetch, 17)).node_endpoints[0],
     ]
     assert {(found.host, found.port) for found in named} == {(HOST, port)}
 
 
 @played
-async def test_api_versions_tell_what_is_served(world: World) -> None:
+async def test_controllers_keep_their_ids_and_lose_their_addresses(world: GatewayFixture) -> None:
+    listener = {"name": "CONTROLLER", "host": "broker.invalid", "port": 9093}
+    world.broker.answers[ApiKey.DescribeQuorum] = {"nodes": [{"node_id": 3000, "listeners": [listener]}]}
+    (node,) = (await (await world.client()).ask(ApiKey.DescribeQuorum, 2)).nodes
+    assert (node.node_id, node.listeners) == (3000, [])
+
+
+@played
+async def test_the_ids_of_the_server_reach_the_broker(world: GatewayFixture) -> None:
+    """It is the broker that knows whether they are its own (KIP-1242)."""
+    client = await world.client()
+    await client.ask(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="c", node_id=3)
+    message = world.broker.messages[-1]
+    passed = codec.decode_request(request_header(message), message)
+    assert (passed.cluster_id, passed.node_id) == ("c", 3)
+    world.broker.answers[ApiKey.ApiVersions] = {"error_code": 129}
+    number = await client.send(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="another", node_id=3)
+    header = RequestHeader(ApiKey.ApiVersions, 5, number, None, 0)
+    assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 129})
+
+
+@played
+async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
     has = {3: (0, 13), 11: (2, 9), 25: (0, 4), 55: (0, 2), 68: (0, 1), 71: (0, 0), 78: (1, 2), 1: (4, 99)}
-    world.broker.answers[API_VERSIONS] = {
+    world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [{"api_key": k, "min_version": a, "max_version": b} for k, (a, b) in has.items()],
         "supported_features": [
             {"name": name, "min_version": 0, "max_version": 1} for name in ("group.version", "kraft.version")
@@ -214,9 +239,9 @@ async def test_api_versions_tell_what_is_served(world: World) -> None:
     }
     client = await world.client()
     for version in range(5):
-        answer = await client.ask(API_VERSIONS, version)
+        answer = await client.ask(ApiKey.ApiVersions, version)
         named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        expected = {3: (0, 13), 55: (0, 1), 71: (0, 0), 1: (4, 18)}
+        expected = {3: (0, 13), 55: (0, 2), 71: (0, 0), 1: (4, 18)}
         assert named == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
         assert not named.keys() & REFUSED
         if version >= 3:
@@ -228,25 +253,25 @@ async def test_api_versions_tell_what_is_served(world: World) -> None:
 
 
 @played
-async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(world: World) -> None:
+async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(world: GatewayFixture) -> None:
     client = await world.client()
     # api key 18, version 9, correlation id 1, no client id, no tagged fields
     await client.send_bytes(bytes.fromhex("0000000b 0012 0009 00000001 ffff 00"))
     # error 35, and ApiVersions alone with its versions
-    assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0004")
+    assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0005")
 
 
 @played
-async def test_a_broker_may_refuse_to_tell_its_versions(world: World) -> None:
-    world.broker.answers[API_VERSIONS] = {"error_code": 42}
+async def test_a_broker_may_refuse_to_tell_its_versions(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.ApiVersions] = {"error_code": 42}
     client = await world.client()
-    for version in range(5):
-        number = await client.send(API_VERSIONS, version)
-        header = RequestHeader(API_VERSIONS, version, number, None, 0)
+    for version in range(6):
+        number = await client.send(ApiKey.ApiVersions, version)
+        header = RequestHeader(ApiKey.ApiVersions, version, number, None, 0)
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
 
 
-@pytest.mark.parametrize("api_key", [76, 78, 88])
+@pytest.mark.parametrize("api_key", [76, 78, 88, 93])
 def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
     is_refused(api_key)
 
@@ -261,11 +286,11 @@ def is_refused(api_key: int) -> None:
     """Assert that the gateway neither offers the API nor passes a request of it."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
-        world.broker.answers[API_VERSIONS] = {"api_keys": offered}
+        world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
         client = await world.client()
-        answer = await client.ask(API_VERSIONS, 0)
+        answer = await client.ask(ApiKey.ApiVersions, 0)
         assert api_key not in {api.api_key for api in answer.api_keys}
         world.broker.passed.clear()
         await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
@@ -276,7 +301,7 @@ def is_refused(api_key: int) -> None:
 
 
 @played
-async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: World) -> None:
+async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: GatewayFixture) -> None:
     client = await world.client()
     world.core.away = True
     alive = {"group_id": "g", "generation_id": 1, "member_id": "m"}
@@ -301,7 +326,7 @@ async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world
 
 
 @played
-async def test_groups_that_are_not_read_yet_are_not_listed(world: World) -> None:
+async def test_groups_that_are_not_read_yet_are_not_listed(world: GatewayFixture) -> None:
     world.core.unread = True
     assert (await (await world.client()).ask(LIST, 4)).error_code == 14
 

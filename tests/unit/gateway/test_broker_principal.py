@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from connections.client_config import ClientConfig
+from gateway.limits import Limits
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import SecurityError
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
-from gateway.wire.limits import Limits
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.unit.gateway.test_security import PEM
 

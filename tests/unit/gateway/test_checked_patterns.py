@@ -13,13 +13,12 @@ from gateway.authorization.acls import Acl, Operation, PatternType, Permission, 
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
-from gateway.upstream.internal_topics import InternalTopics
 from records.codec import encode
 from records.topic_patterns import digest
 from state.kafka.consumer.regex_checked import LOOKS_APART_MS
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
 from state.messages import ANONYMOUS
-from tests.harness.gateway import PATIENCE_S, TOPICS, RawClient, World, played, topic_id
+from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.unit.gateway.test_consumer_members import (
     DESCRIBE,
     HEARTBEAT,
@@ -56,14 +55,14 @@ async def beat(client: RawClient, epoch: int, member_id: str = "m") -> Any:
     return answer
 
 
-def watcher_saw(world: World, *names: str) -> RegexResolved:
+def watcher_saw(world: GatewayFixture, *names: str) -> RegexResolved:
     """What a watcher sends that does not know of the ACLs, nor that the pattern is a checked one."""
     topics = {name: TopicImage(topic_id(name), 1) for name in names}
     found = RegexResolution(topics, 1, seen=digest(sorted(names)))
     return RegexResolved(group_id="g", patterns={".*": found})
 
 
-async def asked_to_look(world: World, client: RawClient, epoch: int, *topics: str) -> None:
+async def asked_to_look(world: GatewayFixture, client: RawClient, epoch: int, *topics: str) -> None:
     """The topics come, the watcher tells, and the answer to a heartbeat asks for a look."""
     world.broker.topics |= dict.fromkeys(topics, 1)
     world.core.tell(watcher_saw(world, *world.broker.topics))
@@ -73,7 +72,7 @@ async def asked_to_look(world: World, client: RawClient, epoch: int, *topics: st
 
 
 @played(authorizer=orders_only)
-async def test_a_pattern_matches_what_the_client_may_describe(world: World) -> None:
+async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixture) -> None:
     client = await world.client()
     answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert assigned(answer) == ORDERS
@@ -86,7 +85,7 @@ async def test_a_pattern_matches_what_the_client_may_describe(world: World) -> N
 
 
 @played
-async def test_without_acls_nothing_is_told_of_them(world: World) -> None:
+async def test_without_acls_nothing_is_told_of_them(world: GatewayFixture) -> None:
     client = await world.client()
     answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
@@ -99,7 +98,7 @@ async def test_without_acls_nothing_is_told_of_them(world: World) -> None:
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
-async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: World) -> None:
+async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     before = world.broker.metadata_asked
@@ -120,7 +119,7 @@ async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
-async def test_a_topic_that_the_client_may_not_describe_changes_nothing_for_it(world: World) -> None:
+async def test_a_topic_that_the_client_may_not_describe_changes_nothing_for_it(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     await asked_to_look(world, client, epoch, "prices-2")
@@ -130,7 +129,7 @@ async def test_a_topic_that_the_client_may_not_describe_changes_nothing_for_it(w
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
-async def test_a_look_is_brought_by_the_member_that_was_asked(world: World) -> None:
+async def test_a_look_is_brought_by_the_member_that_was_asked(world: GatewayFixture) -> None:
     """Not by another member of the connection, and not by a member that says what it subscribes to anyway."""
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
@@ -149,7 +148,7 @@ async def test_a_look_is_brought_by_the_member_that_was_asked(world: World) -> N
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
-async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: World) -> None:
+async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     await asked_to_look(world, client, epoch, *(f"orders-{number:0200}" for number in range(4_000)))
@@ -160,7 +159,7 @@ async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(w
 
 @LOOKS_ANEW
 @played(authorizer=orders_only)
-async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(world: World) -> None:
+async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     assert world.authorizer is not None
@@ -174,7 +173,9 @@ async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(worl
 
 
 @played(authorizer=orders_only)
-async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says(world: World) -> None:
+async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     await world.stop_broker()
     for writer in world.broker.writers:
@@ -202,7 +203,7 @@ def changing_at_once() -> Authorizer:
 
 @patch.object(topic_facts, "_DECIDING_S", 0.0)
 @played(authorizer=changing_at_once)
-async def test_acls_that_change_meanwhile_make_no_half_result(world: World) -> None:
+async def test_acls_that_change_meanwhile_make_no_half_result(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
@@ -223,7 +224,7 @@ def slow_to_decide() -> Authorizer:
 
 
 @played(authorizer=slow_to_decide, topics_look_up_s=PATIENCE_S)
-async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: World) -> None:
+async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFixture) -> None:
     world.broker.topics |= {f"x{number}": 1 for number in range(500)}
     client = await world.client()
     # The metadata are read now: in this test the broker is of the same event loop.
@@ -238,19 +239,19 @@ async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: World) ->
 
 
 @played(authorizer=slow_to_decide, topics_look_up_s=0.2)
-async def test_rights_that_take_too_long_to_decide_make_no_result(world: World) -> None:
+async def test_rights_that_take_too_long_to_decide_make_no_result(world: GatewayFixture) -> None:
     world.broker.topics |= {f"x{number}": 1 for number in range(1_000)}
     client = await world.client()
     assert (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
 
 
-@played(internal_topics=InternalTopics(["coordinator-requests"], exposed=True))
+@played(expose_internal_topics=True)
 async def test_rx7_the_coordinators_own_topics_match_no_pattern_also_where_clients_see_them(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     """As for the topic watcher, which would take them away again."""
-    world.broker.topics["coordinator-requests"] = 1
+    world.broker.topics[LAYOUT.requests_topic] = 1
     client = await world.client()
     await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
     regex = last_asked(world).regex
@@ -261,13 +262,13 @@ async def test_rx7_the_coordinators_own_topics_match_no_pattern_also_where_clien
 def test_a_connection_remembers_so_many_looks() -> None:
     looks = PatternLooks()
     for number in range(100):
-        looks.ask("g", f"m{number}", "p" * 10_000)
+        looks.add("g", f"m{number}", "p" * 10_000)
     assert len(looks) == 6
-    assert looks.take("g", "m93") is None
-    assert looks.take("g", "m99") == "p" * 10_000
+    assert looks.pop("g", "m93") is None
+    assert looks.pop("g", "m99") == "p" * 10_000
     assert not looks.is_asked("g", "m99")
     for _ in range(100):
-        looks.ask("g", "m98", "q")
-    assert (len(looks), looks.take("g", "m98")) == (5, "q")
-    looks.ask("g", "m", "p" * 65_536)
+        looks.add("g", "m98", "q")
+    assert (len(looks), looks.pop("g", "m98")) == (5, "q")
+    looks.add("g", "m", "p" * 65_536)
     assert len(looks) == 0

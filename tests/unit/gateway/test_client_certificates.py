@@ -15,11 +15,11 @@ from gateway.security import authentication
 from gateway.security.authentication import Security
 from gateway.security.principal_mapping import PrincipalMapper
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
-from gateway.security.watched_files import WatchedFiles
+from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from tests.harness.certificates import Authority, Issued
-from tests.harness.gateway import World, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.harness.sasl import authenticate, by_password
 
 HEARTBEAT = 12
@@ -51,7 +51,7 @@ def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLCon
     return context
 
 
-async def principal_of(world: World, tls: ssl.SSLContext) -> str | None:
+async def principal_of(world: GatewayFixture, tls: ssl.SSLContext) -> str | None:
     """The principal of a request's client. None: the gateway does not serve the client."""
     try:
         client = await world.client(tls=tls)
@@ -69,7 +69,7 @@ def test_a_certificates_name_is_the_principal(
     authority: Authority, server: Issued, tmp_path: Path, auth: ClientAuth, without: str | None
 ) -> None:
     @played(security=secured(authority, server, auth))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         ann = authority.issue("ann", organization="Example, Inc.")
         assert await principal_of(world, context_of(authority, ann)) == "User:CN=ann,O=Example\\, Inc."
         assert await principal_of(world, context_of(authority)) == without
@@ -83,7 +83,7 @@ def test_rules_map_the_name_and_refuse_others(authority: Authority, server: Issu
     mapper = PrincipalMapper("RULE:^CN=([a-z]+),O=Example$/$1/U")
 
     @played(security=secured(authority, server, ClientAuth.REQUIRED, mapper=mapper))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         ann, bob = authority.issue("ann", organization="Example"), authority.issue("bob")
         assert await principal_of(world, context_of(authority, ann)) == "User:ANN"
         with capture_logs() as logs:
@@ -99,7 +99,7 @@ def test_with_sasl_the_user_is_the_principal(authority: Authority, server: Issue
     users.write_text("bob:secret\n")
 
     @played(security=secured(authority, server, ClientAuth.REQUIRED, users=users))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         assert await principal_of(world, context_of(authority, authority.issue("ann"))) is None
         client = await world.client(tls=context_of(authority, authority.issue("ann")))
         assert (await authenticate(client, by_password("PLAIN", "bob", "secret"))).error_code == 0
@@ -138,7 +138,7 @@ def test_changed_files_hold_for_new_connections(authority: Authority, server: Is
     security = secured(authority, server, ClientAuth.REQUIRED)
 
     @played(security=security)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         ann, bob = authority.issue("ann"), other.issue("bob")
         old = await world.client(tls=context_of(authority, ann))
         before = value_of(security.certificates)
@@ -193,7 +193,7 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
     security = secured(authority, server, auth)
 
     @played(security=security)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         tls = context_of(authority, authority.issue("ann"))
         tls.maximum_version = version
         client = Resuming(tls)
@@ -210,7 +210,7 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
 
 def test_where_clients_show_no_certificates_tls_1_2_is_served(authority: Authority, server: Issued) -> None:
     @played(security=secured(authority, server, ClientAuth.NONE))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         tls = context_of(authority)
         tls.maximum_version = ssl.TLSVersion.TLSv1_2
         assert await principal_of(world, tls) == "User:ANONYMOUS"
@@ -225,7 +225,7 @@ def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
     security = Security(SecuritySettings(users=users))
 
     @played(security=security)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         async def error(name: str, password: str) -> int:
             settings = by_password("PLAIN", name, password)
             return int((await authenticate(await world.client(), settings)).error_code)
@@ -238,7 +238,7 @@ def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
         with capture_logs() as logs:
             replaced(users, b"bob:n3w\nann\n")
             await until(lambda: len(logs) == 1)
-        assert logs[0]["log_level"] == "warning"
+        assert logs[0]["log_level"] == "error"
         assert logs[0]["error"].endswith("users cannot be used: line 2: it is not NAME:PASSWORD")
         assert "n3w" not in logs[0]["error"]
         assert await error("bob", "secret") == 0
@@ -257,12 +257,12 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(
     security = secured(authority, server, ClientAuth.NONE)
 
     @played(security=security)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         replaced(server.both, content)
         with capture_logs() as logs:
             security.refresh()
             security.refresh()
-        assert [line["log_level"] for line in logs] == ["warning"]
+        assert [line["log_level"] for line in logs] == ["error"]
         assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
 
     play()
@@ -284,7 +284,7 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
     assert "secret" not in repr(security.settings)
 
     @played(security=security)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
 
     play()

@@ -5,14 +5,14 @@ from statistics import median
 
 from gateway.upstream.connections import UpstreamLost
 from state.kafka.requests import ConsumerGroupHeartbeat
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import GatewayFixture, played, topic_id
 
 HEARTBEAT = 68
 CALLERS = 1_000
 
 
 @played
-async def test_callers_at_once_share_a_request_although_their_topics_differ(world: World) -> None:
+async def test_callers_at_once_share_a_request_although_their_topics_differ(world: GatewayFixture) -> None:
     names = [f"topic-{number}" for number in range(CALLERS)]
     world.broker.topics |= dict.fromkeys(names, 1)
     before = world.broker.metadata_asked
@@ -24,7 +24,7 @@ async def test_callers_at_once_share_a_request_although_their_topics_differ(worl
 
 
 @played
-async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world: World) -> None:
+async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world: GatewayFixture) -> None:
     world.broker.topic_errors["unsure"] = 5
     asked = [["orders"], ["absent", "orders"], ["unsure"]]
     found = await asyncio.gather(*(world.cluster.described(names, 1.0) for names in asked))
@@ -35,8 +35,10 @@ async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world
     ]
 
 
-@played(upstream_timeout_s=0.1)
-async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_long(world: World) -> None:
+@played(upstream_timeout_s=0.5)
+async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_long(
+    world: GatewayFixture,
+) -> None:
     world.broker.silent = True
     connected = len(world.broker.writers)
     looks = (world.cluster.described([f"topic-{number}"], 1.0) for number in range(CALLERS))
@@ -49,7 +51,9 @@ async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_l
 
 
 @played(topics_look_up_s=0.5)
-async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(world: World) -> None:
+async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     world.broker.silent = True
     now_s = asyncio.get_running_loop().time
@@ -69,7 +73,7 @@ async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_
 
 
 @played
-async def test_many_names_are_looked_up_in_parts(world: World) -> None:
+async def test_many_names_are_looked_up_in_parts(world: GatewayFixture) -> None:
     """Others have their turn between two, and wait for one of them at most."""
     names = [f"absent-{number}" for number in range(1_600)]
     before = world.broker.metadata_asked
@@ -82,7 +86,7 @@ async def test_many_names_are_looked_up_in_parts(world: World) -> None:
 
 
 @played
-async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: World) -> None:
+async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: GatewayFixture) -> None:
     """Clients choose the names, and the oldest are forgotten first."""
     for first in range(0, 50_000, 10_000):
         names = [f"absent-{number}" for number in range(first, first + 10_000)]

@@ -5,21 +5,24 @@ import io
 from typing import Any
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, request_header
 from tests.harness.kio_samples import Fill, sample
 
 SERVED = sorted(codec.REQUESTS)
+# kio does not know them: see test_newer_messages.
+NEWER = {(ApiKey.ApiVersions, 5), (ApiKey.DeleteGroups, 3), (ApiKey.TxnOffsetCommit, 6)}
 CASES = [
     pytest.param(key, version, fill, id=f"{codec.REQUESTS[key].name}-{version}-{fill.value}")
     for key in SERVED
     for version in codec.versions(key)
+    if (key, version) not in NEWER
     for fill in Fill
 ]
 
@@ -52,7 +55,7 @@ def test_a_request_of_kio_is_read_as_it_was_meant(key: int, version: int, fill: 
 @pytest.mark.parametrize(("key", "version", "fill"), CASES)
 def test_an_answer_is_what_kio_would_write(key: int, version: int, fill: Fill) -> None:
     message: Any = sample(load_response_schema(key, version), fill)
-    if key == API_VERSIONS:
+    if key == ApiKey.ApiVersions:
         # A response with an error has the encoding of version 0, whatever version was requested.
         message = dataclasses.replace(message, error_code=ErrorCode(0))
     header: Any = type(message).__header_schema__

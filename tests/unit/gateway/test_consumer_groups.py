@@ -1,15 +1,15 @@
 """Requests of the consumer protocol (KIP-848) at the gateway: rights, the switch, what is added of topics."""
 
+from kafka.protocol.api_key import ApiKey
+
 from assignors.kafka.api import Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_subscription
-from gateway.apis import CONSUMER_PROTOCOL
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.wire import codec
 from state.kafka.requests import JoinGroup, TopicImage
 from state.messages import ANONYMOUS
-from tests.harness.gateway import TOPICS, World, played, topic_id
+from tests.harness.gateway import TOPICS, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import JOIN, join_fields
 
 HEARTBEAT, DESCRIBE = 68, 69
@@ -35,17 +35,17 @@ def only(*operations: tuple[ResourceType, str, Operation]) -> Authorizer:
 
 @played(consumer_protocol=False)
 async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
-    world.broker.answers[API_VERSIONS] = {
+    world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [
             {"api_key": key, "min_version": 0, "max_version": 1} for key in (3, HEARTBEAT, DESCRIBE)
         ],
         "supported_features": [{"name": "group.version", "min_version": 0, "max_version": 1}],
     }
     client = await world.client()
-    offered = await client.ask(API_VERSIONS, 4)
-    assert not {api.api_key for api in offered.api_keys} & CONSUMER_PROTOCOL
+    offered = await client.ask(ApiKey.ApiVersions, 4)
+    assert not {api.api_key for api in offered.api_keys} & {HEARTBEAT, DESCRIBE}
     assert (offered.supported_features, offered.finalized_features) == ([], [])
     for version in codec.versions(HEARTBEAT):
         assert (await client.ask(HEARTBEAT, version, **joining())).error_code == 35
@@ -55,7 +55,7 @@ async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
 
 
 @played(authorizer=lambda: only((ResourceType.GROUP, "other", Operation.READ)))
-async def test_hb2_and_ad1_a_group_needs_read_and_describe(world: World) -> None:
+async def test_hb2_and_ad1_a_group_needs_read_and_describe(world: GatewayFixture) -> None:
     client = await world.client()
     refused = await client.ask(HEARTBEAT, 1, **joining())
     assert (refused.error_code, refused.member_id, refused.assignment) == (30, None, None)
@@ -69,7 +69,7 @@ async def test_hb2_and_ad1_a_group_needs_read_and_describe(world: World) -> None
         (ResourceType.GROUP, "g", Operation.READ), (ResourceType.TOPIC, "orders", Operation.DESCRIBE)
     )
 )
-async def test_hb3_each_name_needs_describe(world: World) -> None:
+async def test_hb3_each_name_needs_describe(world: GatewayFixture) -> None:
     client = await world.client()
     both = joining(subscribed_topic_names=["orders", "prices"])
     assert (await client.ask(HEARTBEAT, 1, **both)).error_code == 29
@@ -77,7 +77,7 @@ async def test_hb3_each_name_needs_describe(world: World) -> None:
 
 
 @played
-async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: World) -> None:
+async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: GatewayFixture) -> None:
     """The topics that the member subscribes to, and those it owns partitions of, in any of its protocols."""
     owned = Subscription(("absent",), owned_partitions=(TopicPartition("prices", 0),))
     protocols = [
@@ -95,7 +95,7 @@ async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: World)
 
 
 @played
-async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: World) -> None:
+async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(JOIN, 9, **join_fields(protocol_type="connect"))
     (asked,) = world.core.asked
@@ -105,7 +105,7 @@ async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world:
 
 
 @played
-async def test_mi2_without_brokers_a_join_goes_on_and_nothing_is_known(world: World) -> None:
+async def test_mi2_without_brokers_a_join_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
     client = await world.client()
     await world.stop_broker()
     for writer in world.broker.writers:
@@ -122,7 +122,7 @@ async def test_mi2_without_brokers_a_join_goes_on_and_nothing_is_known(world: Wo
         (ResourceType.GROUP, "g", Operation.READ), (ResourceType.TOPIC, "orders", Operation.DESCRIBE)
     )
 )
-async def test_ad6_a_group_of_a_hidden_topic_is_not_described(world: World) -> None:
+async def test_ad6_a_group_of_a_hidden_topic_is_not_described(world: GatewayFixture) -> None:
     client = await world.client()
     joined = await client.ask(HEARTBEAT, 1, **joining())
     assert joined.error_code == 0
@@ -136,7 +136,7 @@ async def test_ad6_a_group_of_a_hidden_topic_is_not_described(world: World) -> N
 
 
 @played
-async def test_ad1_a_group_without_an_id_is_not_described(world: World) -> None:
+async def test_ad1_a_group_without_an_id_is_not_described(world: GatewayFixture) -> None:
     client = await world.client()
     groups = (await client.ask(DESCRIBE, 1, group_ids=["", "absent"])).groups
     assert [(group.group_id, group.error_code) for group in groups] == [("", 24), ("absent", 69)]

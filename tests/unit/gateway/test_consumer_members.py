@@ -8,9 +8,8 @@ from unittest.mock import patch
 
 from gateway.apis import topic_facts
 from gateway.authorization.acls import SUPPORTED, ResourceType
-from gateway.upstream.internal_topics import InternalTopics
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicImage
-from tests.harness.gateway import PATIENCE_S, TOPICS, RawClient, World, played, topic_id
+from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 
 HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
@@ -42,7 +41,7 @@ async def joined(client: RawClient, **more: Any) -> int:
     return int(answer.member_epoch)
 
 
-def last_asked(world: World) -> ConsumerGroupHeartbeat:
+def last_asked(world: GatewayFixture) -> ConsumerGroupHeartbeat:
     asked = world.core.asked[-1]
     assert isinstance(asked, ConsumerGroupHeartbeat)
     return asked
@@ -53,7 +52,7 @@ def image(topic: str) -> TopicImage:
 
 
 @played
-async def test_a_member_joins_stays_and_leaves(world: World) -> None:
+async def test_a_member_joins_stays_and_leaves(world: GatewayFixture) -> None:
     for version in (0, 1):
         client, member = await world.client(), {"group_id": "g", "member_id": f"m{version}"}
         first = await client.ask(HEARTBEAT, version, **joining(**member))
@@ -71,7 +70,7 @@ async def test_a_member_joins_stays_and_leaves(world: World) -> None:
 
 
 @played
-async def test_an_error_has_a_text_and_nothing_else(world: World) -> None:
+async def test_an_error_has_a_text_and_nothing_else(world: GatewayFixture) -> None:
     client = await world.client()
     refused = await client.ask(HEARTBEAT, 1, **joining(member_epoch=7))
     assert refused.error_code == 69
@@ -81,7 +80,7 @@ async def test_an_error_has_a_text_and_nothing_else(world: World) -> None:
 
 
 @played
-async def test_without_a_coordinator_a_heartbeat_has_coordinator_not_available(world: World) -> None:
+async def test_without_a_coordinator_a_heartbeat_has_coordinator_not_available(world: GatewayFixture) -> None:
     world.core.away = True
     client = await world.client()
     assert (await client.ask(HEARTBEAT, 1, **joining())).error_code == 15
@@ -90,7 +89,7 @@ async def test_without_a_coordinator_a_heartbeat_has_coordinator_not_available(w
 
 
 @played
-async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: World) -> None:
+async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "absent", "unsure"]))
     assert last_asked(world).topics == {"orders": image("orders"), "absent": None, "unsure": None}
@@ -98,7 +97,7 @@ async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(wor
 
 
 @played
-async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: World) -> None:
+async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = await joined(client)
     before = world.broker.metadata_asked
@@ -110,7 +109,7 @@ async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: World) -> None:
 
 
 @played
-async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: World) -> None:
+async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: GatewayFixture) -> None:
     client = await world.client()
     before = world.broker.metadata_asked
     for number in range(5):
@@ -120,7 +119,7 @@ async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: 
 
 
 @played
-async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: World) -> None:
+async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: GatewayFixture) -> None:
     """A topic without a leader has such an error. The topic watcher reports it when the brokers know it."""
     world.broker.topic_errors["prices"] = 5
     client = await world.client()
@@ -129,7 +128,7 @@ async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: World)
 
 
 @played
-async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(world: World) -> None:
+async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
     client = await world.client()
     await world.stop_broker()
     for writer in world.broker.writers:
@@ -139,16 +138,16 @@ async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(worl
 
 
 @played(topics_look_up_s=0.05)
-async def test_mi1_brokers_that_hang_do_not_hold_a_heartbeat(world: World) -> None:
+async def test_mi1_brokers_that_hang_do_not_hold_a_heartbeat(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.silent = True
     await client.ask(HEARTBEAT, 1, **joining())
     assert last_asked(world).topics is None
 
 
-@played(internal_topics=InternalTopics(["coordinator-requests"]))
-async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: World) -> None:
-    world.broker.topics |= {"__consumer_offsets": 50, "coordinator-requests": 1, "marked": 1}
+@played(expose_internal_topics=False)
+async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: GatewayFixture) -> None:
+    world.broker.topics |= {"__consumer_offsets": 50, LAYOUT.requests_topic: 1, "marked": 1}
     world.broker.internal.add("marked")
     client = await world.client()
     answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
@@ -164,7 +163,7 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: 
 
 
 @played
-async def test_rx1_patterns_share_a_look_at_all_topics(world: World) -> None:
+async def test_rx1_patterns_share_a_look_at_all_topics(world: GatewayFixture) -> None:
     client = await world.client()
     before = world.broker.metadata_asked
     for number, pattern in enumerate((".*", "o.*", ".*s")):
@@ -173,7 +172,9 @@ async def test_rx1_patterns_share_a_look_at_all_topics(world: World) -> None:
 
 
 @played
-async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refuse(world: World) -> None:
+async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refuse(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     refused = await client.ask(HEARTBEAT, 1, **by_pattern("(?=o)rders"))
     regex = last_asked(world).regex
@@ -184,7 +185,7 @@ async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refus
 
 @played(topics_look_up_s=0.05)
 async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     released, client, other = Event(), await world.client(), await world.client()
 
@@ -203,7 +204,7 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
 
 
 @played
-async def test_more_topics_than_a_request_can_carry_are_refused(world: World) -> None:
+async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
     """The coordinator would never get the request, and the client would send it again without end."""
     world.broker.topics |= {f"{number:0200}": 1 for number in range(4_000)}
     client = await world.client()
@@ -219,7 +220,7 @@ async def test_more_topics_than_a_request_can_carry_are_refused(world: World) ->
 
 
 @played
-async def test_offsets_are_committed_and_fetched_by_member_epoch(world: World) -> None:
+async def test_offsets_are_committed_and_fetched_by_member_epoch(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = await joined(client)
     partition = {"partition_index": 0, "committed_offset": 7}
@@ -254,7 +255,7 @@ async def test_offsets_are_committed_and_fetched_by_member_epoch(world: World) -
 
 
 @played
-async def test_of19_partitions_of_an_unknown_topic_id_do_not_stop_the_others(world: World) -> None:
+async def test_of19_partitions_of_an_unknown_topic_id_do_not_stop_the_others(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = await joined(client)
     partitions = [{"partition_index": 0, "committed_offset": 7}]
@@ -265,7 +266,7 @@ async def test_of19_partitions_of_an_unknown_topic_id_do_not_stop_the_others(wor
 
 
 @played
-async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: World) -> None:
+async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = await joined(client, rack_id="r")
     for version in (0, 1):
@@ -292,7 +293,7 @@ async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: World) -> None
 
 
 @played
-async def test_ad8_ad9_a_consumer_group_is_dead_to_describe_groups(world: World) -> None:
+async def test_ad8_ad9_a_consumer_group_is_dead_to_describe_groups(world: GatewayFixture) -> None:
     client = await world.client()
     await joined(client)
     for version, error in ((5, 0), (6, 69)):

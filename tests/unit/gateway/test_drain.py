@@ -4,13 +4,13 @@ import asyncio
 import ssl
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
 from state.errors import ErrorCode
 from state.kafka.requests import SyncGroup
 from state.kafka.responses import JoinGroupResponse
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 from tests.unit.gateway.test_security import PEM
@@ -27,7 +27,7 @@ async def ended(client: RawClient) -> bytes:
 
 
 @played
-async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: World) -> None:
+async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: GatewayFixture) -> None:
     client, port = await world.client(), world.gateway.address.port
     await client.ask(HEARTBEAT, 4, **beat())
     draining = asyncio.create_task(world.gateway.drain(10))
@@ -41,7 +41,7 @@ async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: World
 
 
 @played
-async def test_requests_under_way_are_answered_before_the_end(world: World) -> None:
+async def test_requests_under_way_are_answered_before_the_end(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "slow")
     sent = [await client.send(HEARTBEAT, 4, **beat("slow")) for _ in range(3)]
@@ -55,7 +55,7 @@ async def test_requests_under_way_are_answered_before_the_end(world: World) -> N
 
 
 @played
-async def test_requests_at_the_broker_are_answered_before_the_end(world: World) -> None:
+async def test_requests_at_the_broker_are_answered_before_the_end(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.open.clear()
     await client.send_bytes(passed_on(7))
@@ -69,7 +69,9 @@ async def test_requests_at_the_broker_are_answered_before_the_end(world: World) 
 
 
 @played
-async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_member_id(world: World) -> None:
+async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_member_id(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     member_id = (await client.ask(JOIN, 9, **join_fields())).member_id
     join = await client.send(JOIN, 9, **join_fields(member_id))
@@ -83,7 +85,7 @@ async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_me
 
 
 @played
-async def test_a_parked_sync_gets_not_coordinator(world: World) -> None:
+async def test_a_parked_sync_gets_not_coordinator(world: GatewayFixture) -> None:
     clients = [await world.client(), await world.client()]
     ids = [(await client.ask(JOIN, 9, **join_fields())).member_id for client in clients]
     for client, member_id in zip(clients, ids, strict=True):
@@ -105,7 +107,7 @@ async def test_a_parked_sync_gets_not_coordinator(world: World) -> None:
 
 
 @played
-async def test_what_a_client_sends_during_the_drain_is_not_taken_up(world: World) -> None:
+async def test_what_a_client_sends_during_the_drain_is_not_taken_up(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "slow")
     slow = await client.send(HEARTBEAT, 4, **beat("slow"))
@@ -113,7 +115,7 @@ async def test_what_a_client_sends_during_the_drain_is_not_taken_up(world: World
     draining = asyncio.create_task(world.gateway.drain(10))
     await until(lambda: world.gateway.is_draining)
     for _ in range(20):
-        await client.send(API_VERSIONS, 0)
+        await client.send(ApiKey.ApiVersions, 0)
     held.set()
     assert (await client.receive())[0] == slow
     assert await ended(client) == b""
@@ -122,7 +124,7 @@ async def test_what_a_client_sends_during_the_drain_is_not_taken_up(world: World
 
 
 @played
-async def test_the_drain_ends_after_its_time(world: World) -> None:
+async def test_the_drain_ends_after_its_time(world: GatewayFixture) -> None:
     client = await world.client()
     hold(world, "slow")
     await client.send(HEARTBEAT, 4, **beat("slow"))
@@ -134,7 +136,7 @@ async def test_the_drain_ends_after_its_time(world: World) -> None:
 
 
 @played
-async def test_a_client_that_does_not_close_its_side_is_closed(world: World) -> None:
+async def test_a_client_that_does_not_close_its_side_is_closed(world: GatewayFixture) -> None:
     await park(world, await world.client())
     async with asyncio.timeout(10):
         await world.gateway.drain(10)
@@ -143,7 +145,7 @@ async def test_a_client_that_does_not_close_its_side_is_closed(world: World) -> 
 
 def test_tls_connections_are_drained_too() -> None:
     @played(security=Security.read(PEM, None, None))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client(tls=ssl.create_default_context(cafile=PEM))
         held = hold(world, "slow")
         sent = await client.send(HEARTBEAT, 4, **beat("slow"))
@@ -161,7 +163,7 @@ def test_tls_connections_are_drained_too() -> None:
 
 @played
 async def test_a_parked_join_that_is_answered_in_the_moment_of_the_drain_gets_one_response(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     """The coordinator's response is here, and the event loop has not come to it yet."""
     client = await world.client()

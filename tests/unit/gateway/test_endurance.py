@@ -11,7 +11,7 @@ from gateway.upstream import cluster
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, framed, request_header
 from tests.harness.examples import scaled
-from tests.harness.gateway import World, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, commit_fields, outcomes
 
 HEARTBEAT = 12
@@ -51,7 +51,7 @@ def test_damaged_frames_are_requests_or_refused() -> None:
 
 
 @played
-async def test_rubbish_on_many_connections_harms_nobody_else(world: World) -> None:
+async def test_rubbish_on_many_connections_harms_nobody_else(world: GatewayFixture) -> None:
     random = Random(7)
     steady = await world.client()
     for _ in range(100):
@@ -63,7 +63,7 @@ async def test_rubbish_on_many_connections_harms_nobody_else(world: World) -> No
 
 
 @played
-async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: World) -> None:
+async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: GatewayFixture) -> None:
     loop, closed = asyncio.get_running_loop(), 300
     with capture_logs() as logs:
         began_s = loop.time()
@@ -82,7 +82,7 @@ async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: 
 
 
 @played
-async def test_a_half_open_connection_holds_nobody_up(world: World) -> None:
+async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> None:
     """One client sends only the beginning of a frame, another sends nothing."""
     begun, silent, steady = await world.client(), await world.client(), await world.client()
     await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
@@ -100,7 +100,7 @@ def test_topics_that_do_not_exist_are_not_kept_for_ever(monkeypatch: pytest.Monk
     monkeypatch.setattr(cluster, "_MISSING_AGE_MAX_S", 0.0)
 
     @played
-    async def ask(world: World) -> None:
+    async def ask(world: GatewayFixture) -> None:
         client = await world.client()
         for number in range(50):
             names = [f"no-such-{number}-{n}" for n in range(20)]
@@ -112,7 +112,7 @@ def test_topics_that_do_not_exist_are_not_kept_for_ever(monkeypatch: pytest.Monk
     ask()
 
 
-async def _until_alone(world: World) -> None:
+async def _until_alone(world: GatewayFixture) -> None:
     async with asyncio.timeout(10):
         while len(world.gateway.connections()) > 1:
             await asyncio.sleep(0.001)

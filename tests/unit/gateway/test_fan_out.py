@@ -13,7 +13,7 @@ from gateway.quotas.rules import QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from state.kafka.requests import Heartbeat
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
 from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, until_asked
 from tests.unit.gateway.test_server import until
@@ -40,7 +40,7 @@ def about(number: int) -> list[tuple[int, int, dict[str, Any], str]]:
     ]
 
 
-def in_flight(world: World) -> float:
+def in_flight(world: GatewayFixture) -> float:
     (number,) = world.gateway.numbers()["in_flight"]["coordinator",]
     return number
 
@@ -48,7 +48,7 @@ def in_flight(world: World) -> float:
 @pytest.mark.parametrize("kind", range(len(about(0))))
 def test_each_group_of_a_request_takes_room(kind: int) -> None:
     @played(at_coordinator=10)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         attacker, other = await world.client(), await world.client()
         events = [hold(world, f"g-{n}") for n in range(100)]
         api_key, version, fields, _ = about(100)[kind]
@@ -69,12 +69,12 @@ def test_each_group_of_a_request_takes_room(kind: int) -> None:
     play()
 
 
-async def until_held(world: World) -> None:
+async def until_held(world: GatewayFixture) -> None:
     await until(lambda: world.gateway.numbers()["held_clients"]["room",] == [1])
 
 
 @played
-async def test_a_request_has_so_many_groups_at_the_coordinator(world: World) -> None:
+async def test_a_request_has_so_many_groups_at_the_coordinator(world: GatewayFixture) -> None:
     client = await world.client()
     events = [hold(world, f"g-{n}") for n in range(3 * AT_ONCE)]
     for api_key, version, fields, _ in about(len(events)):
@@ -91,7 +91,7 @@ async def test_a_request_has_so_many_groups_at_the_coordinator(world: World) -> 
 
 
 @played(groups_per_request=3)
-async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: World) -> None:
+async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: GatewayFixture) -> None:
     client = await world.client()
     for api_key, version, fields, answers in about(7):
         world.core.asked.clear()
@@ -103,7 +103,7 @@ async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: Wo
 
 
 @played(groups_per_request=3)
-async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: World) -> None:
+async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: GatewayFixture) -> None:
     client = await world.client()
     keys = [f"g-{n}" for n in range(7)]
     found = (await client.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
@@ -116,7 +116,7 @@ async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world:
 @pytest.mark.parametrize("kind", range(len(about(0))))
 def test_each_group_of_a_request_counts_for_the_quota(kind: int) -> None:
     @played(rules=TEN_A_SECOND, **NO_BURST)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         api_key, version, fields, _ = about(6)[kind]
         began_s = time.monotonic()
@@ -127,7 +127,7 @@ def test_each_group_of_a_request_counts_for_the_quota(kind: int) -> None:
 
 
 @played(rules=TEN_A_SECOND, **NO_BURST)
-async def test_groups_that_wait_for_the_quota_take_no_room(world: World) -> None:
+async def test_groups_that_wait_for_the_quota_take_no_room(world: GatewayFixture) -> None:
     client = await world.client()
     await client.send(DESCRIBE, 5, groups=[f"g-{n}" for n in range(100)])
     await until_asked(world, 2)
@@ -135,7 +135,7 @@ async def test_groups_that_wait_for_the_quota_take_no_room(world: World) -> None
 
 
 @played
-async def test_the_groups_of_requests_are_counted(world: World) -> None:
+async def test_the_groups_of_requests_are_counted(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
     await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
@@ -143,7 +143,7 @@ async def test_the_groups_of_requests_are_counted(world: World) -> None:
 
 
 @played
-async def test_a_client_that_goes_away_gives_its_places_back(world: World) -> None:
+async def test_a_client_that_goes_away_gives_its_places_back(world: GatewayFixture) -> None:
     client = await world.client()
     for n in range(1_000):
         hold(world, f"g-{n}")
@@ -162,7 +162,7 @@ async def many_beats(client: RawClient) -> None:
 
 
 @played(authorizer=Authorizer)
-async def test_others_have_their_turn_while_many_groups_are_refused(world: World) -> None:
+async def test_others_have_their_turn_while_many_groups_are_refused(world: GatewayFixture) -> None:
     """Nothing is asked of the coordinator, so nothing else makes the request wait."""
     attacker, other = await world.client(), await world.client()
     await other.ask(FIND_COORDINATOR, 4, coordinator_keys=["g"], key_type=0)
@@ -189,7 +189,7 @@ def test_a_long_answer_is_encoded_beside_the_event_loop(monkeypatch: pytest.Monk
     monkeypatch.setattr(codec, "encode_response", watched)
 
     @played(groups_per_request=10)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         answer = await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(5_000)])
         assert len(answer.groups) == 5_000
@@ -201,7 +201,7 @@ def test_a_long_answer_is_encoded_beside_the_event_loop(monkeypatch: pytest.Monk
 
 
 @played(groups_answer_bytes=100_000)
-async def test_a_group_that_is_named_often_makes_no_answer_without_a_bound(world: World) -> None:
+async def test_a_group_that_is_named_often_makes_no_answer_without_a_bound(world: GatewayFixture) -> None:
     client = await world.client()
     await stable(world, client, protocols=[{"name": "range", "metadata": b"m" * 10_000}])
     before = len(world.core.asked)

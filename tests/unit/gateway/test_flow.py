@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from gateway.net.flow import SMALL_BYTES, Flow
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
 from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
 from tests.unit.gateway.test_server import until
@@ -71,7 +71,7 @@ async def join(client: RawClient, group_id: str, metadata_bytes: int) -> int:
 
 
 @played(**SLOW)
-async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: World) -> None:
+async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: GatewayFixture) -> None:
     for number in range(10):
         client = await world.client()
         await join(client, f"large-{number}", LARGE)
@@ -87,7 +87,7 @@ async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: 
 
 
 @played(**SLOW)
-async def test_a_large_sync_waits_as_a_join_does(world: World) -> None:
+async def test_a_large_sync_waits_as_a_join_does(world: GatewayFixture) -> None:
     client = await world.client()
     await join(client, "large", LARGE)
     await until_asked(world, 1)

@@ -7,11 +7,11 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import (
-    PRODUCE,
     FrameBuffer,
     ProtocolError,
     RequestHeader,
@@ -130,7 +130,7 @@ def test_numbers_have_an_end() -> None:
         read_varint(b"\xff\xff", 0)
 
 
-@pytest.mark.parametrize("version", codec.versions(PRODUCE))
+@pytest.mark.parametrize("version", codec.versions(ApiKey.Produce))
 @pytest.mark.parametrize("transactional_id", [None, "t"])
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 def test_only_a_produce_without_acks_has_no_answer(
@@ -142,12 +142,12 @@ def test_only_a_produce_without_acks_has_no_answer(
         "timeout_ms": 1,
         "topic_data": [],
     }
-    message = codec.encode_request(PRODUCE, version, 1, "me", body)
+    message = codec.encode_request(ApiKey.Produce, version, 1, "me", body)
     assert expects_response(request_header(message), message) == (acks != 0)
 
 
 def test_a_produce_that_is_cut_short_is_refused() -> None:
-    message = codec.encode_request(PRODUCE, 9, 1, "me", {"acks": 0, "topic_data": []})
+    message = codec.encode_request(ApiKey.Produce, 9, 1, "me", {"acks": 0, "topic_data": []})
     header = request_header(message)
     for end in range(header.client_id_end, header.client_id_end + 3):
         with pytest.raises(ProtocolError):

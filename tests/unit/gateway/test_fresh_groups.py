@@ -7,7 +7,7 @@ from msgspec import UNSET
 from structlog.testing import capture_logs
 
 from gateway.coordinator.fresh_groups import FreshGroups
-from gateway.wire.limits import Limits
+from gateway.limits import Limits
 from records.codec import encode
 from state.kafka.requests import (
     ConsumerGroupDescribe,
@@ -21,7 +21,7 @@ from state.kafka.requests import (
     OffsetFetch,
     SyncGroup,
 )
-from tests.harness.gateway import CoreBackend, World, played
+from tests.harness.gateway import CoreBackend, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -40,7 +40,7 @@ CONSUMER_GROUP_DESCRIBE = 69
 DELETED_OFFSET = {"group_id": "g", "topics": [topic_partition("orders")]}
 
 
-async def listed(world: World) -> set[str]:
+async def listed(world: GatewayFixture) -> set[str]:
     """The groups that a new client gets."""
     answer = await (await world.client()).ask(LIST, 5)
     assert answer.error_code == 0
@@ -48,7 +48,7 @@ async def listed(world: World) -> set[str]:
 
 
 @played
-async def test_a_group_is_listed_once_its_client_was_answered(world: World) -> None:
+async def test_a_group_is_listed_once_its_client_was_answered(world: GatewayFixture) -> None:
     client = await world.client()
     world.core.view_is_behind = True
     assert await listed(world) == set()
@@ -59,7 +59,7 @@ async def test_a_group_is_listed_once_its_client_was_answered(world: World) -> N
 
 
 @played
-async def test_asking_for_the_list_makes_no_group(world: World) -> None:
+async def test_asking_for_the_list_makes_no_group(world: GatewayFixture) -> None:
     assert await listed(world) == set()
     assert await listed(world) == set()
     assert {type(request) for request in world.core.asked} == {DescribeGroup}
@@ -67,7 +67,7 @@ async def test_asking_for_the_list_makes_no_group(world: World) -> None:
 
 
 @played
-async def test_only_the_request_before_the_list_waits_for_views(world: World) -> None:
+async def test_only_the_request_before_the_list_waits_for_views(world: GatewayFixture) -> None:
     """A list has what was answered early. Whoever asks for something else gets the answer at once."""
     client = await world.client()
     await listed(world)
@@ -100,7 +100,7 @@ async def test_only_the_request_before_the_list_waits_for_views(world: World) ->
 
 
 @played
-async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: World) -> None:
+async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     world.core.away = True
@@ -108,7 +108,7 @@ async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: 
 
 
 @played(groups_behind_max_s=0.05)
-async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: World) -> None:
+async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: GatewayFixture) -> None:
     world.core.view_is_behind = world.core.stuck = True
     client = await world.client()
     await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
@@ -127,10 +127,10 @@ class Slow(CoreBackend):
         self.started = 0
         self.answers = asyncio.Semaphore(0)
 
-    async def ask(self, request: Any, answer: type[Any], timeout_ms: int | None = None) -> Any:
+    async def ask(self, request: Any, timeout_ms: int | None = None) -> Any:
         self.started += 1
         await self.answers.acquire()
-        return await super().ask(request, answer, timeout_ms)
+        return await super().ask(request, timeout_ms)
 
 
 def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -> None:
@@ -169,7 +169,7 @@ def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -
 
 
 @played
-async def test_a_replica_lists_what_has_changed_and_nothing_else_is_waited_for(world: World) -> None:
+async def test_a_replica_lists_what_has_changed_and_nothing_else_is_waited_for(world: GatewayFixture) -> None:
     client = await world.client()
     world.core.view_is_behind = world.core.has_replica = True
     assert await listed(world) == set()

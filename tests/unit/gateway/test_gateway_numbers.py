@@ -4,13 +4,13 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.metrics.collector import PREFIX, GatewayCollector
 from gateway.metrics.counts import BUCKETS_S, Counts, Durations
 from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
-from tests.harness.gateway import World, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 from tests.unit.gateway.test_server import park, passed_on, until
@@ -27,12 +27,12 @@ def value(numbers: Numbers, name: str, **labels: str) -> float | None:
 
 
 @played
-async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: World) -> None:
+async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: GatewayFixture) -> None:
     client = await world.client()
     for _ in range(3):
         await client.ask(HEARTBEAT, 4, **beat())
     await client.ask(COMMIT, 9, **commit_fields("nobody", ("orders", 0, 1)))
-    await client.ask(API_VERSIONS, 0)
+    await client.ask(ApiKey.ApiVersions, 0)
     numbers = world.gateway.numbers()
     for api, count in (("Heartbeat", 3), ("OffsetCommit", 1), ("ApiVersions", 1)):
         assert value(numbers, "request_duration_seconds_count", api=api) == count
@@ -57,7 +57,7 @@ def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -
 
 
 @played
-async def test_requests_under_way_are_counted_where_they_wait(world: World) -> None:
+async def test_requests_under_way_are_counted_where_they_wait(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     hold(world, "slow")
     for _ in range(2):
@@ -73,7 +73,7 @@ async def test_requests_under_way_are_counted_where_they_wait(world: World) -> N
 
 
 @played(at_coordinator=1)
-async def test_clients_that_wait_for_room_are_counted(world: World) -> None:
+async def test_clients_that_wait_for_room_are_counted(world: GatewayFixture) -> None:
     hold(world, "slow")
     for _ in range(3):
         await (await world.client()).send(HEARTBEAT, 4, **beat("slow"))
@@ -81,7 +81,7 @@ async def test_clients_that_wait_for_room_are_counted(world: World) -> None:
 
 
 @played
-async def test_connections_are_counted_by_the_reason_of_their_end(world: World) -> None:
+async def test_connections_are_counted_by_the_reason_of_their_end(world: GatewayFixture) -> None:
     client, wrong = await world.client(), await world.client()
     await client.ask(HEARTBEAT, 4, **beat())
     client.writer.close()
@@ -94,13 +94,13 @@ async def test_connections_are_counted_by_the_reason_of_their_end(world: World) 
 
 
 @played(idle_timeout_s=0.05)
-async def test_an_idle_end_is_a_reason_of_its_own(world: World) -> None:
+async def test_an_idle_end_is_a_reason_of_its_own(world: GatewayFixture) -> None:
     await world.client()
     await until(lambda: value(world.gateway.numbers(), "connections_closed_total", reason="idle") == 1)
 
 
 @played
-async def test_a_parked_request_is_counted_with_the_time_that_it_waited(world: World) -> None:
+async def test_a_parked_request_is_counted_with_the_time_that_it_waited(world: GatewayFixture) -> None:
     client = await world.client()
     await park(world, client)
     assert value(world.gateway.numbers(), "request_duration_seconds_count", api="JoinGroup") is None
@@ -110,7 +110,7 @@ async def test_a_parked_request_is_counted_with_the_time_that_it_waited(world: W
 
 
 @played
-async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: World) -> None:
+async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: GatewayFixture) -> None:
     client = await world.client()
     for key in (2_000, 3_000):
         await client.send_bytes(bytes.fromhex("0000000a") + key.to_bytes(2, "big") + b"\0\0\0\0\0\1\xff\xff")

@@ -8,9 +8,10 @@ from gateway.authorization.acls import Acl, Operation, PatternType, Permission, 
 from gateway.authorization.authorizer import Authorizer
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from state.kafka.group_settings import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from state.kafka.consumer.settings import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from state.kafka.protocols import GROUP_CONFIG_NAMES
 from state.messages import ANONYMOUS
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 HEARTBEAT = 68
@@ -39,7 +40,7 @@ def errors_of(answer: Any) -> dict[tuple[int, str], int]:
     return {(entry.resource_type, entry.resource_name): entry.error_code for entry in entries}
 
 
-def last_passed(world: World) -> Any:
+def last_passed(world: GatewayFixture) -> Any:
     message = world.broker.messages[-1]
     return codec.decode_request(request_header(message), message)
 
@@ -49,7 +50,8 @@ async def described(client: RawClient, group_id: str = "g", version: int = 4, **
     answer = await client.ask(DESCRIBE, version, resources=[resource(group_id)], **more)
     (found,) = answer.results
     assert (found.error_code, found.resource_type, found.resource_name) == (0, GROUP, group_id)
-    return {config.name: (config.value, config.config_source) for config in found.configs}
+    assert {config.name for config in found.configs} == set(GROUP_CONFIG_NAMES)
+    return {c.name: (c.value, c.config_source) for c in found.configs if c.name in DEFAULTS}
 
 
 async def altered(client: RawClient, *changes: dict[str, Any], group_id: str = "g", **more: Any) -> int:
@@ -71,7 +73,7 @@ def only(*allowed: tuple[ResourceType, str, Operation]) -> Authorizer:
 
 
 @played
-async def test_settings_of_a_group_are_set_shown_and_taken_back(world: World) -> None:
+async def test_settings_of_a_group_are_set_shown_and_taken_back(world: GatewayFixture) -> None:
     client = await world.client()
     for version in codec.versions(DESCRIBE):
         if version:
@@ -86,7 +88,7 @@ async def test_settings_of_a_group_are_set_shown_and_taken_back(world: World) ->
 
 
 @played
-async def test_cf22_a_member_has_the_groups_own_heartbeat_interval(world: World) -> None:
+async def test_cf22_a_member_has_the_groups_own_heartbeat_interval(world: GatewayFixture) -> None:
     client = await world.client()
     assert await altered(client, change(HEARTBEAT_INTERVAL, "6000")) == 0
     fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
@@ -95,7 +97,7 @@ async def test_cf22_a_member_has_the_groups_own_heartbeat_interval(world: World)
 
 
 @played
-async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: World) -> None:
+async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: GatewayFixture) -> None:
     client = await world.client()
     wanted = resource("g", configuration_keys=[SESSION_TIMEOUT, "unknown"])
     (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_synonyms=True)).results
@@ -110,14 +112,30 @@ async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: Wor
 
 
 @played
-async def test_a_setting_of_the_coordinator_is_shown_as_that_of_a_broker(world: World) -> None:
+async def test_a_setting_of_share_groups_is_kept_and_said_to_be_of_no_effect(world: GatewayFixture) -> None:
+    client = await world.client()
+    names = ["share.auto.offset.reset", "share.delivery.count.limit", "streams.num.standby.replicas"]
+    assert await altered(client, change(names[0], "earliest"), change(names[1], "3")) == 0
+    wanted = resource("g", configuration_keys=names)
+    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_documentation=True)).results
+    assert [(c.name, c.value, c.config_source, c.config_type) for c in found.configs] == [
+        (names[0], "earliest", OF_GROUP, 2),
+        (names[1], "3", OF_GROUP, 3),
+        (names[2], "0", OF_BROKER, 3),
+    ]
+    assert all("no effect" in c.documentation for c in found.configs)
+    assert await altered(client, change(names[1], "11")) == INVALID_CONFIG
+
+
+@played
+async def test_a_setting_of_the_coordinator_is_shown_as_that_of_a_broker(world: GatewayFixture) -> None:
     world.core.config = world.core.config.with_settings({"group.consumer.assignment.interval.ms": "0"})
     shown = await described(await world.client())
     assert shown == DEFAULTS | {ASSIGNMENT_INTERVAL: ("0", OF_BROKERS_FILE)}
 
 
 @played
-async def test_what_is_only_validated_does_not_change(world: World) -> None:
+async def test_what_is_only_validated_does_not_change(world: GatewayFixture) -> None:
     client = await world.client()
     assert await altered(client, change(SESSION_TIMEOUT, "50000"), validate_only=True) == 0
     assert await altered(client, change(SESSION_TIMEOUT, "1"), validate_only=True) == INVALID_CONFIG
@@ -125,7 +143,7 @@ async def test_what_is_only_validated_does_not_change(world: World) -> None:
 
 
 @played
-async def test_alter_configs_takes_away_what_it_does_not_name(world: World) -> None:
+async def test_alter_configs_takes_away_what_it_does_not_name(world: GatewayFixture) -> None:
     client = await world.client()
     for version in codec.versions(ALTER):
         await altered(client, change(HEARTBEAT_INTERVAL, "6000"))
@@ -136,7 +154,7 @@ async def test_alter_configs_takes_away_what_it_does_not_name(world: World) -> N
 
 
 @played
-async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: World) -> None:
+async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: GatewayFixture) -> None:
     client = await world.client()
     of_topic = resource("orders", TOPIC)
     world.broker.answers[DESCRIBE] = {"results": [{**of_topic, "error_code": 0, "configs": [RETENTION]}]}
@@ -145,7 +163,7 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: World)
     assert errors_of(answer) == {(TOPIC, "orders"): 0, (GROUP, "g"): 0}
     by_type = {found.resource_type: found.configs for found in answer.results}
     assert [config.value for config in by_type[TOPIC]] == ["7"]
-    assert {config.name for config in by_type[GROUP]} == DEFAULTS.keys()
+    assert {config.name for config in by_type[GROUP]} == set(GROUP_CONFIG_NAMES)
     assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
     for api, version, refused in ((ALTER, 2, "x"), (INCREMENTAL, 1, "unknown")):
         world.broker.answers[api] = {"responses": [{**of_topic, "error_code": INVALID_CONFIG}]}
@@ -157,7 +175,7 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: World)
 
 
 @played
-async def test_a_request_without_groups_passes_unchanged(world: World) -> None:
+async def test_a_request_without_groups_passes_unchanged(world: GatewayFixture) -> None:
     world.broker.answers[DESCRIBE] = {"results": []}
     client = await world.client()
     await client.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])
@@ -178,7 +196,7 @@ async def test_a_request_without_groups_passes_unchanged(world: World) -> None:
 )
 def test_a_change_that_cannot_be_made_is_refused(changes: list[dict[str, Any]], error: int) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         assert await altered(client, *changes) == error
         assert await described(client) == DEFAULTS
@@ -187,7 +205,7 @@ def test_a_change_that_cannot_be_made_is_refused(changes: list[dict[str, Any]], 
 
 
 @played
-async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world: World) -> None:
+async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world: GatewayFixture) -> None:
     client = await world.client()
     assert await altered(client, change(SESSION_TIMEOUT, "50000"), group_id="") == INVALID_REQUEST
     (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("")])).results
@@ -199,7 +217,7 @@ async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world:
 
 
 @played
-async def test_without_a_coordinator_settings_have_coordinator_not_available(world: World) -> None:
+async def test_without_a_coordinator_settings_have_coordinator_not_available(world: GatewayFixture) -> None:
     world.core.away = True
     client = await world.client()
     (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("g")])).results
@@ -214,7 +232,7 @@ async def test_without_a_coordinator_settings_have_coordinator_not_available(wor
         (ResourceType.GROUP, "mine", Operation.ALTER_CONFIGS),
     )
 )
-async def test_settings_need_describe_configs_and_alter_configs_on_the_group(world: World) -> None:
+async def test_settings_need_describe_configs_and_alter_configs_on_the_group(world: GatewayFixture) -> None:
     client = await world.client()
     groups = ("seen", "mine", "other")
     answer = await client.ask(DESCRIBE, 4, resources=[resource(group) for group in groups])
@@ -232,7 +250,9 @@ async def test_settings_need_describe_configs_and_alter_configs_on_the_group(wor
 
 
 @played
-async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brokers(world: World) -> None:
+async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brokers(
+    world: GatewayFixture,
+) -> None:
     theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]
     world.broker.scripts[LIST] = lambda request: {
         "error_code": 0,
@@ -260,7 +280,9 @@ async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brok
 
 
 @played(consumer_protocol=False)
-async def test_while_the_consumer_protocol_is_off_settings_of_groups_pass_to_the_broker(world: World) -> None:
+async def test_while_the_consumer_protocol_is_off_settings_of_groups_pass_to_the_broker(
+    world: GatewayFixture,
+) -> None:
     world.broker.answers[DESCRIBE] = {"results": [{**resource("g"), "error_code": 7, "configs": []}]}
     client = await world.client()
     assert errors_of(await client.ask(DESCRIBE, 4, resources=[resource("g")])) == {(GROUP, "g"): 7}

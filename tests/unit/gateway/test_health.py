@@ -7,29 +7,29 @@ import pytest
 
 from gateway import health
 from gateway.health import AGE_MAX_S, BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness
-from tests.harness.gateway import World, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.unit.gateway.test_pipelining import hold
 
 FINE = dict.fromkeys(CHECKS)
 
 
-def readiness(world: World) -> Readiness:
+def readiness(world: GatewayFixture) -> Readiness:
     return Readiness(world.gateway, world.cluster, world.core)
 
 
 @played
-async def test_a_gateway_is_ready_when_it_listens_and_both_sides_answer(world: World) -> None:
+async def test_a_gateway_is_ready_when_it_listens_and_both_sides_answer(world: GatewayFixture) -> None:
     assert await readiness(world).checks() == FINE
 
 
 @played
-async def test_a_draining_gateway_is_not_ready(world: World) -> None:
+async def test_a_draining_gateway_is_not_ready(world: GatewayFixture) -> None:
     await world.gateway.drain(0)
     assert await readiness(world).checks() == {**FINE, LISTENING: "the gateway is draining"}
 
 
 @played
-async def test_without_a_broker_it_is_not_ready(world: World) -> None:
+async def test_without_a_broker_it_is_not_ready(world: GatewayFixture) -> None:
     world.cluster.close()
     for writer in world.broker.writers:
         writer.transport.abort()
@@ -40,7 +40,9 @@ async def test_without_a_broker_it_is_not_ready(world: World) -> None:
 
 
 @played
-async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_out(world: World) -> None:
+async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_out(
+    world: GatewayFixture,
+) -> None:
     world.core.away = True
     ready = readiness(world)
     assert await ready.checks() == {**FINE, COORDINATOR: "the coordinator does not answer"}
@@ -49,7 +51,7 @@ async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_o
 
 @played
 async def test_the_coordinator_is_asked_once_in_a_while_and_not_while_clients_keep_it_busy(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     ready = readiness(world)
     for _ in range(3):
@@ -67,7 +69,7 @@ def test_a_check_without_an_end_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(health, "_CHECK_TIMEOUT_S", 0.05)
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         hold(world, "__readiness")
         assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"
 

@@ -8,13 +8,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, request_header
-from gateway.wire.heartbeat import API_KEY, decode_heartbeat
+from gateway.wire.heartbeat import decode_heartbeat
 from tests.harness.examples import scaled
 
-VERSIONS = codec.versions(API_KEY)
+VERSIONS = codec.versions(ApiKey.Heartbeat)
 DAMAGED = 20_000
 
 
@@ -42,7 +43,7 @@ def test_a_heartbeat_has_the_values_that_it_was_made_of(
     is_static = version >= 3
     if is_static:
         fields["group_instance_id"] = instance_id
-    message = codec.encode_request(API_KEY, version, 1, "me", fields)
+    message = codec.encode_request(ApiKey.Heartbeat, version, 1, "me", fields)
     expected = group_id, generation_id, member_id, instance_id if is_static else None
     assert outcome(decode_heartbeat, message) == outcome(codec.decode_request, message) == expected
 
@@ -65,7 +66,7 @@ def _damaged(random: Random) -> bytes:
     fields = {"group_id": "gruppe-ü", "generation_id": 1, "member_id": "m" * random.choice([0, 3, 130])}
     if version >= 3 and random.random() < 0.5:
         fields["group_instance_id"] = "i1"
-    message = bytearray(codec.encode_request(API_KEY, version, 1, None, fields))  # type: ignore[arg-type]
+    message = bytearray(codec.encode_request(ApiKey.Heartbeat, version, 1, None, fields))  # type: ignore[arg-type]
     body = 10
     for _ in range(random.randint(1, 3)):
         at = random.randrange(body, len(message) + 1)

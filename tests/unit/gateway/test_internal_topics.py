@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,24 +13,19 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import TopicsMissing, layout_on
-from gateway.apis import DESCRIBE_TOPIC_PARTITIONS, FETCH
-from gateway.apis import internal_topics as apis
-from gateway.apis.api_versions import API_VERSIONS
-from gateway.net.server import NO_INTERNAL_TOPICS
-from gateway.upstream.cluster import METADATA
-from gateway.upstream.internal_topics import InternalTopics
+from connections.client_config import ClientConfig
 from gateway.wire import codec
-from gateway.wire.framing import PRODUCE, request_header
-from records.client_config import ClientConfig
+from gateway.wire.framing import request_header
 from records.layout import DEFAULT_PREFIX, TopicLayout
-from tests.harness.gateway import NODE_ID, TOPICS, World, played, topic_id
+from tests.harness.gateway import NODE_ID, TOPICS, GatewayFixture, played, topic_id
 
 OWN = TopicLayout.named().requests_topic
+internal = partial(played, expose_internal_topics=False)
 OTHER = "orders"
-OWN_TOPICS = InternalTopics(TopicLayout.named().topics)
 RECORDS = bytes(range(256))
 INVALID_TOPIC, NOT_AUTHORIZED, NOT_ATTEMPTED = 17, 29, 55
 TOPIC, BROKER = 2, 4  # ConfigResource.Type
@@ -96,56 +92,56 @@ def names(topics: Any) -> list[Any]:
 
 CASES = {
     "Produce": Case(
-        PRODUCE,
+        ApiKey.Produce,
         produced,
         lambda topics: {"responses": named(topics, partition_responses=[{"index": 0, "base_offset": 7}])},
         lambda response: of_partitions(response.responses, "partition_responses"),
         lambda request: names(request.topic_data),
     ),
     "CreateTopics": Case(
-        apis.CREATE_TOPICS,
+        ApiKey.CreateTopics,
         lambda topics: {"topics": named(topics, num_partitions=1, replication_factor=1), "timeout_ms": 1},
         lambda topics: {"topics": named(topics)},
         lambda response: of_topics(response.topics),
         lambda request: names(request.topics),
     ),
     "DeleteTopics": Case(
-        apis.DELETE_TOPICS,
+        ApiKey.DeleteTopics,
         lambda topics: {"topics": named(topics), "topic_names": topics},
         lambda topics: {"responses": named(topics)},
         lambda response: of_topics(response.responses),
         lambda request: names(request.topics) or request.topic_names,
     ),
     "DeleteRecords": Case(
-        apis.DELETE_RECORDS,
+        ApiKey.DeleteRecords,
         lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "offset": -1}])},
         lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "low_watermark": 3}])},
         lambda response: of_partitions(response.topics),
         lambda request: names(request.topics),
     ),
     "AlterConfigs": Case(
-        apis.ALTER_CONFIGS,
+        ApiKey.AlterConfigs,
         lambda topics: configs(topics, {"name": "retention.ms", "value": "1"}),
         configured,
         of_configs,
         topics_configured,
     ),
     "IncrementalAlterConfigs": Case(
-        apis.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.IncrementalAlterConfigs,
         lambda topics: configs(topics, {"name": "retention.ms", "config_operation": 0, "value": "1"}),
         configured,
         of_configs,
         topics_configured,
     ),
     "CreatePartitions": Case(
-        apis.CREATE_PARTITIONS,
+        ApiKey.CreatePartitions,
         lambda topics: {"topics": named(topics, count=9)},
         lambda topics: {"results": named(topics)},
         lambda response: of_topics(response.results),
         lambda request: names(request.topics),
     ),
     "AlterPartitionReassignments": Case(
-        apis.ALTER_REASSIGNMENTS,
+        ApiKey.AlterPartitionReassignments,
         lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "replicas": [1]}])},
         lambda topics: {"responses": named(topics, partitions=[{"partition_index": 0}])},
         lambda response: of_partitions(response.responses),
@@ -156,11 +152,11 @@ VERSIONS = [
     pytest.param(case, version, id=f"{name}-{version}")
     for name, case in CASES.items()
     for version in codec.versions(case.api_key)
-    if (case.api_key, version) != (PRODUCE, 13)  # by id
+    if (case.api_key, version) != (ApiKey.Produce, 13)  # by id
 ]
 
 
-def passed_on(world: World) -> list[Any]:
+def passed_on(world: GatewayFixture) -> list[Any]:
     """The requests that the broker got, decoded."""
     return [codec.decode_request(request_header(message), message) for message in world.broker.messages]
 
@@ -169,8 +165,8 @@ def passed_on(world: World) -> list[Any]:
 def test_an_internal_topic_is_refused_and_the_others_of_the_request_are_served(
     case: Case, version: int
 ) -> None:
-    @played(internal_topics=OWN_TOPICS)
-    async def play(world: World) -> None:
+    @internal
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         world.broker.answers[case.api_key] = case.answer([OTHER])
         answer = await client.ask(case.api_key, version, **case.about([OWN, OTHER]))
@@ -183,10 +179,10 @@ def test_an_internal_topic_is_refused_and_the_others_of_the_request_are_served(
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: Case) -> None:
-    @played(internal_topics=OWN_TOPICS)
-    async def play(world: World) -> None:
+    @internal
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
         if case.errors is of_configs:  # entries about a broker are forwarded
             world.broker.answers[case.api_key] = case.answer([])
         answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
@@ -198,10 +194,10 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_not_about_internal_topics_passes_as_it_is(case: Case) -> None:
-    @played(internal_topics=OWN_TOPICS)
-    async def play(world: World) -> None:
+    @internal
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
         world.broker.answers[case.api_key] = case.answer([OTHER])
         answer = await client.ask(case.api_key, version, **case.about([OTHER]))
         assert case.errors(answer) == {OTHER: 0}
@@ -215,9 +211,9 @@ def test_what_is_not_about_internal_topics_passes_as_it_is(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_topics_that_are_not_internal_may_be_changed(case: Case) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
         world.broker.answers[case.api_key] = case.answer([OWN])
         assert case.errors(await client.ask(case.api_key, version, **case.about([OWN]))) == {OWN: 0}
         (request,) = passed_on(world)
@@ -226,32 +222,33 @@ def test_topics_that_are_not_internal_may_be_changed(case: Case) -> None:
     play()
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_a_produce_by_id_is_refused_too(world: World) -> None:
+@internal
+async def test_a_produce_by_id_is_refused_too(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
     client = await world.client()
     data = [{"index": 0, "records": RECORDS}]
     ids = [topic_id(OWN), topic_id(OTHER), UUID(int=77)]
     topics = [{"topic_id": key, "partition_data": data} for key in ids]
-    world.broker.answers[PRODUCE] = {
+    world.broker.answers[ApiKey.Produce] = {
         "responses": [{"topic_id": key, "partition_responses": [{"index": 0}]} for key in ids[1:]]
     }
     for _ in range(2):
-        answer = await client.ask(PRODUCE, 13, acks=1, topic_data=topics)
+        answer = await client.ask(ApiKey.Produce, 13, acks=1, topic_data=topics)
         errors = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
         assert errors == {ids[0]: INVALID_TOPIC, ids[1]: 0, ids[2]: 0}
     assert [[t.topic_id for t in request.topic_data] for request in passed_on(world)] == [ids[1:]] * 2
-    assert (await client.ask(PRODUCE, 13, acks=1, topic_data=topics[:1])).responses[0].topic_id == ids[0]
+    refused = await client.ask(ApiKey.Produce, 13, acks=1, topic_data=topics[:1])
+    assert refused.responses[0].topic_id == ids[0]
     assert len(world.broker.messages) == 2
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_a_topic_is_not_deleted_by_its_id_either(world: World) -> None:
+@internal
+async def test_a_topic_is_not_deleted_by_its_id_either(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
     client = await world.client()
-    world.broker.answers[apis.DELETE_TOPICS] = {"responses": [{"name": OTHER, "topic_id": topic_id(OTHER)}]}
+    world.broker.answers[ApiKey.DeleteTopics] = {"responses": [{"name": OTHER, "topic_id": topic_id(OTHER)}]}
     topics = [{"name": None, "topic_id": topic_id(name)} for name in (OWN, OTHER)]
-    answer = await client.ask(apis.DELETE_TOPICS, 6, topics=topics)
+    answer = await client.ask(ApiKey.DeleteTopics, 6, topics=topics)
     assert {topic.topic_id: topic.error_code for topic in answer.responses} == {
         topic_id(OWN): INVALID_TOPIC,
         topic_id(OTHER): 0,
@@ -260,26 +257,26 @@ async def test_a_topic_is_not_deleted_by_its_id_either(world: World) -> None:
     assert [topic.topic_id for topic in request.topics] == [topic_id(OTHER)]
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_a_produce_without_acks_to_an_internal_topic_ends_its_connection(world: World) -> None:
+@internal
+async def test_a_produce_without_acks_to_an_internal_topic_ends_its_connection(world: GatewayFixture) -> None:
     client = await world.client()
     with capture_logs() as logs:
-        await client.send(PRODUCE, 9, **produced([OWN, OTHER], acks=0))
+        await client.send(ApiKey.Produce, 9, **produced([OWN, OTHER], acks=0))
         assert await client.is_closed()
     assert "acks=0 to a topic that the client may not change" in logs[0]["why"]
 
 
-@pytest.mark.parametrize("version", codec.versions(apis.ADD_PARTITIONS_TO_TXN))
+@pytest.mark.parametrize("version", codec.versions(ApiKey.AddPartitionsToTxn))
 def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int) -> None:
     """As Kafka does. Its producer's TransactionManager then aborts, and retries neither partition."""
 
-    @played(internal_topics=OWN_TOPICS)
-    async def play(world: World) -> None:
+    @internal
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         topics = named([OWN, OTHER], partitions=[0, 1])
         transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "topics": topics}
         answer = await client.ask(
-            apis.ADD_PARTITIONS_TO_TXN,
+            ApiKey.AddPartitionsToTxn,
             version,
             transactions=[transaction],
             v3_and_below_transactional_id="t",
@@ -300,56 +297,57 @@ def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int
     play()
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_no_marker_is_written_to_an_internal_topic(world: World) -> None:
+@internal
+async def test_no_marker_is_written_to_an_internal_topic(world: GatewayFixture) -> None:
     client = await world.client()
     topics = named([OWN, OTHER], partition_indexes=[0])
     marker = {"producer_id": 5, "producer_epoch": 0, "transaction_result": False, "topics": topics}
-    answer = await client.ask(apis.WRITE_TXN_MARKERS, 1, markers=[marker])
+    answer = await client.ask(ApiKey.WriteTxnMarkers, 1, markers=[marker])
     assert [(m.producer_id, of_partitions(m.topics)) for m in answer.markers] == [
         (5, {OWN: NOT_AUTHORIZED, OTHER: NOT_ATTEMPTED})
     ]
     assert world.broker.messages == []
 
 
-@pytest.mark.parametrize("internal_topics", [OWN_TOPICS, NO_INTERNAL_TOPICS], ids=["internal", "exposed"])
-def test_metadata_tell_which_topics_are_internal(internal_topics: InternalTopics) -> None:
-    is_internal = bool(internal_topics.names)
+@pytest.mark.parametrize("exposed", [False, True], ids=["internal", "exposed"])
+def test_metadata_tell_which_topics_are_internal(exposed: bool) -> None:
+    is_internal = not exposed
 
-    @played(internal_topics=internal_topics)
-    async def play(world: World) -> None:
+    @played(expose_internal_topics=exposed)
+    async def play(world: GatewayFixture) -> None:
         world.broker.topics[OWN] = 1
         client = await world.client()
-        for version in codec.versions(METADATA):
-            metadata = await client.ask(METADATA, version, topics=[{"name": OWN}, {"name": OTHER}])
+        for version in codec.versions(ApiKey.Metadata):
+            metadata = await client.ask(ApiKey.Metadata, version, topics=[{"name": OWN}, {"name": OTHER}])
             internal = {topic.name: topic.is_internal for topic in metadata.topics}
             assert internal == {OWN: is_internal and version >= 1, OTHER: False}
             assert {broker.node_id for broker in metadata.brokers} == {NODE_ID}
-        world.broker.answers[DESCRIBE_TOPIC_PARTITIONS] = {"topics": named([OWN, OTHER])}
-        described = await client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=named([OWN, OTHER]))
+        world.broker.answers[ApiKey.DescribeTopicPartitions] = {"topics": named([OWN, OTHER])}
+        described = await client.ask(ApiKey.DescribeTopicPartitions, 0, topics=named([OWN, OTHER]))
         assert {t.name: t.is_internal for t in described.topics} == {OWN: is_internal, OTHER: False}
 
     play()
 
 
-@played(internal_topics=OWN_TOPICS, group_frame_bytes=1_000)
-async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: World) -> None:
+@internal(group_frame_bytes=1_000)
+async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: GatewayFixture) -> None:
     client = await world.client()
-    world.broker.answers[PRODUCE] = {"responses": []}
-    await client.ask(PRODUCE, 9, **produced([OTHER] * 100))
-    await client.send(apis.DELETE_TOPICS, 6, topics=named([OTHER] * 100))
+    world.broker.answers[ApiKey.Produce] = {"responses": []}
+    await client.ask(ApiKey.Produce, 9, **produced([OTHER] * 100))
+    await client.send(ApiKey.DeleteTopics, 6, topics=named([OTHER] * 100))
     assert await client.is_closed()
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: World) -> None:
+@internal
+async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
-    world.broker.answers[API_VERSIONS] = versions_of(
-        PRODUCE, METADATA, API_VERSIONS, apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.DELETE_RECORDS
+    changing = ApiKey.DeleteTopics, ApiKey.CreatePartitions, ApiKey.DeleteRecords
+    world.broker.answers[ApiKey.ApiVersions] = versions_of(
+        ApiKey.Produce, ApiKey.Metadata, ApiKey.ApiVersions, *changing
     )
     refused = await asyncio.to_thread(refused_to_librdkafka, str(world.gateway.address))
     assert refused == dict.fromkeys(["produce", "delete", "partitions", "records"], INVALID_TOPIC)
-    assert {header.api_key for header in world.broker.passed} == {METADATA, API_VERSIONS}
+    assert {header.api_key for header in world.broker.passed} == {ApiKey.Metadata, ApiKey.ApiVersions}
 
 
 def versions_of(*api_keys: int) -> codec.Fields:
@@ -359,10 +357,14 @@ def versions_of(*api_keys: int) -> codec.Fields:
     return {"api_keys": known}
 
 
-@played(internal_topics=OWN_TOPICS)
-async def test_kafka_python_leaves_internal_topics_out_and_does_not_write_to_them(world: World) -> None:
+@internal
+async def test_kafka_python_leaves_internal_topics_out_and_does_not_write_to_them(
+    world: GatewayFixture,
+) -> None:
     world.broker.topics |= dict.fromkeys(TopicLayout.named().topics, 1)
-    world.broker.answers[API_VERSIONS] = versions_of(PRODUCE, METADATA, API_VERSIONS, FETCH)
+    world.broker.answers[ApiKey.ApiVersions] = versions_of(
+        ApiKey.Produce, ApiKey.Metadata, ApiKey.ApiVersions, ApiKey.Fetch
+    )
     await asyncio.to_thread(ask_by_kafka_python, str(world.gateway.address))
 
 

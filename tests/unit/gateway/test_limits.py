@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.wire.limits import SETTINGS, LimitError, Limits
+from gateway.limits import SETTINGS, LimitError, Limits
 
 
 def test_every_setting_changes_its_limit() -> None:

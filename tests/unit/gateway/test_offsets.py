@@ -7,7 +7,7 @@ import pytest
 
 from gateway.apis import topics as topics_module
 from state.kafka.requests import OffsetCommit
-from tests.harness.gateway import PATIENCE_S, World, played, topic_id
+from tests.harness.gateway import PATIENCE_S, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
     NO_SUCH,
@@ -21,7 +21,7 @@ from tests.harness.gateway_requests import (
 
 
 @played
-async def test_commits_name_what_is_not_there(world: World) -> None:
+async def test_commits_name_what_is_not_there(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = await stable(world, client)
     fields = commit_fields(member_id, ("orders", 2, 7), ("orders", 3, 7), (NO_SUCH, 0, 7), ("orders", -1, 7))
@@ -34,7 +34,7 @@ async def test_commits_name_what_is_not_there(world: World) -> None:
 
 
 @played
-async def test_a_commit_that_is_refused_is_refused_for_each_partition(world: World) -> None:
+async def test_a_commit_that_is_refused_is_refused_for_each_partition(world: GatewayFixture) -> None:
     client = await world.client()
     await stable(world, client)
     fields = commit_fields("nobody", ("orders", 0, 7), (NO_SUCH, 0, 7))
@@ -42,14 +42,16 @@ async def test_a_commit_that_is_refused_is_refused_for_each_partition(world: Wor
 
 
 @played
-async def test_a_commit_of_nothing_that_is_there_does_not_reach_the_coordinator(world: World) -> None:
+async def test_a_commit_of_nothing_that_is_there_does_not_reach_the_coordinator(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     assert outcomes(await client.ask(COMMIT, 2, **commit_fields("", (NO_SUCH, 0, 7)))) == [(NO_SUCH, 0, 3)]
     assert world.core.asked == []
 
 
 @played
-async def test_offsets_by_topic_id(world: World) -> None:
+async def test_offsets_by_topic_id(world: GatewayFixture) -> None:
     client = await world.client()
     fields = commit_fields("", ("orders", 1, 7), (NO_SUCH, 0, 7), by_id=True)
     committed = outcomes(await client.ask(COMMIT, 10, **fields))
@@ -64,7 +66,7 @@ async def test_offsets_by_topic_id(world: World) -> None:
 
 
 @played
-async def test_offsets_of_several_groups(world: World) -> None:
+async def test_offsets_of_several_groups(world: GatewayFixture) -> None:
     client = await world.client()
     assert outcomes(await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 0)]
     wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
@@ -76,7 +78,7 @@ async def test_offsets_of_several_groups(world: World) -> None:
 
 
 @played
-async def test_offsets_of_one_group_in_every_version(world: World) -> None:
+async def test_offsets_of_one_group_in_every_version(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)))
     wanted = [{"name": "orders", "partition_indexes": [0]}]
@@ -93,7 +95,7 @@ async def test_offsets_of_one_group_in_every_version(world: World) -> None:
 
 
 @played
-async def test_offsets_are_deleted(world: World) -> None:
+async def test_offsets_are_deleted(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(COMMIT, 5, **commit_fields("", ("prices", 0, 7)))
     topics = [
@@ -108,8 +110,8 @@ async def test_offsets_are_deleted(world: World) -> None:
         assert (absent.error_code, absent.topics) == (69, [])
 
 
-@played(upstream_timeout_s=0.05)
-async def test_without_a_broker_no_offset_is_committed(world: World) -> None:
+@played(upstream_timeout_s=0.3)
+async def test_without_a_broker_no_offset_is_committed(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.silent = True
     by_id = [{"group_id": "g", "topics": [{"topic_id": topic_id("orders"), "partition_indexes": [0]}]}]
@@ -122,7 +124,7 @@ async def test_without_a_broker_no_offset_is_committed(world: World) -> None:
 
 @played
 async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first_commit_replaces_them(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     client = await world.client()
     await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
@@ -152,8 +154,8 @@ async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first
 
 
 def test_without_a_broker_offsets_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    @played(upstream_timeout_s=0.05)
-    async def play(world: World) -> None:
+    @played(upstream_timeout_s=0.3)
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
         world.broker.silent = True

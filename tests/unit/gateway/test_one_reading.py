@@ -18,7 +18,7 @@ from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
 from gateway.wire.schema_reader import ELEMENTS_MAX
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import GatewayFixture, played, topic_id
 from tests.harness.hostile_frames import (
     array,
     compact,
@@ -73,7 +73,7 @@ def fetch_ending(section: bytes) -> bytes:
 
 
 @played(authorizer=reader)
-async def test_a_topic_that_only_a_broker_would_see_does_not_pass(world: World) -> None:
+async def test_a_topic_that_only_a_broker_would_see_does_not_pass(world: GatewayFixture) -> None:
     client = await world.client()
     await client.send_bytes(framed(fetch_with_hidden_topic(ALLOWED_ID, topic_id(SECRET))))
     assert await client.is_closed()
@@ -81,7 +81,7 @@ async def test_a_topic_that_only_a_broker_would_see_does_not_pass(world: World) 
 
 
 @played(authorizer=reader)
-async def test_a_replica_that_only_a_broker_would_see_does_not_pass(world: World) -> None:
+async def test_a_replica_that_only_a_broker_would_see_does_not_pass(world: GatewayFixture) -> None:
     client = await world.client()
     await client.send_bytes(framed(fetch_of_hidden_replica(ALLOWED_ID, 2)))
     assert await client.is_closed()
@@ -206,7 +206,7 @@ NAMING = [commit, offset_fetch, heartbeat]
 @pytest.mark.parametrize("naming", NAMING)
 def test_a_name_that_is_too_long_for_kafkas_strings_ends_its_own_connection(naming: Any) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         asked = world.broker.metadata_asked
         client = await world.client()
         key, version, fields = naming(LONG)
@@ -221,7 +221,7 @@ def test_a_name_that_is_too_long_for_kafkas_strings_ends_its_own_connection(nami
 @pytest.mark.parametrize("naming", NAMING)
 def test_a_name_that_no_topic_can_have_is_looked_up_nowhere(naming: Any, name: str) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         asked = world.broker.metadata_asked
         client = await world.client()
         key, version, fields = naming(name)
@@ -242,7 +242,7 @@ def test_topic_names_are_kafkas(name: str) -> None:
 
 
 @played(authorizer=reader)
-async def test_a_name_that_the_client_may_not_use_is_not_looked_up(world: World) -> None:
+async def test_a_name_that_the_client_may_not_use_is_not_looked_up(world: GatewayFixture) -> None:
     client = await world.client()
     for naming in (commit, offset_fetch):
         asked = world.broker.metadata_asked
@@ -277,7 +277,7 @@ def test_the_entries_of_a_request_have_a_bound(entry: bytes) -> None:
     message = leave(ELEMENTS_MAX + 1, entry or b"\0")
     header = request_header(message)
     with pytest.raises(ProtocolError, match=f"more than {ELEMENTS_MAX} entries"):
-        apis.decode(header, message)
+        apis.SERVED[header.api_key].decode(header, message, None)
 
 
 def test_an_array_that_claims_more_than_the_message_has_costs_nothing() -> None:
@@ -285,7 +285,7 @@ def test_an_array_that_claims_more_than_the_message_has_costs_nothing() -> None:
     for count in (2**31 - 2, 2**31 - 1, 2**32 - 2, 40_000):
         message = request(15, 5, varint(count + 1) + b"\1\0\0")
         with pytest.raises(ProtocolError):
-            apis.decode(request_header(message), message)
+            apis.SERVED[15].decode(request_header(message), message, None)
     assert time.process_time() - began < 0.1
 
 

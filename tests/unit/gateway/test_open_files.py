@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from gateway.limits import Limits
 from gateway.net.open_files import files_for
-from gateway.wire.limits import Limits
 
 SCRIPT = """
 import resource, sys

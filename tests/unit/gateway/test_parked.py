@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.net.parked import Parked
 from gateway.wire.framing import STRING_MAX_BYTES
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -58,7 +58,7 @@ def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(kind: int, g
     """The coordinator could not read whom to answer. The frame is refused."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         api_key, version, fields = about(group_id)[kind]
         with pytest.raises(asyncio.IncompleteReadError):
@@ -69,13 +69,13 @@ def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(kind: int, g
 
 
 @played
-async def test_the_longest_group_id_of_kafka_is_served(world: World) -> None:
+async def test_the_longest_group_id_of_kafka_is_served(world: GatewayFixture) -> None:
     client = await world.client()
     assert (await client.ask(HEARTBEAT, 4, **beat(LONGEST))).error_code == 25
     assert [request.group_id for request in world.core.asked] == [LONGEST]
 
 
-async def parked(world: World, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
+async def parked(world: GatewayFixture, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
     """As `join`, when it is parked."""
     before = len(world.core.asked)
     client, number = await join(world, group_id, metadata_bytes)
@@ -83,7 +83,7 @@ async def parked(world: World, group_id: str, metadata_bytes: int) -> tuple[RawC
     return client, number
 
 
-async def join(world: World, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
+async def join(world: GatewayFixture, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
     """A client that has sent a JoinGroup about a group of its own."""
     client = await world.client()
     protocols = [{"name": "range", "metadata": b"m" * metadata_bytes}]
@@ -92,7 +92,7 @@ async def join(world: World, group_id: str, metadata_bytes: int) -> tuple[RawCli
 
 
 @played(parked_bytes=100_000)
-async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(world: World) -> None:
+async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(world: GatewayFixture) -> None:
     members = [await parked(world, f"g-{n}", 1_000) for n in range(50)]
     attacker, number = await join(world, "large", 60_000)
     answered, answer = await attacker.receive()
@@ -105,7 +105,7 @@ async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(wo
 
 
 @played
-async def test_a_parked_request_leaves_with_its_connection(world: World) -> None:
+async def test_a_parked_request_leaves_with_its_connection(world: GatewayFixture) -> None:
     client, _ = await parked(world, "g", 1_000)
     (counted,) = world.gateway.numbers()["parked_bytes"][()]
     assert counted > 1_000
@@ -140,7 +140,7 @@ def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
 
 
 @played
-async def test_a_subscription_that_no_record_can_describe_is_refused(world: World) -> None:
+async def test_a_subscription_that_no_record_can_describe_is_refused(world: GatewayFixture) -> None:
     client = await world.client()
     names = [f"{n:030}" for n in range(12_000)]
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": names}

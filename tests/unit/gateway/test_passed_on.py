@@ -8,19 +8,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.apis import passed_on as apis
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.limits import MIB
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
-from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from gateway.wire.limits import MIB
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import LAYOUT, GatewayFixture, played, topic_id
 from tests.harness.sasl import authenticate, by_password
 
 ME = "User:ANONYMOUS"
@@ -69,47 +67,49 @@ def errors_of(answer: Any) -> dict[str, int]:
     return {topic.name: p.error_code for topic in answer.responses for p in topic.partition_responses}
 
 
-def last_passed(world: World) -> Any:
+def last_passed(world: GatewayFixture) -> Any:
     message = world.broker.messages[-1]
     return codec.decode_request(request_header(message), message)
 
 
 @played(authorizer=READER)
-async def test_a_session_continues_on_its_connection_until_the_acls_change(world: World) -> None:
-    world.broker.answers[apis.FETCH] = {"error_code": 0, "session_id": SESSION, "responses": []}
+async def test_a_session_continues_on_its_connection_until_the_acls_change(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     for version in (7, 11, 12, 18):
         client, by_id = await world.client(), version >= 13
-        began = await client.ask(apis.FETCH, version, **fetch("orders", session=(0, 0), by_id=by_id))
+        began = await client.ask(ApiKey.Fetch, version, **fetch("orders", session=(0, 0), by_id=by_id))
         assert (began.error_code, began.session_id) == (0, SESSION)
         goes_on = fetch(session=(SESSION, 1))
-        assert (await client.ask(apis.FETCH, version, **goes_on)).error_code == 0
-        other = await client.ask(apis.FETCH, version, **fetch(session=(SESSION + 1, 1)))
+        assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == 0
+        other = await client.ask(ApiKey.Fetch, version, **fetch(session=(SESSION + 1, 1)))
         assert (other.error_code, other.session_id) == (NO_SESSION, 0)
         elsewhere = await world.client()
-        assert (await elsewhere.ask(apis.FETCH, version, **goes_on)).error_code == NO_SESSION
+        assert (await elsewhere.ask(ApiKey.Fetch, version, **goes_on)).error_code == NO_SESSION
         assert world.authorizer is not None
         world.authorizer.replace([allowed(Operation.READ, "orders"), allowed(Operation.READ, f"{version}")])
-        assert (await client.ask(apis.FETCH, version, **goes_on)).error_code == NO_SESSION
+        assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == NO_SESSION
         world.authorizer.replace([allowed(Operation.READ, "orders")])
 
 
 @played(authorizer=READER)
-async def test_a_topic_that_is_added_to_a_session_is_checked(world: World) -> None:
-    world.broker.answers[apis.FETCH] = {"error_code": 0, "session_id": SESSION, "responses": []}
+async def test_a_topic_that_is_added_to_a_session_is_checked(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     client = await world.client()
-    await client.ask(apis.FETCH, 12, **fetch("orders", session=(0, 0)))
+    await client.ask(ApiKey.Fetch, 12, **fetch("orders", session=(0, 0)))
     passed = len(world.broker.passed)
-    answer = await client.ask(apis.FETCH, 12, **fetch("prices", session=(SESSION, 1)))
+    answer = await client.ask(ApiKey.Fetch, 12, **fetch("prices", session=(SESSION, 1)))
     assert answer.error_code == NO_SESSION
     assert len(world.broker.passed) == passed
 
 
 @played(authorizer=READER)
-async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_session(world: World) -> None:
+async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_session(
+    world: GatewayFixture,
+) -> None:
     partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
-    world.broker.answers[apis.FETCH] = {"responses": [{"topic": "orders", "partitions": partitions}]}
+    world.broker.answers[ApiKey.Fetch] = {"responses": [{"topic": "orders", "partitions": partitions}]}
     client = await world.client()
-    answer = await client.ask(apis.FETCH, 12, **fetch("orders", "prices", session=(0, 0)))
+    answer = await client.ask(ApiKey.Fetch, 12, **fetch("orders", "prices", session=(0, 0)))
     errors = {topic.topic: [p.error_code for p in topic.partitions] for topic in answer.responses}
     assert errors == {"orders": [0], "prices": [REFUSED]}
     passed = last_passed(world)
@@ -118,27 +118,27 @@ async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_sess
 
 
 @played(authorizer=READER)
-async def test_a_fetch_whose_response_is_changed_asks_for_no_more_than_is_held(world: World) -> None:
-    world.broker.answers[apis.FETCH] = {"responses": []}
+async def test_a_fetch_whose_response_is_changed_asks_for_no_more_than_is_held(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.Fetch] = {"responses": []}
     client = await world.client()
     for wanted, asked in ((55 * MIB, MIB), (100, 100)):
-        await client.ask(apis.FETCH, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
+        await client.ask(ApiKey.Fetch, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
         assert last_passed(world).max_bytes == asked
 
 
-@pytest.mark.parametrize("version", codec.versions(apis.FETCH))
+@pytest.mark.parametrize("version", codec.versions(ApiKey.Fetch))
 def test_a_fetch_of_a_replica_closes_the_connection(version: int) -> None:
     """Kafka demands CLUSTER_ACTION for it, and takes its offset as that of a follower in sync."""
 
     @played(authorizer=READER)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         wanted = fetch("orders", by_id=version >= 13)
         replica: dict[str, Any] = {"replica_id": 1}
         if version >= 15:
             replica = {"replica_state": {"replica_id": 1, "replica_epoch": 1}}
         with capture_logs() as logs:
-            await client.send(apis.FETCH, version, **wanted | replica)
+            await client.send(ApiKey.Fetch, version, **wanted | replica)
             assert await client.is_closed()
         assert "a Fetch of a replica" in logs[0]["why"]
         assert not world.broker.passed
@@ -147,14 +147,14 @@ def test_a_fetch_of_a_replica_closes_the_connection(version: int) -> None:
 
 
 @played(authorizer=READER)
-async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: World) -> None:
+async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: GatewayFixture) -> None:
     client = await world.client()
-    world.broker.answers[apis.FETCH] = {"responses": []}
-    answer = await client.ask(apis.FETCH, 13, **fetch("nowhere", by_id=True))
+    world.broker.answers[ApiKey.Fetch] = {"responses": []}
+    answer = await client.ask(ApiKey.Fetch, 13, **fetch("nowhere", by_id=True))
     assert [p.error_code for topic in answer.responses for p in topic.partitions] == [UNKNOWN_ID]
     assert not world.broker.passed
     topics = [{"topic_id": UUID(int=9), "partition_data": [{"index": 0, "records": b"x"}]}]
-    written = await client.ask(apis.PRODUCE, 13, acks=-1, timeout_ms=1, topic_data=topics)
+    written = await client.ask(ApiKey.Produce, 13, acks=-1, timeout_ms=1, topic_data=topics)
     assert [p.error_code for topic in written.responses for p in topic.partition_responses] == [UNKNOWN_ID]
     assert not world.broker.passed
 
@@ -162,24 +162,24 @@ async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: World) 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 def test_the_allowed_part_of_a_produce_goes_on(version: int) -> None:
     @played(authorizer=with_acls(allowed(Operation.WRITE, "orders")))
-    async def play(world: World) -> None:
-        world.broker.answers[apis.PRODUCE] = produced("orders")
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers[ApiKey.Produce] = produced("orders")
         client = await world.client()
-        answer = await client.ask(apis.PRODUCE, version, **produce("orders", "prices"))
+        answer = await client.ask(ApiKey.Produce, version, **produce("orders", "prices"))
         assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
         assert [topic.name for topic in last_passed(world).topic_data] == ["orders"]
-        await client.ask(apis.PRODUCE, version, **produce("orders"))
-        whole = codec.encode_request(apis.PRODUCE, version, 2, "me", produce("orders"))
+        await client.ask(ApiKey.Produce, version, **produce("orders"))
+        whole = codec.encode_request(ApiKey.Produce, version, 2, "me", produce("orders"))
         assert world.broker.messages[-1] == whole
 
     play()
 
 
 @played(authorizer=with_acls())
-async def test_a_denied_produce_without_acks_ends_its_connection(world: World) -> None:
+async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayFixture) -> None:
     client = await world.client()
     with capture_logs() as logs:
-        await client.send(apis.PRODUCE, 9, **produce("orders", acks=0))
+        await client.send(ApiKey.Produce, 9, **produce("orders", acks=0))
         assert await client.is_closed()
     assert "may not change" in logs[0]["why"]
     assert not world.broker.passed
@@ -188,24 +188,24 @@ async def test_a_denied_produce_without_acks_ends_its_connection(world: World) -
 UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
 
 
-@pytest.mark.parametrize("api_key", [UNKNOWN_API, apis.DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_LOG_DIRS])
+@pytest.mark.parametrize("api_key", [UNKNOWN_API, ApiKey.DescribeTopicPartitions, DESCRIBE_LOG_DIRS])
 def test_a_request_without_a_rule_is_for_super_users(api_key: int) -> None:
     """A request with an empty body; the stub answers with the same bytes."""
     message = api_key.to_bytes(2) + b"\0\0" + b"\0\0\0\1" + b"\xff\xff"
 
-    async def send(world: World) -> bytes | None:
+    async def send(world: GatewayFixture) -> bytes | None:
         client = await world.client()
         await client.send_bytes(len(message).to_bytes(4) + message)
         return None if await client.is_closed() else b"answered"
 
     @played(authorizer=with_acls(allowed(Operation.READ, "*")))
-    async def denied(world: World) -> None:
+    async def denied(world: GatewayFixture) -> None:
         assert await send(world) is None
         assert not world.broker.passed
 
     @played(authorizer=with_acls(super_user=True))
-    async def granted(world: World) -> None:
-        if api_key == apis.DESCRIBE_TOPIC_PARTITIONS:
+    async def granted(world: GatewayFixture) -> None:
+        if api_key == ApiKey.DescribeTopicPartitions:
             client = await world.client()
             world.broker.answers[api_key] = {"topics": []}
             assert (await client.ask(api_key, 0, topics=[], cursor=None)).topics == []
@@ -221,7 +221,7 @@ def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Pa
     users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
 
     @played(authorizer=with_acls(), security=Security(SecuritySettings(users=users)))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
         assert (await authenticate(client, settings)).error_code == 0
@@ -236,7 +236,7 @@ def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Pa
 
 
 @played(authorizer=with_acls(allowed(Operation.DESCRIBE, "kafka-cluster", CLUSTER)))
-async def test_a_request_about_the_cluster_needs_kafkas_operation(world: World) -> None:
+async def test_a_request_about_the_cluster_needs_kafkas_operation(world: GatewayFixture) -> None:
     client = await world.client()
     message = DESCRIBE_LOG_DIRS.to_bytes(2) + b"\0\1" + b"\0\0\0\1" + b"\xff\xff" + b"\xff\xff\xff\xff"
     await client.send_bytes(len(message).to_bytes(4) + message)
@@ -245,37 +245,42 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: World) 
 
 
 @played(authorizer=READER)
-async def test_the_api_with_a_telling_cursor_is_not_offered(world: World) -> None:
+async def test_the_api_with_a_telling_cursor_is_not_offered(world: GatewayFixture) -> None:
     offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (3, 75)]
-    world.broker.answers[API_VERSIONS] = {"api_keys": offered}
+    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
     client = await world.client()
-    answer = await client.ask(API_VERSIONS, 0)
+    answer = await client.ask(ApiKey.ApiVersions, 0)
     keys = {api.api_key for api in answer.api_keys}
-    assert apis.METADATA in keys
-    assert apis.DESCRIBE_TOPIC_PARTITIONS not in keys
+    assert ApiKey.Metadata in keys
+    assert ApiKey.DescribeTopicPartitions not in keys
 
 
 @played(authorizer=with_acls(), security=Security(by_broker=True))
-async def test_where_brokers_see_the_clients_they_check_what_passes(world: World) -> None:
+async def test_where_brokers_see_the_clients_they_check_what_passes(world: GatewayFixture) -> None:
     """So the gateway need not hide what it cannot check."""
-    offered = [{"api_key": apis.DESCRIBE_TOPIC_PARTITIONS, "min_version": 0, "max_version": 0}]
-    world.broker.answers[API_VERSIONS] = {"api_keys": offered}
+    offered = [{"api_key": ApiKey.DescribeTopicPartitions, "min_version": 0, "max_version": 0}]
+    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
     client = await world.client()
-    answer = await client.ask(API_VERSIONS, 0)
-    assert apis.DESCRIBE_TOPIC_PARTITIONS in {api.api_key for api in answer.api_keys}
+    answer = await client.ask(ApiKey.ApiVersions, 0)
+    assert ApiKey.DescribeTopicPartitions in {api.api_key for api in answer.api_keys}
+
+
+OWN = LAYOUT.requests_topic
 
 
 @played(
-    authorizer=with_acls(*(allowed(Operation.WRITE, name) for name in ("orders", "own"))),
-    internal_topics=InternalTopics(["own"]),
+    authorizer=with_acls(*(allowed(Operation.WRITE, name) for name in ("orders", OWN))),
+    expose_internal_topics=False,
 )
-async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(world: World) -> None:
-    world.broker.answers[apis.PRODUCE] = produced("orders")
+async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(
+    world: GatewayFixture,
+) -> None:
+    world.broker.answers[ApiKey.Produce] = produced("orders")
     client = await world.client()
-    answer = await client.ask(apis.PRODUCE, 9, **produce("orders", "own", "prices"))
-    assert errors_of(answer) == {"orders": 0, "own": 17, "prices": REFUSED}
-    refused = await client.ask(apis.PRODUCE, 9, **produce("own", "prices"))
-    assert errors_of(refused) == {"own": 17, "prices": REFUSED}
+    answer = await client.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
+    assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
+    refused = await client.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))
+    assert errors_of(refused) == {OWN: 17, "prices": REFUSED}
 
 
 NEW = "new-topic"
@@ -289,10 +294,10 @@ def test_metadata_creates_no_topic_for_a_client_that_may_not(version: int, may_c
         acls += [allowed(Operation.CREATE, name) for name in ("orders", NEW)]
 
     @played(authorizer=with_acls(*acls))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         topics = [{"name": name} for name in ("orders", NEW)]
-        answer = await client.ask(apis.METADATA, version, topics=topics, allow_auto_topic_creation=True)
+        answer = await client.ask(ApiKey.Metadata, version, topics=topics, allow_auto_topic_creation=True)
         assert {topic.name: topic.error_code for topic in answer.topics} == {"orders": 0, NEW: 3}
         passed = last_passed(world)
         names = {topic.name for topic in passed.topics}
@@ -303,11 +308,11 @@ def test_metadata_creates_no_topic_for_a_client_that_may_not(version: int, may_c
 
 
 @played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
-async def test_names_that_may_not_be_described_do_not_reach_the_broker(world: World) -> None:
+async def test_names_that_may_not_be_described_do_not_reach_the_broker(world: GatewayFixture) -> None:
     client = await world.client()
-    for version in codec.versions(apis.METADATA):
+    for version in codec.versions(ApiKey.Metadata):
         answer = await client.ask(
-            apis.METADATA, version, topics=[{"name": "orders"}], allow_auto_topic_creation=True
+            ApiKey.Metadata, version, topics=[{"name": "orders"}], allow_auto_topic_creation=True
         )
         assert [(topic.name, topic.error_code) for topic in answer.topics] == [("orders", REFUSED)]
         assert answer.brokers
@@ -319,10 +324,10 @@ def test_an_id_shows_no_topic_behind_the_name_of_another(version: int) -> None:
     """Kafka ignores all names of a request that has an id."""
 
     @played(authorizer=with_acls(allowed(Operation.DESCRIBE, "orders")))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
-        (topic,) = (await client.ask(apis.METADATA, version, topics=wanted)).topics
+        (topic,) = (await client.ask(ApiKey.Metadata, version, topics=wanted)).topics
         assert (topic.error_code, topic.name, topic.partitions) == (REFUSED, None, [])
 
     play()
@@ -333,13 +338,15 @@ def test_an_id_shows_no_topic_behind_the_name_of_another(version: int) -> None:
         allowed(Operation.DESCRIBE, "t", ResourceType.TRANSACTIONAL_ID), allowed(Operation.DESCRIBE, "orders")
     )
 )
-async def test_a_described_transaction_shows_the_topics_that_the_client_may_describe(world: World) -> None:
+async def test_a_described_transaction_shows_the_topics_that_the_client_may_describe(
+    world: GatewayFixture,
+) -> None:
     topics = [{"topic": name, "partitions": [0]} for name in ("orders", "prices")]
     state = {"error_code": 0, "transactional_id": "t", "transaction_state": "Ongoing", "topics": topics}
-    world.broker.answers[apis.DESCRIBE_TRANSACTIONS] = {"transaction_states": [state]}
+    world.broker.answers[ApiKey.DescribeTransactions] = {"transaction_states": [state]}
     client = await world.client()
     for ids, errors in ((["t"], {"t": 0}), (["t", "other"], {"t": 0, "other": 53})):
-        answer = await client.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=ids)
+        answer = await client.ask(ApiKey.DescribeTransactions, 0, transactional_ids=ids)
         assert {one.transactional_id: one.error_code for one in answer.transaction_states} == errors
         shown = [topic.topic for one in answer.transaction_states for topic in one.topics or ()]
         assert shown == ["orders"]
@@ -348,14 +355,14 @@ async def test_a_described_transaction_shows_the_topics_that_the_client_may_desc
 CREATED = [{"name": "orders", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "a"}]}]
 
 
-@pytest.mark.parametrize("version", codec.versions(apis.CREATE_TOPICS))
+@pytest.mark.parametrize("version", codec.versions(ApiKey.CreateTopics))
 def test_the_settings_of_a_new_topic_are_for_those_who_may_describe_them(version: int) -> None:
     @played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
-    async def play(world: World) -> None:
-        world.broker.answers[apis.CREATE_TOPICS] = {"topics": CREATED}
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers[ApiKey.CreateTopics] = {"topics": CREATED}
         client = await world.client()
         wanted = [{"name": "orders", "num_partitions": 3, "replication_factor": 1}]
-        (topic,) = (await client.ask(apis.CREATE_TOPICS, version, topics=wanted, timeout_ms=1)).topics
+        (topic,) = (await client.ask(ApiKey.CreateTopics, version, topics=wanted, timeout_ms=1)).topics
         assert topic.error_code == 0
         if version >= 5:
             assert (topic.topic_config_error_code, topic.num_partitions, topic.configs) == (REFUSED, -1, [])

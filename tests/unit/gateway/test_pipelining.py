@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
-from gateway.apis.api_versions import API_VERSIONS
+from kafka.protocol.api_key import ApiKey
+
 from gateway.wire.framing import framed
 from state.kafka.requests import Heartbeat, JoinGroup, OffsetCommit, OffsetFetch, SyncGroup
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -30,15 +31,15 @@ def beat(group_id: str = "g") -> dict[str, Any]:
     return {"group_id": group_id, "generation_id": 1, "member_id": "nobody"}
 
 
-def asked(world: World) -> list[str]:
+def asked(world: GatewayFixture) -> list[str]:
     return [type(request).__name__ for request in world.core.asked]
 
 
-async def until_asked(world: World, number: int) -> None:
+async def until_asked(world: GatewayFixture, number: int) -> None:
     await world.core.wait_for(lambda: len(world.core.asked) >= number)
 
 
-async def nothing_more(world: World, number: int) -> None:
+async def nothing_more(world: GatewayFixture, number: int) -> None:
     """Check that the core has this many requests, and gets no more without further events."""
     for _ in range(50):
         await asyncio.sleep(0.001)
@@ -50,13 +51,13 @@ async def numbers(client: RawClient, count: int) -> list[int]:
     return [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(count)]
 
 
-def hold(world: World, group_id: str) -> asyncio.Event:
+def hold(world: GatewayFixture, group_id: str) -> asyncio.Event:
     """Hold the coordinator's responses about a group until the event is set."""
     return world.core.held.setdefault(group_id, asyncio.Event())
 
 
 @played
-async def test_requests_are_under_way_together_and_answered_in_order(world: World) -> None:
+async def test_requests_are_under_way_together_and_answered_in_order(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "slow")
     sent = [await client.send(HEARTBEAT, 4, **beat("slow" if n % 5 == 0 else "quick")) for n in range(100)]
@@ -67,7 +68,9 @@ async def test_requests_are_under_way_together_and_answered_in_order(world: Worl
 
 
 @played
-async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_before(world: World) -> None:
+async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_before(
+    world: GatewayFixture,
+) -> None:
     """A commit and a fetch look topics up at the broker, a fetch of several groups has several requests."""
     client = await world.client()
     held = hold(world, "g")
@@ -93,7 +96,7 @@ async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_bef
 
 
 @played
-async def test_the_later_of_two_commits_holds(world: World) -> None:
+async def test_the_later_of_two_commits_holds(world: GatewayFixture) -> None:
     client = await world.client()
     for offset in range(50):
         await client.send(COMMIT, 9, **commit_fields("", ("orders", 0, offset)))
@@ -106,7 +109,7 @@ async def test_the_later_of_two_commits_holds(world: World) -> None:
 
 @played
 async def test_commits_of_unknown_topics_are_refused_also_if_they_are_known_to_be(
-    world: World,
+    world: GatewayFixture,
 ) -> None:
     client = await world.client()
     for by_id, version, unknown in ((False, 9, 3), (True, 10, 100)):
@@ -117,7 +120,7 @@ async def test_commits_of_unknown_topics_are_refused_also_if_they_are_known_to_b
 
 
 @played
-async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world: World) -> None:
+async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "other")
     sent = [
@@ -135,7 +138,7 @@ async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world
 
 
 @played
-async def test_a_sync_that_waits_for_the_leader_holds_back_what_is_behind_it(world: World) -> None:
+async def test_a_sync_that_waits_for_the_leader_holds_back_what_is_behind_it(world: GatewayFixture) -> None:
     leader, follower = await world.client(), await world.client()
     for number, client in enumerate((leader, follower), 1):
         await client.send(JOIN, 1, **join_fields())
@@ -155,10 +158,10 @@ async def test_a_sync_that_waits_for_the_leader_holds_back_what_is_behind_it(wor
 
 
 @played
-async def test_what_is_passed_on_waits_for_the_coordinator(world: World) -> None:
+async def test_what_is_passed_on_waits_for_the_coordinator(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "g")
-    sent = [await client.send(HEARTBEAT, 4, **beat()), await client.send(API_VERSIONS, 0)]
+    sent = [await client.send(HEARTBEAT, 4, **beat()), await client.send(ApiKey.ApiVersions, 0)]
     await until_asked(world, 1)
     await nothing_more(world, 1)
     assert world.broker.passed == []
@@ -167,7 +170,7 @@ async def test_what_is_passed_on_waits_for_the_coordinator(world: World) -> None
 
 
 @played
-async def test_a_list_is_alone(world: World) -> None:
+async def test_a_list_is_alone(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "g")
     sent = [
@@ -193,7 +196,9 @@ def about(*group_ids: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 
 @played
-async def test_descriptions_and_deletions_of_a_group_each_are_under_way_together(world: World) -> None:
+async def test_descriptions_and_deletions_of_a_group_each_are_under_way_together(
+    world: GatewayFixture,
+) -> None:
     """As librdkafka sends them: a client that deletes several groups waits no longer than for one."""
     client = await world.client()
     for n in range(len(about("g"))):
@@ -210,7 +215,7 @@ async def test_descriptions_and_deletions_of_a_group_each_are_under_way_together
 
 
 @played
-async def test_what_is_behind_a_request_about_several_groups_waits(world: World) -> None:
+async def test_what_is_behind_a_request_about_several_groups_waits(world: GatewayFixture) -> None:
     """The requests before it do not hold it back: it starts in their order."""
     client = await world.client()
     for api_key, version, fields in about("h", "g"):
@@ -231,7 +236,7 @@ async def test_what_is_behind_a_request_about_several_groups_waits(world: World)
 
 
 @played
-async def test_the_groups_of_a_request_are_asked_about_side_by_side(world: World) -> None:
+async def test_the_groups_of_a_request_are_asked_about_side_by_side(world: GatewayFixture) -> None:
     """As many as a tool asks about in one request."""
     client = await world.client()
     group_ids = [f"g-{n}" for n in range(300)]
@@ -247,7 +252,7 @@ async def test_the_groups_of_a_request_are_asked_about_side_by_side(world: World
 
 
 @played(in_flight_per_connection=3)
-async def test_so_many_requests_for_the_coordinator_are_under_way(world: World) -> None:
+async def test_so_many_requests_for_the_coordinator_are_under_way(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     held = hold(world, "g")
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(100)]
@@ -259,7 +264,7 @@ async def test_so_many_requests_for_the_coordinator_are_under_way(world: World) 
 
 
 @played(in_flight_bytes_per_connection=100_000)
-async def test_so_many_bytes_of_a_connection_are_under_way(world: World) -> None:
+async def test_so_many_bytes_of_a_connection_are_under_way(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "g")
     long = {**beat(), "member_id": "m" * 30_000}
@@ -277,14 +282,16 @@ async def _send_all(client: RawClient, fields: dict[str, Any], count: int) -> li
 
 
 @played(in_flight_bytes_per_connection=1)
-async def test_a_request_larger_than_the_bound_is_taken_up_alone(world: World) -> None:
+async def test_a_request_larger_than_the_bound_is_taken_up_alone(world: GatewayFixture) -> None:
     client = await world.client()
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
     assert await numbers(client, 3) == sent
 
 
 @played
-async def test_a_malformed_request_closes_the_connection_after_the_answers_before_it(world: World) -> None:
+async def test_a_malformed_request_closes_the_connection_after_the_answers_before_it(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     held = hold(world, "g")
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
@@ -296,7 +303,7 @@ async def test_a_malformed_request_closes_the_connection_after_the_answers_befor
 
 
 @played
-async def test_a_request_without_an_answer_takes_none_of_those_behind_it_along(world: World) -> None:
+async def test_a_request_without_an_answer_takes_none_of_those_behind_it_along(world: GatewayFixture) -> None:
     """As on a broker: a request that fails does not keep the requests behind it from being handled."""
     client = await world.client()
     member_id = await stable(world, client)
@@ -320,7 +327,9 @@ async def test_a_request_without_an_answer_takes_none_of_those_behind_it_along(w
 
 
 @played
-async def test_a_client_that_goes_away_with_many_requests_under_way_is_forgotten(world: World) -> None:
+async def test_a_client_that_goes_away_with_many_requests_under_way_is_forgotten(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     hold(world, "g")
     for _ in range(100):

@@ -1,18 +1,15 @@
 """Quotas: the file, which entity's quota holds for a client, and the buckets."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
+from gateway.limits import Limits
 from gateway.quotas import quotas as quotas_module
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.rules import DEFAULT, QuotaRules, QuotasError, read_quotas
-from gateway.quotas.watched_file import WatchedFile
-from gateway.wire.limits import Limits
 
 FILE = """
 [[quotas]]
@@ -135,56 +132,13 @@ def test_full_buckets_are_dropped_because_clients_choose_their_ids(monkeypatch: 
     quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}), lambda: now_s)
     busy = quotas.requests_of("ann", "busy")
     assert busy is not None
-    busy.take(now_s)
+    busy.charge_exceeds(now_s)
     version = quotas.version
     for number in range(1_000):
         assert quotas.requests_of("ann", f"client-{number}") is not None
     assert quotas.buckets() <= 12
     assert quotas.requests_of("ann", "busy") is busy
     assert quotas.version != version, "a connection may hold a bucket that was dropped"
-
-
-def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
-    path, used = tmp_path / "quotas.toml", list[QuotaRules]()
-    path.write_text("")
-    watched = WatchedFile(path, read_quotas, used.append)
-    watched.check()
-    assert used == []
-    path.write_text(FILE)
-    watched.check()
-    assert [rules.request_rate("ann", "app") for rules in used] == [(("ann", "app"), 5.0)]
-    with capture_logs() as logs:
-        path.write_text("[[quotas]")
-        watched.check()
-        watched.check()
-        path.unlink()
-        watched.check()
-    assert len(used) == 1
-    assert [entry["log_level"] for entry in logs] == ["error", "error"]
-    other = tmp_path / "other.toml"
-    other.write_text("")
-    other.replace(path)  # as Kubernetes replaces a mounted file
-    watched.check()
-    assert len(used) == 2
-
-
-def test_watching_goes_on_until_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.quotas.watched_file.CHECK_INTERVAL_S", 0.001)
-    path, used = tmp_path / "quotas.toml", list[QuotaRules]()
-    path.write_text("")
-
-    async def watch() -> None:
-        watching = asyncio.create_task(WatchedFile(path, read_quotas, used.append).watch())
-        await asyncio.sleep(0)
-        for text in (FILE, ""):
-            seen = len(used)
-            path.write_text(text)
-            async with asyncio.timeout(10):
-                while len(used) == seen:
-                    await asyncio.sleep(0.001)
-        watching.cancel()
-
-    asyncio.run(watch())
 
 
 def test_long_client_ids_have_buckets_of_their_own_and_are_not_remembered() -> None:

@@ -5,10 +5,9 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
 from gateway.security.credentials import Users
 from gateway.security.exchange import Exchange
@@ -19,7 +18,7 @@ from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
 
@@ -130,16 +129,16 @@ def test_a_session_of_the_broker_ends_in_every_version(version: int) -> None:
     """Version 0 has no lifetime in its response, so the gateway asks the broker by version 1."""
 
     @played(security=Security(by_broker=True))
-    async def play(world: World) -> None:
-        world.broker.answers[SASL_HANDSHAKE] = {"error_code": 0, "mechanisms": ["PLAIN"]}
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
         said = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 300}
-        world.broker.answers[SASL_AUTHENTICATE] = said
+        world.broker.answers[ApiKey.SaslAuthenticate] = said
         client = await world.client()
-        await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
-        answer = await client.ask(SASL_AUTHENTICATE, version, auth_bytes=ANN)
+        await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+        answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=ANN)
         assert (answer.error_code, answer.auth_bytes) == (0, b"")
         asked = world.broker.passed[-1]
-        assert (asked.api_key, asked.api_version) == (SASL_AUTHENTICATE, max(version, 1))
+        assert (asked.api_key, asked.api_version) == (ApiKey.SaslAuthenticate, max(version, 1))
         request = codec.decode_request(asked, world.broker.messages[-1])
         assert (asked.client_id, request.auth_bytes) == ("me", ANN)
         await asyncio.sleep(0.35)
@@ -167,12 +166,12 @@ async def expired(client: RawClient, issuer: TokenIssuer) -> None:
     await asyncio.sleep(answer.session_lifetime_ms / 1_000 + 0.05)
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (API_VERSIONS, 0)])
+@pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (ApiKey.ApiVersions, 0)])
 def test_after_the_end_any_other_request_closes_the_connection(
     issuer: TokenIssuer, api_key: int, version: int
 ) -> None:
     @played(security=by_tokens(issuer))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         await expired(client, issuer)
         with capture_logs() as logs:
@@ -186,7 +185,7 @@ def test_after_the_end_any_other_request_closes_the_connection(
 
 def test_after_the_end_a_client_may_still_authenticate_again(issuer: TokenIssuer) -> None:
     @played(security=by_tokens(issuer))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         await expired(client, issuer)
         answer = await authenticate(client, by_token(issuer.token("ann")))
@@ -206,7 +205,7 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
     settings = SecuritySettings(users=USERS, jwks=issuer.jwks, max_reauth_ms=100_000, tokens=tokens)
 
     @played(security=Security(settings))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         for lifetime_s in (HOUR_S, 1e18):
             answer = await authenticate(await world.client(), by_token(issuer.token("ann", lifetime_s)))
             assert answer.session_lifetime_ms == 100_000
@@ -223,29 +222,29 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
 
 
 @played(security=Security(SecuritySettings(users=USERS)))
-async def test_a_session_without_an_end_is_not_renewed(world: World) -> None:
+async def test_a_session_without_an_end_is_not_renewed(world: GatewayFixture) -> None:
     client = await world.client()
     answer = await authenticate(client, by_password("PLAIN", "ann", "secret"))
     assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
-    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == ILLEGAL_STATE
-    again = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=ANN)
+    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == ILLEGAL_STATE
+    again = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=ANN)
     assert again.error_code == ILLEGAL_STATE
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=Security(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)
-async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(world: World) -> None:
+async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(world: GatewayFixture) -> None:
     client = await world.client()
     assert (await authenticate(client, by_password("PLAIN", "ann", "secret"))).error_code == 0
     with capture_logs() as logs:
-        await client.send(SASL_AUTHENTICATE, 2, auth_bytes=bytes(1_000))
+        await client.send(ApiKey.SaslAuthenticate, 2, auth_bytes=bytes(1_000))
         assert await client.is_closed()
     assert logs[0]["why"].startswith("a SASL request of 1")
 
 
 def test_a_token_without_a_bound_of_its_own_has_a_lifetime(issuer: TokenIssuer) -> None:
     @played(security=by_tokens(issuer))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         began_s = time.time()
         answer = await authenticate(await world.client(), by_token(issuer.token("ann", HOUR_S)))
         assert HOUR_S - 2 - (time.time() - began_s) <= answer.session_lifetime_ms / 1_000 <= HOUR_S

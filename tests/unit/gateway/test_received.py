@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.net.received import SMALL_BYTES, Received
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
 from tests.unit.gateway.test_pipelining import beat, hold
 from tests.unit.gateway.test_server import passed_on, until
@@ -81,25 +81,25 @@ def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
     asyncio.run(play())
 
 
-async def begun(world: World, size: int) -> RawClient:
+async def begun(world: GatewayFixture, size: int) -> RawClient:
     """A client that has sent all of a frame but its last byte."""
     client = await world.client()
     await client.send_bytes(passed_on(1, bytes(size))[:-1])
     return client
 
 
-def counted(world: World) -> float:
+def counted(world: GatewayFixture) -> float:
     (number,) = world.gateway.numbers()["unanswered_bytes"][()]
     return number
 
 
-def held(world: World) -> float:
+def held(world: GatewayFixture) -> float:
     (number,) = world.gateway.numbers()["held_clients"]["memory",]
     return number
 
 
 @played(unanswered_bytes=1024 * KIB)
-async def test_who_sends_much_is_held_and_others_are_served(world: World) -> None:
+async def test_who_sends_much_is_held_and_others_are_served(world: GatewayFixture) -> None:
     others = [await world.client() for _ in range(3)]
     for _ in range(3):
         await begun(world, 400 * KIB)
@@ -109,7 +109,7 @@ async def test_who_sends_much_is_held_and_others_are_served(world: World) -> Non
 
 
 @played(unanswered_bytes=1024 * KIB)
-async def test_a_held_client_goes_on_when_others_are_answered(world: World) -> None:
+async def test_a_held_client_goes_on_when_others_are_answered(world: GatewayFixture) -> None:
     """Requests that the coordinator holds fill the room. When they are answered, the last frame can come."""
     answered = hold(world, "held")
     busy = await world.client()
@@ -125,7 +125,7 @@ async def test_a_held_client_goes_on_when_others_are_answered(world: World) -> N
 
 
 @played(unanswered_bytes=256 * KIB, write_timeout_s=PATIENCE_S)
-async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: World) -> None:
+async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: GatewayFixture) -> None:
     complete = await world.client()
     assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
     stuck = [await begun(world, 200 * KIB) for _ in range(2)]
@@ -133,3 +133,26 @@ async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: World
         assert await client.is_closed()
     await until(lambda: counted(world) == held(world) == 0)
     assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
+
+
+def test_a_client_that_sends_much_at_once_lets_the_others_have_their_turn() -> None:
+    async def play() -> None:
+        received = Received(10 * KIB, 60.0)
+        resting, too_much = Client(received), Client(received)
+        for client in (resting, too_much):
+            received.rest(client)
+            assert client.is_held
+        received.count(too_much, 1_000 * KIB)
+        await asyncio.sleep(0)
+        assert not resting.is_held
+        assert too_much.is_held, "the bound holds it for longer"
+
+    asyncio.run(play())
+
+
+@played
+async def test_a_frame_that_comes_in_many_turns_is_whole(world: GatewayFixture) -> None:
+    client = await world.client()
+    text = "m" * 3_000_000
+    await client.send_bytes(passed_on(7, text.encode()))
+    assert text.encode() in await client.receive_bytes()

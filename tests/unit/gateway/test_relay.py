@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.net.relay import HELD_MAX_BYTES
 from gateway.net.unread import Unread
 from gateway.security.authentication import Security
 from gateway.wire import codec
 from gateway.wire.framing import framed
-from tests.harness.gateway import RawClient, World, played, topic_id
+from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
 from tests.unit.gateway.test_server import passed_on, until
 
 FETCH = 1
@@ -25,7 +25,7 @@ MUCH = 16 * MIB
 
 
 async def asked(
-    world: World, number: int, tls: ssl.SSLContext | None = None
+    world: GatewayFixture, number: int, tls: ssl.SSLContext | None = None
 ) -> tuple[RawClient, asyncio.StreamWriter]:
     """A client whose request waits at the broker, and the broker's side."""
     world.broker.silent = True
@@ -40,7 +40,7 @@ def large(number: int, size: int = MUCH) -> bytes:
 
 
 @played
-async def test_a_large_response_passes_before_all_of_it_is_there(world: World) -> None:
+async def test_a_large_response_passes_before_all_of_it_is_there(world: GatewayFixture) -> None:
     client, broker = await asked(world, 7)
     response = large(7, 10 * HELD_MAX_BYTES)
     half = len(response) // 2
@@ -52,7 +52,7 @@ async def test_a_large_response_passes_before_all_of_it_is_there(world: World) -
 
 
 @played
-async def test_what_a_client_does_not_read_stays_at_the_broker(world: World) -> None:
+async def test_what_a_client_does_not_read_stays_at_the_broker(world: GatewayFixture) -> None:
     client, broker = await asked(world, 7)
     response = large(7)
     broker.write(response)
@@ -69,7 +69,7 @@ async def test_what_a_client_does_not_read_stays_at_the_broker(world: World) -> 
 
 
 @played(security=Security.read(PEM, None, None))
-async def test_with_tls_what_a_client_does_not_read_stays_at_the_broker_too(world: World) -> None:
+async def test_with_tls_what_a_client_does_not_read_stays_at_the_broker_too(world: GatewayFixture) -> None:
     client, broker = await asked(world, 7, ssl.create_default_context(cafile=PEM))
     response = framed((7).to_bytes(4, "big") + bytes(range(256)) * (MUCH // 256))
     broker.write(response)
@@ -86,7 +86,9 @@ async def test_with_tls_what_a_client_does_not_read_stays_at_the_broker_too(worl
 
 
 @played(security=Security.read(PEM, None, None), write_timeout_s=0.5)
-async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_connection(world: World) -> None:
+async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_connection(
+    world: GatewayFixture,
+) -> None:
     """It is one that is held whole, a Produce's. TLS has taken all of it at once, and the kernel has not."""
     world.broker.silent = True
     client = await world.client(tls=ssl.create_default_context(cafile=PEM))
@@ -100,7 +102,7 @@ async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_conn
 
 
 @played
-async def test_responses_behind_a_large_one_come_in_their_order(world: World) -> None:
+async def test_responses_behind_a_large_one_come_in_their_order(world: GatewayFixture) -> None:
     client, broker = await asked(world, 1)
     for number in (2, 3):
         await client.send_bytes(passed_on(number))
@@ -108,11 +110,11 @@ async def test_responses_behind_a_large_one_come_in_their_order(world: World) ->
     broker.write(large(1, MIB) + framed((2).to_bytes(4, "big")) + large(3, MIB))
     assert [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(3)] == [1, 2, 3]
     world.broker.silent = False
-    await client.ask(API_VERSIONS, 0)
+    await client.ask(ApiKey.ApiVersions, 0)
 
 
 @played
-async def test_a_large_fetch_response_has_no_address_of_a_broker(world: World) -> None:
+async def test_a_large_fetch_response_has_no_address_of_a_broker(world: GatewayFixture) -> None:
     records = b"r" * MIB
     partition = {"partition_index": 0, "error_code": 6, "high_watermark": 1, "records": records}
     leader = {**partition, "current_leader": {"leader_id": 9, "leader_epoch": 1}}
@@ -132,7 +134,7 @@ async def test_a_large_fetch_response_has_no_address_of_a_broker(world: World) -
 
 
 @played
-async def test_a_broker_that_is_lost_within_a_response_ends_the_connection(world: World) -> None:
+async def test_a_broker_that_is_lost_within_a_response_ends_the_connection(world: GatewayFixture) -> None:
     client, broker = await asked(world, 7)
     broker.write(large(7, MIB)[:-1])
     broker.close()
@@ -141,7 +143,9 @@ async def test_a_broker_that_is_lost_within_a_response_ends_the_connection(world
 
 
 @played(unread_bytes=MIB // 2)
-async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_too_much(world: World) -> None:
+async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_too_much(
+    world: GatewayFixture,
+) -> None:
     slow = []
     for _ in range(20):
         client, broker = await asked(world, 7)
@@ -151,10 +155,10 @@ async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_to
     await until(lambda: unread(world) <= MIB // 2)
     world.broker.silent = False
     other = await world.client()
-    await other.ask(API_VERSIONS, 0)
+    await other.ask(ApiKey.ApiVersions, 0)
 
 
-def unread(world: World) -> float:
+def unread(world: GatewayFixture) -> float:
     (number,) = world.gateway.numbers()["unread_bytes"][()]
     return number
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from state.kafka.requests import JoinGroup
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, join_fields
 from tests.unit.gateway.test_pipelining import (
     UNKNOWN_MEMBER_ID,
@@ -15,7 +15,7 @@ from tests.unit.gateway.test_pipelining import (
 )
 
 
-async def beating(world: World, count: int) -> list[RawClient]:
+async def beating(world: GatewayFixture, count: int) -> list[RawClient]:
     """Clients that have a heartbeat under way each, as far as there is room."""
     clients = []
     for number in range(count):
@@ -25,14 +25,16 @@ async def beating(world: World, count: int) -> list[RawClient]:
     return clients
 
 
-async def waits(world: World, connections: int) -> None:
+async def waits(world: GatewayFixture, connections: int) -> None:
     async with asyncio.timeout(10):
         while sum(connection.unanswered for connection in world.gateway.connections()) < connections:
             await asyncio.sleep(0.001)
 
 
 @played(at_coordinator=3)
-async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error(world: World) -> None:
+async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error(
+    world: GatewayFixture,
+) -> None:
     held = [hold(world, f"g{number}") for number in range(3)]
     clients = await beating(world, 10)
     await until_asked(world, 3)
@@ -47,7 +49,7 @@ async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error
 
 
 @played(at_coordinator=1)
-async def test_a_request_that_may_be_parked_waits_for_no_room(world: World) -> None:
+async def test_a_request_that_may_be_parked_waits_for_no_room(world: GatewayFixture) -> None:
     hold(world, "g0")
     await beating(world, 1)
     client = await world.client()
@@ -57,7 +59,7 @@ async def test_a_request_that_may_be_parked_waits_for_no_room(world: World) -> N
 
 
 @played(at_coordinator=1)
-async def test_nothing_is_read_of_a_client_that_waits_for_room(world: World) -> None:
+async def test_nothing_is_read_of_a_client_that_waits_for_room(world: GatewayFixture) -> None:
     held = hold(world, "g0")
     (first,) = await beating(world, 1)
     client = await world.client()
@@ -78,7 +80,7 @@ async def test_nothing_is_read_of_a_client_that_waits_for_room(world: World) -> 
 
 
 @played(at_coordinator=1)
-async def test_a_client_that_goes_away_gives_its_room_back(world: World) -> None:
+async def test_a_client_that_goes_away_gives_its_room_back(world: GatewayFixture) -> None:
     hold(world, "g0")
     holding, waiting, last = await beating(world, 3)
     await waits(world, 3)
@@ -90,7 +92,7 @@ async def test_a_client_that_goes_away_gives_its_room_back(world: World) -> None
 
 
 @played(at_coordinator=1)
-async def test_a_description_takes_room_and_gives_it_back(world: World) -> None:
+async def test_a_description_takes_room_and_gives_it_back(world: GatewayFixture) -> None:
     held = hold(world, "g")
     describing = await world.client()
     await describing.send(DESCRIBE, 5, groups=["g", "h"])
@@ -102,7 +104,7 @@ async def test_a_description_takes_room_and_gives_it_back(world: World) -> None:
 
 
 @played(bytes_at_coordinator=50)
-async def test_the_requests_at_the_coordinator_have_so_many_bytes(world: World) -> None:
+async def test_the_requests_at_the_coordinator_have_so_many_bytes(world: GatewayFixture) -> None:
     held = [hold(world, f"g{number}") for number in range(5)]
     clients = await beating(world, 5)
     await nothing_more(world, 2)  # of 29 bytes each

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from cli.gateway_user import gateway_user
-from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.security.authentication import Security
 from gateway.security.oauthbearer import TokenSettings
 from gateway.security.settings import MECHANISMS, SecuritySettings
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
 
@@ -51,14 +51,14 @@ def entry(name: str, password: str, *options: str) -> str:
 
 def test_one_listener_offers_all_mechanisms(users: Path, issuer: TokenIssuer) -> None:
     @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         ways = [by_password(name, "ann", "secret") for name in ("PLAIN", *SCRAM)]
         for settings in [*ways, by_token(issuer.token("ann"))]:
             client = await world.client()
             assert (await authenticate(client, settings)).error_code == 0
             assert await served(client)
         assert {request.principal for request in world.core.asked} == {"User:ann"}
-        refused = await (await world.client()).ask(SASL_HANDSHAKE, 1, mechanism="GSSAPI")
+        refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="GSSAPI")
         assert (refused.error_code, refused.mechanisms) == (UNSUPPORTED, list(MECHANISMS))
 
     play()
@@ -69,7 +69,7 @@ def test_a_salted_entry_serves_its_mechanism_alone(users: Path, mechanism: str) 
     users.write_text(entry("ann", "pa:ss=wo,rd", "--mechanism", mechanism, "--iterations", "8192"))
 
     @played(security=secured(users, mechanisms=("PLAIN", *SCRAM)))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         answer = await authenticate(await world.client(), by_password(mechanism, "ann", "pa:ss=wo,rd"))
         assert answer.error_code == 0
         for other in {"PLAIN", *SCRAM} - {mechanism}:
@@ -83,8 +83,8 @@ def test_without_enabled_mechanisms_those_with_entries_are_offered(users: Path, 
     users.write_text(f"bob:secret\n{entry('ann', 'secret', '--mechanism', 'SCRAM-SHA-256')}")
 
     @played(security=secured(users, jwks=issuer.jwks))
-    async def play(world: World) -> None:
-        refused = await (await world.client()).ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-512")
+    async def play(world: GatewayFixture) -> None:
+        refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
         assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
 
     play()
@@ -93,7 +93,7 @@ def test_without_enabled_mechanisms_those_with_entries_are_offered(users: Path, 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
 def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(users: Path, mechanism: str) -> None:
     @played(security=secured(users, mechanisms=(mechanism,)))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         answers = []
         with capture_logs() as logs:
             for name, password in (("ann", "wrong"), ("nobody", "secret"), ("nobody", "")):
@@ -114,13 +114,15 @@ def test_an_unknown_user_of_scram_gets_a_salt_as_any_other(users: Path) -> None:
     users.write_text(entry("ann", "secret", "--iterations", "5000"))
 
     @played(security=secured(users))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         seen: dict[str, set[tuple[int, str]]] = {"ann": set(), "nobody": set()}
         for name, replies in seen.items():
             for _ in range(2):
                 client = await world.client()
-                await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-512")
-                first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"n,,n=%s,r=abc" % name.encode())
+                await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
+                first = await client.ask(
+                    ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=%s,r=abc" % name.encode()
+                )
                 assert first.error_code == 0
                 nonce, salt, iterations = first.auth_bytes.decode().split(",")
                 assert nonce.startswith("r=abc")
@@ -162,10 +164,10 @@ def test_a_malformed_message_is_refused(
     users: Path, issuer: TokenIssuer, mechanism: str, message: bytes
 ) -> None:
     @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        await client.ask(SASL_HANDSHAKE, 1, mechanism=mechanism)
-        assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == FAILED
+        await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
+        assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
         assert await client.is_closed()
 
     play()
@@ -185,13 +187,13 @@ def test_a_malformed_message_is_refused(
 )
 def test_a_last_message_of_scram_without_the_proof_is_refused(users: Path, last: bytes) -> None:
     @played(security=secured(users, mechanisms=("SCRAM-SHA-256",)))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
-        first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"n,,n=ann,r=abc")
+        await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-256")
+        first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=ann,r=abc")
         nonce = first.auth_bytes.split(b",")[0][2:]
         message = last.replace(b"%s", nonce)
-        assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == FAILED
+        assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
         assert await client.is_closed()
 
     play()
@@ -199,14 +201,14 @@ def test_a_last_message_of_scram_without_the_proof_is_refused(users: Path, last:
 
 def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(issuer: TokenIssuer) -> None:
     @played(security=secured(None, jwks=issuer.jwks))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
-        await client.ask(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER")
+        await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
         expired = b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann", -3_600).encode()
-        first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=expired)
+        first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=expired)
         assert (first.error_code, first.auth_bytes) == (0, b'{"status":"invalid_token"}')
         with capture_logs() as logs:
-            last = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\x01")
+            last = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\x01")
             assert (last.error_code, last.error_message) == (FAILED, '{"status":"invalid_token"}')
             assert await client.is_closed()
         assert logs[0]["why"] == "the token is not valid: ExpiredSignatureError"
@@ -217,13 +219,13 @@ def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(issuer: To
 
 def test_a_token_has_one_user_however_the_client_asks(issuer: TokenIssuer) -> None:
     @played(security=secured(None, jwks=issuer.jwks, tokens=TokenSettings(sub_claim_name="user")))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         token = issuer.token("nobody", user="ann").encode()
         for acts_as, code in ((b"", 0), (b"a=ann", 0), (b"a=bob", FAILED)):
             client = await world.client()
-            await client.ask(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER")
+            await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
             message = b"n,%s,\x01auth=bEaReR  %s\x01traceId=7\x01\x01" % (acts_as, token)
-            assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == code
+            assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == code
         client = await world.client()
         assert (await authenticate(client, by_token(token.decode()))).error_code == 0
         await served(client)
@@ -234,7 +236,7 @@ def test_a_token_has_one_user_however_the_client_asks(issuer: TokenIssuer) -> No
 
 def test_version_0_of_sasl_authenticate_has_no_lifetime(users: Path) -> None:
     @played(security=secured(users, max_reauth_ms=60_000))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         settings = by_password("PLAIN", "ann", "secret")
         old, new = [await authenticate(await world.client(), settings, version) for version in (0, 1)]
         assert (old.error_code, new.error_code, new.session_lifetime_ms) == (0, 0, 60_000)
@@ -244,10 +246,10 @@ def test_version_0_of_sasl_authenticate_has_no_lifetime(users: Path) -> None:
 
 def test_nothing_of_a_session_lets_a_client_in_without_a_mechanism(users: Path) -> None:
     @played(security=secured(users))
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         assert (
-            await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0ann\0secret")
+            await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")
         ).error_code == ILLEGAL_STATE
         assert await client.is_closed()
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
 from gateway.security.settings import SecurityError, SecuritySettings
 from gateway.upstream import kept_versions
 from gateway.wire.framing import framed
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.unit.gateway.test_server import until
 
 HEARTBEAT = 12
@@ -26,16 +25,16 @@ USERS = Security(SecuritySettings(users=DATA / "gateway_users"))
 
 async def log_in(client: RawClient, message: bytes) -> int:
     """The error code of the response to a handshake and this PLAIN message."""
-    agreed = await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    agreed = await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     assert (agreed.error_code, agreed.mechanisms) == (0, ["PLAIN"])
-    return int((await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code)
+    return int((await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code)
 
 
 @played(security=USERS)
-async def test_who_names_himself_is_served(world: World) -> None:
+async def test_who_names_himself_is_served(world: GatewayFixture) -> None:
     for message in (b"\0ann\0secret", b"ann\0ann\0secret", "\0bob\0zażółć".encode()):
         client = await world.client()
-        await client.ask(API_VERSIONS, 0)
+        await client.ask(ApiKey.ApiVersions, 0)
         assert await log_in(client, message) == 0
         assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
@@ -55,7 +54,7 @@ async def test_who_names_himself_is_served(world: World) -> None:
 )
 def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
     @played(security=USERS)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         with capture_logs() as logs:
             assert await log_in(client, message) == 58
@@ -75,7 +74,7 @@ def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
 )
 def test_a_refused_name_is_logged_short_and_escaped(name: bytes, shown: str) -> None:
     @played(security=USERS)
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         with capture_logs() as logs:
             assert await log_in(client, b"\0" + name + b"\0secret") == 58
@@ -87,19 +86,19 @@ def test_a_refused_name_is_logged_short_and_escaped(name: bytes, shown: str) -> 
 
 
 @played(security=USERS)
-async def test_a_refused_mechanism_is_logged_short(world: World) -> None:
+async def test_a_refused_mechanism_is_logged_short(world: GatewayFixture) -> None:
     client = await world.client()
     with capture_logs() as logs:
-        assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="\u2028" * 10_000)).error_code == 33
+        assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="\u2028" * 10_000)).error_code == 33
         assert await client.is_closed()
     assert "\\u2028'... (10000 characters)" in logs[0]["why"]
     assert len(str(logs)) < 1_000
 
 
 @played(security=USERS)
-async def test_before_authentication_a_frame_has_at_most_512_kib(world: World) -> None:
+async def test_before_authentication_a_frame_has_at_most_512_kib(world: GatewayFixture) -> None:
     client = await world.client()
-    await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     with capture_logs() as logs:
         await client.send_bytes((512 * 1024 + 1).to_bytes(4, "big"))  # only the size of the frame
         assert await client.is_closed()
@@ -107,7 +106,7 @@ async def test_before_authentication_a_frame_has_at_most_512_kib(world: World) -
     client = await world.client()
     header = bytes.fromhex("0024 0000 00000001 ffff")  # SaslAuthenticate
     message = bytes(512 * 1024 - len(header) - 4)
-    await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     await client.send_bytes(framed(header + len(message).to_bytes(4, "big") + message))
     assert (await client.receive_bytes())[4:6] == (58).to_bytes(2, "big")
     client = await world.client()
@@ -117,38 +116,38 @@ async def test_before_authentication_a_frame_has_at_most_512_kib(world: World) -
 
 
 @played(security=USERS, authentication_timeout_s=0.5)
-async def test_who_does_not_authenticate_in_time_is_cut_off(world: World) -> None:
+async def test_who_does_not_authenticate_in_time_is_cut_off(world: GatewayFixture) -> None:
     client, silent, talking = await world.client(), await world.client(), await world.client()
     assert await log_in(client, b"\0ann\0secret") == 0
     with capture_logs() as logs:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             while True:
-                await talking.ask(API_VERSIONS, 0)
+                await talking.ask(ApiKey.ApiVersions, 0)
         assert await silent.is_closed()
     assert logs[0]["why"] == "no authentication within 0.5 s"
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=Security.read(PEM, None, None), authentication_timeout_s=0.3)
-async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: World) -> None:
+async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: GatewayFixture) -> None:
     assert await (await world.client()).is_closed()
 
 
 @played(security=USERS)
-async def test_before_authentication_requests_are_taken_one_by_one(world: World) -> None:
+async def test_before_authentication_requests_are_taken_one_by_one(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.silent = True
     connected = len(world.broker.writers)
     for _ in range(3):
-        await client.send(API_VERSIONS, 0)
+        await client.send(ApiKey.ApiVersions, 0)
     await until(lambda: len(world.broker.writers) != connected)
     (connection,) = world.gateway.connections()
     assert connection.unanswered == 1
 
 
 @played(security=USERS)
-async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(world: World) -> None:
-    world.broker.answers[API_VERSIONS] = {
+async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [{"api_key": 0, "min_version": 0, "max_version": 9}],
         "supported_features": [{"name": "metadata.version", "min_version": 1, "max_version": 25}],
     }
@@ -156,10 +155,10 @@ async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(wo
     software = {"client_software_name": "any", "client_software_version": "1"}
     for version, fields in ((0, {}), (4, software)):
         strangers = [await world.client() for _ in range(10)]
-        answers = [await client.ask(API_VERSIONS, version, **fields) for client in strangers]
+        answers = [await client.ask(ApiKey.ApiVersions, version, **fields) for client in strangers]
         assert world.gateway.numbers()["upstream_connections"] == {(): [0]}
         assert await log_in(strangers[0], b"\0ann\0secret") == 0
-        theirs = await strangers[0].ask(API_VERSIONS, version, **fields)
+        theirs = await strangers[0].ask(ApiKey.ApiVersions, version, **fields)
         assert [answer.to_dict() for answer in answers] == [theirs.to_dict()] * 10
         assert len(theirs.api_keys) > 10
         strangers[0].writer.close()
@@ -167,24 +166,43 @@ async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(wo
 
 
 @played(security=USERS)
-async def test_versions_are_answered_while_no_broker_is(world: World) -> None:
+async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -> None:
     client = await world.client()
-    before = (await client.ask(API_VERSIONS, 0)).to_dict()
+    before = (await client.ask(ApiKey.ApiVersions, 0)).to_dict()
     with patch.object(kept_versions, "AGE_MAX_S", 0.0):
         await world.stop_broker()
-        assert (await client.ask(API_VERSIONS, 0)).to_dict() == before
+        assert (await client.ask(ApiKey.ApiVersions, 0)).to_dict() == before
 
 
 @played(security=USERS)
-async def test_software_without_a_name_is_refused_as_by_a_broker(world: World) -> None:
+async def test_software_without_a_name_is_refused_as_by_a_broker(world: GatewayFixture) -> None:
     client = await world.client()
     for name, error in (("", 42), ("a b", 42), ("-a", 42), ("a-b.c", 0)):
-        await client.send(API_VERSIONS, 3, client_software_name=name, client_software_version="1")
+        await client.send(ApiKey.ApiVersions, 3, client_software_name=name, client_software_version="1")
         assert (await client.receive_bytes())[4:6] == error.to_bytes(2, "big")
 
 
 @played(security=USERS)
-async def test_nothing_else_is_served_before(world: World) -> None:
+async def test_one_id_of_the_server_without_the_other_is_refused_as_by_a_broker(
+    world: GatewayFixture,
+) -> None:
+    """Before a client has authenticated, a broker does not compare them with its own (KIP-1242)."""
+    client = await world.client()
+    fields = {"client_software_name": "me", "client_software_version": "1", "cluster_id": None, "node_id": -1}
+    refused, accepted = 42, 0
+    for cluster_id, node_id, error in (
+        ("c", -1, refused),
+        (None, 3, refused),
+        (None, -1, accepted),
+        ("another", 9, accepted),
+    ):
+        ids = {"cluster_id": cluster_id, "node_id": node_id}
+        await client.send(ApiKey.ApiVersions, 5, **fields | ids)
+        assert (await client.receive_bytes())[4:6] == error.to_bytes(2, "big")
+
+
+@played(security=USERS)
+async def test_nothing_else_is_served_before(world: GatewayFixture) -> None:
     for request in (
         framed(bytes.fromhex("000c 0004 00000001 ffff 00")),
         framed(bytes.fromhex("0002 0001 00000001 ffff")),
@@ -196,35 +214,35 @@ async def test_nothing_else_is_served_before(world: World) -> None:
 
 
 @played(security=USERS)
-async def test_another_mechanism_or_order_is_refused(world: World) -> None:
+async def test_another_mechanism_or_order_is_refused(world: GatewayFixture) -> None:
     client = await world.client()
-    refused = await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+    refused = await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-256")
     assert (refused.error_code, refused.mechanisms) == (33, ["PLAIN"])
     assert await client.is_closed()
     client = await world.client()
-    assert (await client.ask(SASL_AUTHENTICATE, 0, auth_bytes=b"\0ann\0secret")).error_code == 34
+    assert (await client.ask(ApiKey.SaslAuthenticate, 0, auth_bytes=b"\0ann\0secret")).error_code == 34
     assert await client.is_closed()
     client = await world.client()
     assert await log_in(client, b"\0ann\0secret") == 0
-    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == 34
+    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == 34
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25  # its session has no end to renew
     client = await world.client()
-    await client.send(SASL_HANDSHAKE, 0, mechanism="PLAIN")
+    await client.send(ApiKey.SaslHandshake, 0, mechanism="PLAIN")
     assert await client.is_closed()
 
 
 @played
-async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(world: World) -> None:
+async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(world: GatewayFixture) -> None:
     """A broker would take it for the gateway's own. It says the same at a listener without SASL."""
     client = await world.client()
-    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == 34
-    assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
+    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == 34
+    assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
     assert world.broker.passed == []
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=Security.read(PEM, None, None), write_timeout_s=1.0)
-async def test_clients_come_by_tls_alone(world: World) -> None:
+async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
     tls = ssl.create_default_context(cafile=PEM)
     client = await world.client(tls=tls)
     for at_once in range(1, 6):

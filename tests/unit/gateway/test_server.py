@@ -4,17 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.apis.api_versions import API_VERSIONS
-from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
+from connections.client_config import ClientConfig
+from gateway.net.options import GatewayOptions
+from gateway.service import NoSuchReplyPartition, serving
 from gateway.upstream import cluster as cluster_module
 from gateway.upstream.connections import Address
-from gateway.wire.framing import PRODUCE, framed
-from records.client_config import ClientConfig
+from gateway.wire.framing import framed
 from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
-from tests.harness.gateway import HOST, RawClient, World, played
+from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import commit_fields
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
@@ -27,7 +28,7 @@ COMMITTED = {
 }
 
 
-async def park(world: World, client: RawClient) -> int:
+async def park(world: GatewayFixture, client: RawClient) -> int:
     """Send a JoinGroup that is not answered before time advances. Returns its correlation id."""
     number = await client.send(
         JOIN,
@@ -55,11 +56,11 @@ async def until(holds: Any) -> None:
 
 
 @played
-async def test_a_parked_join_holds_its_connection_and_no_other(world: World) -> None:
+async def test_a_parked_join_holds_its_connection_and_no_other(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     join = await park(world, client)
     beat = await client.send(HEARTBEAT, 4, **BEAT)
-    versions = await client.send(API_VERSIONS, 0)
+    versions = await client.send(ApiKey.ApiVersions, 0)
     assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
     assert sum(isinstance(r, Heartbeat) for r in world.core.asked) == 1
     assert world.broker.passed == []
@@ -68,7 +69,7 @@ async def test_a_parked_join_holds_its_connection_and_no_other(world: World) -> 
 
 
 @played
-async def test_a_request_for_the_coordinator_waits_for_the_broker(world: World) -> None:
+async def test_a_request_for_the_coordinator_waits_for_the_broker(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.open.clear()
     await client.send_bytes(passed_on(71) + passed_on(72))
@@ -81,7 +82,7 @@ async def test_a_request_for_the_coordinator_waits_for_the_broker(world: World) 
 
 
 @played
-async def test_what_is_passed_on_comes_back_as_it_was(world: World) -> None:
+async def test_what_is_passed_on_comes_back_as_it_was(world: GatewayFixture) -> None:
     client = await world.client()
     payload = bytes(range(256)) * 4_000
     await client.send_bytes(passed_on(9, payload))
@@ -89,16 +90,16 @@ async def test_what_is_passed_on_comes_back_as_it_was(world: World) -> None:
 
 
 @played
-async def test_a_produce_without_acks_has_no_answer(world: World) -> None:
+async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> None:
     client = await world.client()
-    await client.send(PRODUCE, 9, acks=0, topic_data=[])
-    versions = await client.send(API_VERSIONS, 0)
+    await client.send(ApiKey.Produce, 9, acks=0, topic_data=[])
+    versions = await client.send(ApiKey.ApiVersions, 0)
     assert (await client.receive())[0] == versions
-    assert [header.api_key for header in world.broker.passed] == [PRODUCE, API_VERSIONS]
+    assert [header.api_key for header in world.broker.passed] == [ApiKey.Produce, ApiKey.ApiVersions]
 
 
 @played
-async def test_a_client_that_goes_away_is_forgotten(world: World) -> None:
+async def test_a_client_that_goes_away_is_forgotten(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     await park(world, client)
     client.writer.transport.abort()
@@ -124,7 +125,7 @@ async def test_a_client_that_goes_away_is_forgotten(world: World) -> None:
 )
 def test_a_malformed_frame_closes_its_connection_alone(sent: bytes, why: str) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         bad, good = await world.client(), await world.client()
         with capture_logs() as logs:
             bad.writer.write(sent)
@@ -138,7 +139,7 @@ def test_a_malformed_frame_closes_its_connection_alone(sent: bytes, why: str) ->
 
 
 @played(write_timeout_s=0.05)
-async def test_a_client_that_does_not_read_is_cut_off(world: World) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> None:
     client = await world.client()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     with capture_logs() as logs:
@@ -148,7 +149,7 @@ async def test_a_client_that_does_not_read_is_cut_off(world: World) -> None:
 
 
 @played
-async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: World) -> None:
+async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: GatewayFixture) -> None:
     """The gateway holds a few of them at most. The others stay at the broker."""
     client, fetches, size = await world.client(), 60, 1024 * 1024
     partition = {"partition_index": 0, "records": bytes(size)}
@@ -167,7 +168,7 @@ async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: W
 
 
 @played(in_flight_per_connection=3)
-async def test_so_many_requests_of_a_client_are_under_way(world: World) -> None:
+async def test_so_many_requests_of_a_client_are_under_way(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     world.broker.open.clear()
     await client.send_bytes(b"".join(passed_on(n) for n in range(100)))
@@ -181,7 +182,7 @@ async def test_so_many_requests_of_a_client_are_under_way(world: World) -> None:
 
 
 @played(forwarded=2)
-async def test_so_many_requests_of_all_clients_are_under_way(world: World) -> None:
+async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixture) -> None:
     clients = [await world.client() for _ in range(5)]
     world.broker.open.clear()
     for number, client in enumerate(clients):
@@ -196,7 +197,7 @@ async def test_so_many_requests_of_all_clients_are_under_way(world: World) -> No
 
 
 @played(connections=2)
-async def test_there_are_so_many_connections(world: World) -> None:
+async def test_there_are_so_many_connections(world: GatewayFixture) -> None:
     first, second = await world.client(), await world.client()
     for client in (first, second):
         await client.ask(HEARTBEAT, 4, **BEAT)
@@ -208,8 +209,8 @@ async def test_there_are_so_many_connections(world: World) -> None:
     assert (await (await world.client()).ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
-@played(idle_timeout_s=0.05)
-async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: World) -> None:
+@played(idle_timeout_s=0.5)
+async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: GatewayFixture) -> None:
     idle, waiting = await world.client(), await world.client()
     join = await park(world, waiting)
     assert await idle.is_closed()
@@ -218,9 +219,9 @@ async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: World
 
 
 @played
-async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: World) -> None:
+async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: GatewayFixture) -> None:
     waiting, idle = await world.client(), await world.client()
-    await idle.ask(API_VERSIONS, 0)
+    await idle.ask(ApiKey.ApiVersions, 0)
     world.broker.open.clear()
     await waiting.send_bytes(passed_on(1))
     await until(lambda: len(world.broker.passed) == 2)
@@ -231,11 +232,11 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
     assert "the broker at" in logs[0]["why"]
     # A client without a request under way does not notice.
     world.broker.open.set()
-    await idle.ask(API_VERSIONS, 0)
+    await idle.ask(ApiKey.ApiVersions, 0)
 
 
 @played
-async def test_the_cluster_is_not_asked_about_a_topic_twice(world: World) -> None:
+async def test_the_cluster_is_not_asked_about_a_topic_twice(world: GatewayFixture) -> None:
     client = await world.client()
     before = world.broker.metadata_asked
     for _ in range(5):
@@ -248,7 +249,7 @@ def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client = await world.client()
         partitions = world.broker.topics.pop("orders")
         assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
@@ -259,7 +260,7 @@ def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @played
-async def test_closing_the_gateway_ends_all_connections(world: World) -> None:
+async def test_closing_the_gateway_ends_all_connections(world: GatewayFixture) -> None:
     client, port = await world.client(), world.gateway.address.port
     await park(world, client)
     await world.gateway.close()
@@ -300,7 +301,9 @@ def test_what_is_no_address(text: str) -> None:
 
 
 @played
-async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(world: World) -> None:
+async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     for version, by_id, code in ((9, False, 3), (10, True, 100)):
         fields = commit_fields("", ("", 0, 7), by_id=by_id)

@@ -20,7 +20,7 @@ from gateway.wire.schema_reader import ELEMENTS_MAX
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, OffsetCommit
 from state.kafka.responses import PartitionError
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
 
 TXN_COMMIT, METADATA = 28, 3
@@ -75,7 +75,7 @@ async def longest_turn_s(work: Awaitable[Any]) -> float:
 @pytest.mark.parametrize("kind", large())
 def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         client, (api_key, version, body) = await world.client(), large()[kind]
         await client.ask(COMMIT, 8, **commit(("orders", range(1))))  # the broker was asked about the topic
         frame = framed(codec.encode_request(api_key, version, 1, "me", body))
@@ -91,7 +91,7 @@ def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> 
 
 
 @played
-async def test_a_large_commit_is_decided_partition_by_partition(world: World) -> None:
+async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
     client = await world.client()
     asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
@@ -109,7 +109,7 @@ async def test_a_large_commit_is_decided_partition_by_partition(world: World) ->
 
 
 @played
-async def test_requests_behind_a_large_one_start_after_it(world: World) -> None:
+async def test_requests_behind_a_large_one_start_after_it(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 5_000
     client = await world.client()
     member_id = await stable(world, client)
@@ -131,7 +131,7 @@ async def test_requests_behind_a_large_one_start_after_it(world: World) -> None:
 
 
 @played
-async def test_a_large_request_that_is_malformed_ends_its_connection_alone(world: World) -> None:
+async def test_a_large_request_that_is_malformed_ends_its_connection_alone(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     message = codec.encode_request(COMMIT, 8, 1, "me", commit(("orders", range(5_000))))
     await client.send_bytes(framed(message + b"\0"))
@@ -206,9 +206,10 @@ def test_outcomes_in_slices_are_those_at_once(
 def test_a_request_is_read_alike_with_pauses(topics: list[tuple[str, range]]) -> None:
     message = codec.encode_request(COMMIT, 8, 1, "me", commit(*topics))
     header, pauses = request_header(message), list[None]()
-    paused = apis.decode(header, message, lambda: pauses.append(None))
+    decode = apis.SERVED[header.api_key].decode
+    paused = decode(header, message, lambda: pauses.append(None))
     assert len(pauses) >= 10
-    assert paused.encode() == apis.decode(header, message).encode() == message[-len(paused.encode()) :]
+    assert paused.encode() == decode(header, message, None).encode() == message[-len(paused.encode()) :]
 
 
 @pytest.mark.parametrize(

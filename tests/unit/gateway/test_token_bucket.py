@@ -24,7 +24,7 @@ def test_a_client_that_waits_as_it_is_told_stays_within_its_rate_and_burst(
     quota, now_s = bucket(rate, burst_s, longest_s), 0.0
     for taken, wait_s in enumerate(waits, 1):
         now_s += wait_s
-        is_over = quota.take(now_s)
+        is_over = quota.charge_exceeds(now_s)
         if is_over:
             now_s += quota.throttle_s(now_s)
         allowed = max(rate * burst_s, 1.0) + rate * now_s + 1
@@ -39,7 +39,7 @@ def test_no_wait_is_longer_than_a_window(
     quota, now_s = bucket(rate, burst_s, longest_s), 0.0
     for wait_s in waits:
         now_s += wait_s
-        is_over = quota.take(now_s)
+        is_over = quota.charge_exceeds(now_s)
         throttle_s = quota.throttle_s(now_s)
         assert 0 <= throttle_s <= longest_s * (1 + 1e-9)
         assert is_over is (throttle_s > 0)
@@ -55,35 +55,35 @@ def test_it_counts_as_kafkas_bucket_while_the_debt_is_within_its_bound(
     for wait_s in waits:
         now_s += wait_s
         tokens = min(burst, tokens + rate * wait_s) - 1
-        quota.take(now_s)
+        quota.charge_exceeds(now_s)
         assert quota.throttle_s(now_s) == pytest.approx(max(-tokens / rate, 0), rel=1e-6, abs=1e-6)
 
 
 @given(rates, windows)
 def test_a_client_below_its_rate_is_never_throttled(rate: float, burst_s: float) -> None:
     quota, pause_s = bucket(rate, burst_s), 1.0001 / rate
-    assert not any(quota.take(number * pause_s) for number in range(1, 100))
+    assert not any(quota.charge_exceeds(number * pause_s) for number in range(1, 100))
 
 
 @given(rates)
 def test_a_burst_of_all_windows_is_free(rate: float) -> None:
     quota = bucket(rate)
     free = min(math.floor(max(rate * 11, 1.0)), 1_000)
-    assert not any(quota.take(0.0) for _ in range(free))
+    assert not any(quota.charge_exceeds(0.0) for _ in range(free))
 
 
 def test_a_clock_that_steps_back_gives_no_tokens() -> None:
     quota = bucket(1.0, burst_s=1.0)
-    assert not quota.take(100.0)
-    assert quota.take(50.0)
-    assert quota.take(99.0)
+    assert not quota.charge_exceeds(100.0)
+    assert quota.charge_exceeds(50.0)
+    assert quota.charge_exceeds(99.0)
     assert quota.throttle_s(100.0) == 1.0
 
 
 def test_it_is_full_again_after_the_windows() -> None:
     quota = bucket(2.0)
     for _ in range(22):
-        assert not quota.take(0.0)
+        assert not quota.charge_exceeds(0.0)
     assert not quota.is_full(10.9)
     assert quota.is_full(11.0)
 
@@ -96,7 +96,7 @@ def test_attempts_that_get_no_token_cost_none(rate: float, burst_s: float, waits
     for wait_s in waits:
         now_s += wait_s
         before_s = quota.wait_s(now_s)
-        is_taken = quota.take_if_any(now_s)
+        is_taken = quota.try_charge(now_s)
         assert is_taken is (before_s == 0) or before_s == pytest.approx(0, abs=1e-6)
         got += is_taken
         assert got <= (burst + rate * now_s) * (1 + 1e-9)
@@ -105,5 +105,5 @@ def test_attempts_that_get_no_token_cost_none(rate: float, burst_s: float, waits
 
 def test_a_client_that_tries_too_often_still_gets_its_rate() -> None:
     quota = bucket(10.0, burst_s=0.5)
-    got = sum(quota.take_if_any(attempt / 100) for attempt in range(1_001))
+    got = sum(quota.try_charge(attempt / 100) for attempt in range(1_001))
     assert got in (104, 105), "ten seconds of the rate, and the burst"

@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.own_requests import OwnRequests
-from gateway.upstream.transactions import DESCRIBE_TRANSACTIONS, FIND_COORDINATOR, LIST_OFFSETS, Transactions
+from gateway.upstream.transactions import Transactions
 from gateway.wire import codec
 from records.layout import TopicLayout
-from tests.harness.gateway import NODE_ID, World, played, topic_id
+from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id
 
 MARKERS = TopicLayout.named().txn_markers_topic
 X = 40
@@ -19,7 +20,7 @@ def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(length: int, finds: 
     """Thousands of ids of 32 KiB would otherwise stay in memory."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         named, found = "t" * length, []
 
         def find(request: Any) -> codec.Fields:
@@ -27,8 +28,8 @@ def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(length: int, finds: 
             return {"error_code": 0, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
 
         state = {"error_code": 0, "transactional_id": named, "transaction_state": "Ongoing", "topics": []}
-        world.broker.scripts[FIND_COORDINATOR] = find
-        world.broker.answers[DESCRIBE_TRANSACTIONS] = {"transaction_states": [state]}
+        world.broker.scripts[ApiKey.FindCoordinator] = find
+        world.broker.answers[ApiKey.DescribeTransactions] = {"transaction_states": [state]}
         asked = Transactions(world.cluster, TopicLayout.named())
         try:
             for _ in range(2):
@@ -45,7 +46,7 @@ def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.Mo
     real, made_again_id = OwnRequests.ask, topic_id("made again")
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         ends = {topic_id(MARKERS): X, made_again_id: 3}
         world.broker.topics[MARKERS] = 1
         world.broker.ids[MARKERS] = topic_id(MARKERS)
@@ -56,13 +57,13 @@ def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.Mo
 
         async def ask(own: OwnRequests, node_id: int | None, api_key: int, *more: Any) -> Any:
             answer = await real(own, node_id, api_key, *more)
-            if api_key == LIST_OFFSETS and world.broker.ids[MARKERS] != made_again_id:
+            if api_key == ApiKey.ListOffsets and world.broker.ids[MARKERS] != made_again_id:
                 world.broker.ids[MARKERS] = made_again_id
                 asked.forget_topic()
                 assert await asked.position(0) == (made_again_id, 3)
             return answer
 
-        world.broker.scripts[LIST_OFFSETS] = end
+        world.broker.scripts[ApiKey.ListOffsets] = end
         monkeypatch.setattr(OwnRequests, "ask", ask)
         asked = Transactions(world.cluster, TopicLayout.named())
         try:

@@ -1,6 +1,5 @@
-"""AddOffsetsToTxn and TxnOffsetCommit over the coordinator's core and scripted brokers: rows TG1 to TG11.
-
-tests/e2e/test_transactions.py has what a real broker answers. Here it answers what is hard to bring about.
+"""AddOffsetsToTxn and TxnOffsetCommit over the core and scripted brokers: rows TG1 to TG11.
+tests/e2e/test_transactions.py has what a real broker answers, here it is what is hard to bring about.
 """
 
 import asyncio
@@ -10,18 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import ADD_OFFSETS_TO_TXN, CONSUMER_GROUP_HEARTBEAT, TXN_OFFSET_COMMIT, transactions
-from gateway.upstream.transactions import (
-    ADD_PARTITIONS_TO_TXN,
-    DESCRIBE_TRANSACTIONS,
-    FIND_COORDINATOR,
-    LIST_OFFSETS,
-)
+from gateway.apis import transactions
 from gateway.wire import codec
 from records.layout import TopicLayout
 from state.kafka.requests import TxnOffsetCommit
-from tests.harness.gateway import NODE_ID, RawClient, World, played, topic_id
+from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import NO_SUCH, OFFSET_FETCH, outcomes
 
 MARKERS = TopicLayout.named().txn_markers_topic
@@ -49,15 +43,15 @@ class Brokers:
     asked: list[int] = field(default_factory=list)
     added: list[Any] = field(default_factory=list)
 
-    def on(self, world: World) -> "Brokers":
+    def on(self, world: GatewayFixture) -> "Brokers":
         """Answer for the world's broker. It has the markers topic."""
         world.broker.topics[MARKERS] = 1
         world.broker.scripts.update(
             {
-                FIND_COORDINATOR: self._find,
-                ADD_PARTITIONS_TO_TXN: self._add,
-                LIST_OFFSETS: self._end,
-                DESCRIBE_TRANSACTIONS: self._describe,
+                ApiKey.FindCoordinator: self._find,
+                ApiKey.AddPartitionsToTxn: self._add,
+                ApiKey.ListOffsets: self._end,
+                ApiKey.DescribeTransactions: self._describe,
             }
         )
         return self
@@ -68,26 +62,26 @@ class Brokers:
 
     def _find(self, request: Any) -> codec.Fields:
         assert (request.key, request.key_type) == ("t", 1)
-        code = self._next(FIND_COORDINATOR, self.finds)
+        code = self._next(ApiKey.FindCoordinator, self.finds)
         return {"error_code": code, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
 
     def _add(self, request: Any) -> codec.Fields:
         self.added.append(request)
-        code = self._next(ADD_PARTITIONS_TO_TXN, self.adds)
+        code = self._next(ApiKey.AddPartitionsToTxn, self.adds)
         results = [{"partition_index": 0, "partition_error_code": code}]
         return {"results_by_topic_v3_and_below": [{"name": MARKERS, "results_by_partition": results}]}
 
     def _end(self, request: Any) -> codec.Fields:
         ((topic,),) = (request.topics,)
         assert (topic.name, topic.partitions[0].timestamp, request.isolation_level) == (MARKERS, -1, 0)
-        code = self._next(LIST_OFFSETS, self.ends)
+        code = self._next(ApiKey.ListOffsets, self.ends)
         found = {"partition_index": 0, "error_code": code, "offset": -1 if code else X}
         return {"topics": [{"name": MARKERS, "partitions": [found]}]}
 
     def _describe(self, request: Any) -> codec.Fields:
         assert request.transactional_ids == ["t"]
         state = {
-            "error_code": self._next(DESCRIBE_TRANSACTIONS, self.describes),
+            "error_code": self._next(ApiKey.DescribeTransactions, self.describes),
             "transactional_id": "t",
             "transaction_state": self.state,
             "producer_id": self.producer[0],
@@ -112,11 +106,11 @@ def topics_of(*offsets: tuple[str, int, int]) -> list[dict[str, Any]]:
 async def commit(client: RawClient, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
     wanted = offsets or (("orders", 0, 7),)
     fields = {**PRODUCER, "group_id": "g", "topics": topics_of(*wanted), **more}
-    return outcomes(await client.ask(TXN_OFFSET_COMMIT, version, **fields))
+    return outcomes(await client.ask(ApiKey.TxnOffsetCommit, version, **fields))
 
 
 async def add_offsets(client: RawClient, version: int) -> int:
-    return int((await client.ask(ADD_OFFSETS_TO_TXN, version, **PRODUCER, group_id="g")).error_code)
+    return int((await client.ask(ApiKey.AddOffsetsToTxn, version, **PRODUCER, group_id="g")).error_code)
 
 
 async def committed(client: RawClient, *, stable: bool) -> tuple[int, int]:
@@ -128,13 +122,13 @@ async def committed(client: RawClient, *, stable: bool) -> tuple[int, int]:
 
 
 @played
-async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: World) -> None:
+async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: GatewayFixture) -> None:
     """By a request of the client's own version, up to the last one for clients, to this listener's broker."""
     brokers = Brokers().on(world)
     client = await world.client(await world.broker_port())
     for version in range(5):
         assert await add_offsets(client, version) == 0
-    assert brokers.asked == [ADD_PARTITIONS_TO_TXN] * 5
+    assert brokers.asked == [ApiKey.AddPartitionsToTxn] * 5
     assert [request.API_VERSION for request in brokers.added] == [0, 1, 2, 3, 3]
     for request in brokers.added:
         assert request.v3_and_below_transactional_id == "t"
@@ -149,7 +143,7 @@ async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: W
 )
 def test_tg2_errors_of_add_offsets(code: int, told: int) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         Brokers(adds=[code]).on(world)
         assert await add_offsets(await world.client(), 3) == told
 
@@ -157,7 +151,7 @@ def test_tg2_errors_of_add_offsets(code: int, told: int) -> None:
 
 
 @played
-async def test_tg2_a_lost_broker_is_looked_up_again(world: World) -> None:
+async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client(await world.broker_port())
     world.broker.silent = True
@@ -165,7 +159,7 @@ async def test_tg2_a_lost_broker_is_looked_up_again(world: World) -> None:
 
 
 @played
-async def test_tg4_what_does_not_exist_does_not_reach_the_transaction(world: World) -> None:
+async def test_tg4_what_does_not_exist_does_not_reach_the_transaction(world: GatewayFixture) -> None:
     brokers = Brokers().on(world)
     client = await world.client()
     assert await commit(client, 3, (NO_SUCH, 0, 7), ("orders", 9, 7)) == [(NO_SUCH, 0, 3), ("orders", 9, 3)]
@@ -174,7 +168,7 @@ async def test_tg4_what_does_not_exist_does_not_reach_the_transaction(world: Wor
 
 
 @played
-async def test_tc3_an_empty_group_id_is_refused_before_the_transaction(world: World) -> None:
+async def test_tc3_an_empty_group_id_is_refused_before_the_transaction(world: GatewayFixture) -> None:
     brokers = Brokers().on(world)
     assert await commit(await world.client(), 3, group_id="") == [("orders", 0, 24)]
     assert brokers.asked == []
@@ -185,12 +179,17 @@ def test_tg5_to_tg8_the_order_of_the_questions(version: int) -> None:
     """The position is read after the partition was added, and before the transaction is seen to be open."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         brokers = Brokers().on(world)
         assert await commit(await world.client(), version) == [("orders", 0, 0)]
         # An old version adds nothing, because a late request could begin a transaction.
-        added = [FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, LIST_OFFSETS, DESCRIBE_TRANSACTIONS]
-        not_added = [LIST_OFFSETS, FIND_COORDINATOR, DESCRIBE_TRANSACTIONS]
+        added = [
+            ApiKey.FindCoordinator,
+            ApiKey.AddPartitionsToTxn,
+            ApiKey.ListOffsets,
+            ApiKey.DescribeTransactions,
+        ]
+        not_added = [ApiKey.ListOffsets, ApiKey.FindCoordinator, ApiKey.DescribeTransactions]
         assert brokers.asked == (added if version == 5 else not_added)
         (asked,) = world.core.asked
         assert isinstance(asked, TxnOffsetCommit)
@@ -204,14 +203,14 @@ def test_tg5_to_tg8_the_order_of_the_questions(version: int) -> None:
 
 
 @played
-async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: World) -> None:
+async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: GatewayFixture) -> None:
     brokers = Brokers(adds=[51, 51, 0]).on(world)
     client = await world.client()
     assert await commit(client, 5) == [("orders", 0, 0)]
-    assert brokers.asked.count(ADD_PARTITIONS_TO_TXN) == 3
+    assert brokers.asked.count(ApiKey.AddPartitionsToTxn) == 3
     brokers.adds = [51]
     assert await commit(client, 5) == [("orders", 0, 51)]
-    assert brokers.asked.count(ADD_PARTITIONS_TO_TXN) > 4
+    assert brokers.asked.count(ApiKey.AddPartitionsToTxn) > 4
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: World
 )
 def test_tg5_errors_of_adding_the_partition(code: int, told: int) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         Brokers(adds=[code]).on(world)
         assert await commit(await world.client(), 5) == [("orders", 0, told)]
         assert world.core.asked == []
@@ -231,14 +230,14 @@ def test_tg5_errors_of_adding_the_partition(code: int, told: int) -> None:
 @pytest.mark.parametrize("where", ["adds", "describes", "finds"])
 def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         brokers = Brokers().on(world)
         setattr(brokers, where, [code, 0])
         client = await world.client()
         assert await commit(client, 5) == [("orders", 0, 0)]
-        assert brokers.asked.count(FIND_COORDINATOR) == 2
+        assert brokers.asked.count(ApiKey.FindCoordinator) == 2
         assert await commit(client, 5) == [("orders", 0, 0)]
-        assert brokers.asked.count(FIND_COORDINATOR) == 2  # the coordinator is remembered
+        assert brokers.asked.count(ApiKey.FindCoordinator) == 2  # the coordinator is remembered
 
     play()
 
@@ -248,10 +247,10 @@ def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
     """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         brokers = Brokers(ends=[code, code, 0]).on(world)
         assert await commit(await world.client(), 3) == [("orders", 0, 0)]
-        assert brokers.asked.count(LIST_OFFSETS) == 3
+        assert brokers.asked.count(ApiKey.ListOffsets) == 3
 
     play()
 
@@ -285,7 +284,7 @@ NOT_OPEN = [
 @pytest.mark.parametrize("case", NOT_OPEN, ids=lambda case: case.what)
 def test_tg8_a_transaction_that_is_not_open_is_refused(case: NotOpen) -> None:
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         case.brokers().on(world)
         client = await world.client()
         told = [await commit(client, version) for version in VERSIONS]
@@ -300,7 +299,7 @@ def test_tg9_brokers_that_do_not_answer(version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         Brokers(finds=[15]).on(world)
         told = await commit(await world.client(), version)
         assert told == [("orders", 0, 15 if version < 2 else 14)]
@@ -318,7 +317,7 @@ def test_tg9_a_gateway_that_stood_still_writes_no_late_request(monkeypatch: pyte
         return look(*given)
 
     @played
-    async def play(world: World) -> None:
+    async def play(world: GatewayFixture) -> None:
         Brokers().on(world)
         monkeypatch.setattr(transactions, "_not_open", stand_still)
         assert await commit(await world.client(), 3) == [("orders", 0, 14)]
@@ -328,31 +327,31 @@ def test_tg9_a_gateway_that_stood_still_writes_no_late_request(monkeypatch: pyte
 
 
 @played
-async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: World) -> None:
+async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: GatewayFixture) -> None:
     """The less a given-up request is written late, the better."""
     brokers = Brokers(finds=[15]).on(world)
     client = await world.client()
-    await client.send(TXN_OFFSET_COMMIT, 3, **PRODUCER, group_id="g", topics=topics_of(("orders", 0, 7)))
-    while FIND_COORDINATOR not in brokers.asked:
+    await client.send(ApiKey.TxnOffsetCommit, 3, **PRODUCER, group_id="g", topics=topics_of(("orders", 0, 7)))
+    while ApiKey.FindCoordinator not in brokers.asked:
         await asyncio.sleep(0.01)
     client.writer.close()
     while world.gateway.connections():
         await asyncio.sleep(0.01)
     brokers.finds = [0]
     await asyncio.sleep(0.2)
-    assert DESCRIBE_TRANSACTIONS not in brokers.asked
+    assert ApiKey.DescribeTransactions not in brokers.asked
     assert world.core.asked == []
 
 
 @played
-async def test_tg11_a_coordinator_that_does_not_answer(world: World) -> None:
+async def test_tg11_a_coordinator_that_does_not_answer(world: GatewayFixture) -> None:
     Brokers().on(world)
     world.core.away = True
     assert await commit(await world.client(), 3) == [("orders", 0, 15)]
 
 
 @played
-async def test_tg11_the_groups_own_errors(world: World) -> None:
+async def test_tg11_the_groups_own_errors(world: GatewayFixture) -> None:
     """A generation of a group that does not exist: ILLEGAL_GENERATION in every version."""
     Brokers().on(world)
     client = await world.client()
@@ -361,7 +360,7 @@ async def test_tg11_the_groups_own_errors(world: World) -> None:
 
 
 @played
-async def test_a_pending_offset_is_unstable_and_not_committed(world: World) -> None:
+async def test_a_pending_offset_is_unstable_and_not_committed(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client()
     assert await commit(client, 3) == [("orders", 0, 0)]
@@ -370,7 +369,7 @@ async def test_a_pending_offset_is_unstable_and_not_committed(world: World) -> N
 
 
 @played(connect_timeout_s=1.0)
-async def test_connections_to_brokers_are_kept(world: World) -> None:
+async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
     brokers = Brokers().on(world)
     client = await world.client()
     for _ in range(20):
@@ -381,7 +380,7 @@ async def test_connections_to_brokers_are_kept(world: World) -> None:
 
 
 @played
-async def test_a_kept_connection_that_ended_is_replaced(world: World) -> None:
+async def test_a_kept_connection_that_ended_is_replaced(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client()
     assert await commit(client, 5) == [("orders", 0, 0)]
@@ -391,10 +390,10 @@ async def test_a_kept_connection_that_ended_is_replaced(world: World) -> None:
 
 
 @played
-async def test_of18_a_stale_member_epoch_is_an_illegal_generation(world: World) -> None:
+async def test_of18_a_stale_member_epoch_is_an_illegal_generation(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client()
     new = {"member_id": "m", "rebalance_timeout_ms": 1, "subscribed_topic_names": [], "topic_partitions": []}
-    joined = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, group_id="g", member_epoch=0, **new)
+    joined = await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_epoch=0, **new)
     for generation, code in ((joined.member_epoch, 0), (joined.member_epoch + 1, 22)):
         assert await commit(client, 5, member_id="m", generation_id=generation) == [("orders", 0, code)]

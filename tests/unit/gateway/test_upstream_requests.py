@@ -3,29 +3,29 @@
 import asyncio
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.cluster import METADATA
+from gateway.limits import Limits
 from gateway.upstream.connections import CLIENT_ID, Upstream, UpstreamLost
 from gateway.wire import codec
-from gateway.wire.limits import Limits
-from tests.harness.gateway import World, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.unit.gateway.test_server import until
 
 BODY = {"topics": [], "allow_auto_topic_creation": False}
-REQUEST = codec.encode_request(METADATA, 12, 1, CLIENT_ID, BODY)
+REQUEST = codec.encode_request(ApiKey.Metadata, 12, 1, CLIENT_ID, BODY)
 
 
 @played
-async def test_a_connection_takes_one_request_after_the_other(world: World) -> None:
+async def test_a_connection_takes_one_request_after_the_other(world: GatewayFixture) -> None:
     upstream = await Upstream.open(world.broker.address, Limits())
     for _ in range(2):
-        assert codec.decode_response(METADATA, 12, await upstream.request(REQUEST)).brokers
+        assert codec.decode_response(ApiKey.Metadata, 12, await upstream.request(REQUEST)).brokers
     assert not upstream.ended
     upstream.close()
 
 
 @played
-async def test_a_request_without_an_answer_in_time_closes_its_connection(world: World) -> None:
+async def test_a_request_without_an_answer_in_time_closes_its_connection(world: GatewayFixture) -> None:
     upstream = await Upstream.open(world.broker.address, Limits(upstream_timeout_s=0.05))
     world.broker.silent = True
     with pytest.raises(UpstreamLost, match=r"the broker at .* is lost: no answer within 0\.05 s"):
@@ -34,7 +34,7 @@ async def test_a_request_without_an_answer_in_time_closes_its_connection(world: 
 
 
 @played
-async def test_a_cancelled_request_closes_its_connection(world: World) -> None:
+async def test_a_cancelled_request_closes_its_connection(world: GatewayFixture) -> None:
     """A late response would be taken for that to the next request."""
     upstream = await Upstream.open(world.broker.address, Limits())
     world.broker.silent = True

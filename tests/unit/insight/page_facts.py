@@ -60,7 +60,7 @@ def of_hour(entries: list[HistoryEntry], now_ms: int) -> Report:
 
 
 def take_view(fleet: Fleet, group: GroupSnapshot, now_ms: int = 0) -> None:
-    fleet.take(LAYOUT.groups_topic, group.group_id.encode(), encode(group), now_ms)
+    fleet.apply(LAYOUT.groups_topic, group.group_id.encode(), encode(group), now_ms)
 
 
 def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, at_ms: int = 0) -> None:
@@ -76,9 +76,9 @@ def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, 
         expire_at_ms=None,
         request="r",
     )
-    fleet.take(LAYOUT.offsets_topic, offset_key(group_id, *partition), encode(committed), at_ms)
+    fleet.apply(LAYOUT.offsets_topic, offset_key(group_id, *partition), encode(committed), at_ms)
 
 
 def take_entries(fleet: Fleet, entries: list[HistoryEntry], now_ms: int, group_id: str = "g") -> None:
     for entry in entries:
-        fleet.take(LAYOUT.events_topic, None, encode(replace(entry, group_id=group_id)), now_ms)
+        fleet.apply(LAYOUT.events_topic, None, encode(replace(entry, group_id=group_id)), now_ms)

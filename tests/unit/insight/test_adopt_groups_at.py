@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from insight.adopt.groups_at import GroupsAt
 from insight.adopt.plan import Committed
-from records import kafka_clients
-from records.client_config import ClientConfig
 
 AT_ONCE = 100
 
@@ -29,7 +29,7 @@ class Admin:
         group = SimpleNamespace(
             type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
         )
-        return {group_id: answered(group) for group_id in ids}
+        return {group_id: completed(group) for group_id in ids}
 
     def list_consumer_group_offsets(
         self, asked: Sequence[ConsumerGroupTopicPartitions], **_: Any
@@ -54,7 +54,7 @@ class AtOnce(Future[Any]):
         return super().result(timeout)
 
 
-def answered(value: Any) -> Future[Any]:
+def completed(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future

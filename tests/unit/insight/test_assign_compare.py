@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from insight.assign.compare import Outcome, outcomes, standing
-from insight.assign.model import Group, InputError, Member
+from insight.assign.compare import StrategyResult, outcomes, standing
+from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import parse_members, partitions
 from insight.assign.plot import MAX_MEMBERS, draw
 from insight.assign.strategies import KAFKA, KNOWN, rounds
@@ -27,28 +27,28 @@ any_members = st.dictionaries(st.sampled_from("abcdef"), st.builds(Member, wishe
 
 
 @st.composite
-def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_members) -> Group:
+def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_members) -> GroupSpec:
     """Draw a group in which each partition has a member, a member that has left, or no owner."""
-    group = Group(TOPICS, draw(members))
+    group = GroupSpec(TOPICS, draw(members))
     held: dict[str, set[TopicPartition]] = {}
     for partition in group.partitions():
         owner = draw(st.sampled_from([*group.members, "gone", None]))
         if owner is not None:
             held.setdefault(owner, set()).add(partition)
-    return Group(TOPICS, group.members, {owner: frozenset(taken) for owner, taken in held.items()})
+    return GroupSpec(TOPICS, group.members, {owner: frozenset(taken) for owner, taken in held.items()})
 
 
-def assigned(outcome: Outcome) -> Holdings:
+def assigned(outcome: StrategyResult) -> Holdings:
     return {share.member_id: partitions(share.assignment) for share in outcome.shares}
 
 
-def the(strategy: str, group: Group) -> Outcome:
+def the(strategy: str, group: GroupSpec) -> StrategyResult:
     (outcome,) = outcomes(group, group, [strategy])
     return outcome
 
 
 @given(groups(), st.sampled_from([*GOES_BY_COUNTS, "lag-aware", "AVG", "CONSISTENT_HASH"]))
-def test_the_counts_are_those_of_the_assignments(group: Group, strategy: str) -> None:
+def test_the_counts_are_those_of_the_assignments(group: GroupSpec, strategy: str) -> None:
     outcome = the(strategy, group)
     after = assigned(outcome)
     assert group.current is not None
@@ -63,7 +63,7 @@ def test_the_counts_are_those_of_the_assignments(group: Group, strategy: str) ->
 
 
 @given(groups(equal_members), st.sampled_from(GOES_BY_COUNTS))
-def test_where_all_have_the_same_topics_needless_is_as_in_why(group: Group, strategy: str) -> None:
+def test_where_all_have_the_same_topics_needless_is_as_in_why(group: GroupSpec, strategy: str) -> None:
     outcome = the(strategy, group)
     assert group.current is not None
     assert outcome.moves is not None
@@ -72,7 +72,7 @@ def test_where_all_have_the_same_topics_needless_is_as_in_why(group: Group, stra
 
 
 @given(groups())
-def test_sticky_moves_nothing_needlessly(group: Group) -> None:
+def test_sticky_moves_nothing_needlessly(group: GroupSpec) -> None:
     for strategy in ("sticky", "cooperative-sticky"):
         moves = the(strategy, group).moves
         assert moves is not None
@@ -80,7 +80,7 @@ def test_sticky_moves_nothing_needlessly(group: Group) -> None:
 
 
 @given(groups())
-def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: Group) -> None:
+def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: GroupSpec) -> None:
     assert group.current is not None
     done = rounds("cooperative-sticky", group, group.current)
     assert len(done) <= 2
@@ -94,7 +94,7 @@ def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: Gr
 
 @pytest.mark.parametrize("strategy", KAFKA)
 def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
-    group = Group(TOPICS, parse_members("a,b", TOPICS))
+    group = GroupSpec(TOPICS, parse_members("a,b", TOPICS))
     dealt = KAFKA[strategy].assign(TOPICS, group.subscriptions({}, 1))
     outcome = the(strategy, group)
     assert assigned(outcome) == {m: frozenset(held) for m, held in dealt.items()}
@@ -102,7 +102,7 @@ def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
 
 
 def test_each_strategy_starts_from_its_own_assignment_when_a_member_goes() -> None:
-    before = Group(TOPICS, parse_members("a,b,c", TOPICS))
+    before = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS))
     ranged, sticky = outcomes(before, before.without("c"), ["range", "sticky"])
     assert ranged.moves is not None
     assert sticky.moves is not None
@@ -114,7 +114,9 @@ def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly()
     """Member a can give only to b, and b only to c: an even split moves two partitions from each."""
     topics = {"x": 6, "y": 3}
     members = {"a": Member(("x",)), "b": Member(("x", "y")), "c": Member(("y",))}
-    group = Group(topics, members, {"a": partitions({"x": [*range(6)]}), "b": partitions({"y": [0, 1, 2]})})
+    group = GroupSpec(
+        topics, members, {"a": partitions({"x": [*range(6)]}), "b": partitions({"y": [0, 1, 2]})}
+    )
     moves = the("sticky", group).moves
     assert moves is not None
     assert (moves.moved, moves.needless) == (6, 0)
@@ -122,7 +124,7 @@ def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly()
 
 def test_lag_aware_goes_by_weights() -> None:
     weights = {TopicPartition("orders", n): 100 if n == 0 else 1 for n in range(6)}
-    group = Group({"orders": 6}, parse_members("a,b", {"orders": 6}), weights=weights)
+    group = GroupSpec({"orders": 6}, parse_members("a,b", {"orders": 6}), weights=weights)
     outcome = the("lag-aware", group)
     assert {s.member_id: (s.partitions, s.weight) for s in outcome.shares} == {"a": (1, 100), "b": (5, 5)}
     assert outcome.weight_spread is not None
@@ -130,14 +132,14 @@ def test_lag_aware_goes_by_weights() -> None:
 
 
 def test_what_falls_to_a_rocketmq_client_that_does_not_subscribe_is_nobodys() -> None:
-    group = Group(TOPICS, parse_members("a,b=payments", TOPICS))
+    group = GroupSpec(TOPICS, parse_members("a,b=payments", TOPICS))
     assert the("AVG", group).nobodys == {"orders": [3, 4, 5]}
 
 
 def test_machine_rooms_are_racks() -> None:
     members = {"a": Member(("orders",), rack="east"), "b": Member(("orders",), rack="west")}
     racks = {"orders": [["east"], ["west"], ["west"], ["east"], ["north"], ["east"]]}
-    group = Group(
+    group = GroupSpec(
         {"orders": 6}, {m: Member(("orders",), None, v.rack) for m, v in members.items()}, racks=racks
     )
     nearby, rooms = outcomes(group, group, ["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM"])
@@ -151,19 +153,19 @@ def test_machine_rooms_are_racks() -> None:
 @pytest.mark.parametrize("strategy", [name for name in KNOWN if name.startswith("MACHINE_ROOM")])
 def test_machine_rooms_have_to_be_known(strategy: str) -> None:
     with pytest.raises(InputError, match=f"{strategy} needs the racks"):
-        the(strategy, Group(TOPICS, parse_members("a", TOPICS)))
+        the(strategy, GroupSpec(TOPICS, parse_members("a", TOPICS)))
 
 
 def test_a_room_that_is_missing_is_refused() -> None:
     members = {"a": Member(("orders",), rack="east")}
-    group = Group({"orders": 2}, members, racks={"orders": [["east"], []]})
+    group = GroupSpec({"orders": 2}, members, racks={"orders": [["east"], []]})
     with pytest.raises(InputError, match=r"refuses topic orders: Machine room is null for mq"):
         the("MACHINE_ROOM_NEARBY-AVG", group)
 
 
 def test_a_strategy_that_is_not_known() -> None:
     with pytest.raises(InputError, match="unknown strategy 'rang'; known strategies: range, roundrobin"):
-        the("rang", Group(TOPICS, parse_members("a", TOPICS)))
+        the("rang", GroupSpec(TOPICS, parse_members("a", TOPICS)))
 
 
 HANDED_OVER = """\
@@ -194,25 +196,27 @@ sticky   3     3    0.0    0       3     0          1"""
 
 def test_a_hand_over_in_two_rounds_is_told() -> None:
     current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
-    group = Group(TOPICS, parse_members("a,b,c", TOPICS), current)
+    group = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS), current)
     assert outcome_text(the("cooperative-sticky", group), Names(group.members)) == HANDED_OVER
 
 
 def test_weights_and_what_nobody_consumes_are_told() -> None:
-    group = Group(TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7})
+    group = GroupSpec(
+        TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7}
+    )
     assert outcome_text(the("AVG", group), Names(group.members)) == NOBODYS
 
 
 def test_strategies_side_by_side() -> None:
     current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
-    before = Group(TOPICS, parse_members("a,b", TOPICS), current)
+    before = GroupSpec(TOPICS, parse_members("a,b", TOPICS), current)
     after = before.having("c", Member(tuple(TOPICS)))
     found = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
     assert summary_text(found) == SUMMARY
 
 
 def test_a_picture(tmp_path: Path) -> None:
-    before = Group({"orders": 500}, parse_members(str(MAX_MEMBERS + 20), {"orders": 500}))
+    before = GroupSpec({"orders": 500}, parse_members(str(MAX_MEMBERS + 20), {"orders": 500}))
     found = outcomes(before, before.having("d$1", Member(("orders",))), ["range", "sticky"])
     draw(found, Names(before.members), tmp_path / "assign.png")
     data = (tmp_path / "assign.png").read_bytes()

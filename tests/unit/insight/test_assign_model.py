@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from assignors.kafka.api import TopicPartition
-from insight.assign.model import Group, InputError, Member
+from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 
 TOPICS = {"orders": 2, "payments": 1}
@@ -59,7 +59,7 @@ def test_a_file_of_a_whole_group(tmp_path: Path) -> None:
         "weights": {"orders": [900, 30]},
         "racks": {"orders": [["east", "west"], ["west"]]},
     }
-    assert read_group(written(tmp_path / "group.json", content)) == Group(
+    assert read_group(written(tmp_path / "group.json", content)) == GroupSpec(
         TOPICS,
         {"a": Member(("orders",)), "b": Member(BOTH, "i-2", "east")},
         {"a": frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}), "b": frozenset()},
@@ -125,11 +125,11 @@ def test_weights_and_assignments_are_by_partition_number(tmp_path: Path) -> None
 )
 def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Group(**{"topics": TOPICS, "members": {"a": Member(BOTH)}, **changes})
+        GroupSpec(**{"topics": TOPICS, "members": {"a": Member(BOTH)}, **changes})
 
 
 def test_a_member_comes_once_and_the_last_one_does_not_go() -> None:
-    group = Group(TOPICS, {"a": Member(BOTH)})
+    group = GroupSpec(TOPICS, {"a": Member(BOTH)})
     assert list(group.having("b", Member(BOTH)).members) == ["a", "b"]
     with pytest.raises(InputError, match="a is already a member"):
         group.having("a", Member(BOTH))

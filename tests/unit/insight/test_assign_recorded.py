@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assignors.kafka.api import TopicPartition
-from insight.assign.model import Group, InputError, Member
+from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import group_file, read_group
 from insight.assign.recorded import Recorded, recorded_group
 from insight.assign.strategies import rounds
@@ -37,7 +37,9 @@ def recorded(*commands: str, number: int = -1) -> Recorded:
     names = Names([*found.group.members, *(found.group.current or {})])
     members = {names.of(m): member for m, member in found.group.members.items()}
     current = {names.of(m): held for m, held in (found.group.current or {}).items()}
-    return Recorded(Group(found.group.topics, members, current or None), [names.of(m) for m in found.gone])
+    return Recorded(
+        GroupSpec(found.group.topics, members, current or None), [names.of(m) for m in found.gone]
+    )
 
 
 def orders(*numbers: int) -> frozenset[TopicPartition]:
@@ -46,14 +48,14 @@ def orders(*numbers: int) -> frozenset[TopicPartition]:
 
 def test_the_first_generation_held_nothing() -> None:
     found = recorded(*TWO_WORKERS, number=0)
-    assert found == Recorded(Group({"orders": 3}, {"a": Member(("orders",))}), [])
+    assert found == Recorded(GroupSpec({"orders": 3}, {"a": Member(("orders",))}), [])
 
 
 def test_members_have_what_they_subscribe_to_and_what_they_held_before() -> None:
     """Partitions that are there are those of either assignment."""
     found = recorded(*TWO_WORKERS)
     members = {"a": Member(("orders",)), "b": Member(("orders", "payments"))}
-    assert found == Recorded(Group({"orders": 3, "payments": 1}, members, {"a": orders(0, 1, 2)}), [])
+    assert found == Recorded(GroupSpec({"orders": 3, "payments": 1}, members, {"a": orders(0, 1, 2)}), [])
 
 
 def test_who_left_in_it_is_there_and_named() -> None:
@@ -95,14 +97,14 @@ def test_a_group_of_the_consumer_protocol_is_asked_otherwise() -> None:
 
 
 def test_a_group_is_the_same_after_it_was_a_file(tmp_path: Path) -> None:
-    group = Group(
+    group = GroupSpec(
         {"orders": 2, "payments": 1},
         {"a": Member(("orders",), "i-1", "east"), "b": Member(("orders", "payments"))},
         {"a": orders(1), "b": frozenset()},
         {TopicPartition("orders", 1): 7, TopicPartition("orders", 0): 0, TopicPartition("payments", 0): 3},
         {"orders": [["east"], ["west", "east"]]},
     )
-    for one in (group, Group(group.topics, group.members)):
+    for one in (group, GroupSpec(group.topics, group.members)):
         file = tmp_path / "group.json"
         file.write_bytes(group_file(one))
         assert read_group(file) == one

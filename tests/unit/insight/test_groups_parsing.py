@@ -16,7 +16,7 @@ from insight.admin.selection import (
     parse_topic,
     parse_types,
 )
-from insight.admin.when import parse_datetime_ms, parse_duration_ms
+from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
 
 HOUR_MS = 3_600_000
 

@@ -42,7 +42,7 @@ class CoreClient(CoordinatorClient):
             client_host="",
         )
 
-    def send(self, request: Any, answer: type[Any], *, timeout_ms: int | None = None) -> Future[Any]:
+    def send(self, request: Any, *, timeout_ms: int | None = None) -> Future[Any]:
         self.sent.append(request)
         return _Answer(self, request)
 
@@ -56,7 +56,7 @@ class _Answer(Future[Any]):
         self._client.sent_first = self._client.sent_first or len(self._client.sent)
         timeline = Timeline(self._request.group_id, None, CoordinatorConfig())
         timeline.apply(Row(0, "requests-0-0", self._request))
-        ((reply,),) = [effects.replies for effects in timeline.take_effects()]
+        ((reply,),) = [effects.replies for effects in timeline.drain_effects()]
         return reply.response
 
 

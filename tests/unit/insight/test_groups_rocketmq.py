@@ -6,8 +6,8 @@ from textwrap import dedent
 import msgspec
 
 from assignors.rocketmq.api import MessageRequestMode
-from insight.admin.directory import listed, select_groups
 from insight.admin.gather import Described
+from insight.admin.list_groups import listed, select_groups
 from insight.admin.render import group_list
 from insight.admin.rocketmq import (
     client_table,
@@ -141,5 +141,5 @@ def test_a_group_without_consumers_and_one_that_is_out_of_order() -> None:
 def test_who_can_do_with_kafkas_groups_alone_is_told_where_the_offsets_are() -> None:
     assert Described(errors=["an error"], rocketmq=["g"]).refusals() == [
         "an error",
-        "Group 'g' is one of RocketMQ: its offsets are those of '%OFFSET%g'.",
+        "Group 'g' is one of RocketMQ: its offsets are in Kafka group '%OFFSET%g'.",
     ]

@@ -8,7 +8,7 @@ import pytest
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from insight.admin.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
-from insight.admin.directory import listed, select_groups
+from insight.admin.list_groups import listed, select_groups
 from insight.admin.render import (
     OffsetDeletion,
     Removal,

@@ -5,7 +5,7 @@ import pytest
 from insight.metrics.sentences import sentence
 from records.truncation import encode_view
 from state.kafka.history import EntryType
-from state.kafka.snapshot import snapshot
+from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.scraped import LAYOUT, Scraped
 
@@ -64,7 +64,7 @@ def test_members_that_a_large_record_leaves_out_are_not_counted_as_none(
     group = recorder.any_group()
     assert group is not None
     metrics = Scraped()
-    metrics.metrics_state.take(LAYOUT.groups_topic, b"g", encode_view(snapshot(group), max_bytes))
+    metrics.metrics_state.apply(LAYOUT.groups_topic, b"g", encode_view(view_of(group), max_bytes))
     assert metrics.value("kafka_consumergroup_members", consumergroup="g") == members
     assert metrics.value(f"{OWN}_unsettled_members", consumergroup="g") == (members and 1)
     assert metrics.value(f"{OWN}_epoch", consumergroup="g") == 3

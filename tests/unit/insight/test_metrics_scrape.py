@@ -11,7 +11,7 @@ from records.codec import UNREADABLE, encode
 from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.pack import pack
 from state.kafka.history import EntryType
-from streaming.service.replica_state import NOT_STARTED, OFF, PHASES
+from streaming.service.replica.state import NOT_STARTED, OFF, PHASES
 from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
@@ -19,7 +19,7 @@ from tests.harness.scraped import LAYOUT, Scraped
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "metrics_scrape.txt"
-OPERATIONS = ROOT / "docs" / "operations.md"
+WATCHING = ROOT / "docs" / "watching.md"
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,15 @@ def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None
     assert scraped.value("kafka_consumergroup_members", consumergroup="g") is None
 
 
+def test_a_group_has_a_count_of_rebalances_before_its_first() -> None:
+    """Else the first one would be no increase."""
+    scraped = Scraped()
+    scraped.group("orders", "PreparingRebalance", "m-1")
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 0
+    scraped.entry(1, EntryType.STABLE)
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
+
+
 def test_what_ends_is_no_longer_shown() -> None:
     scraped = Scraped()
     scraped.group("orders", "Stable", "m-1")
@@ -138,7 +147,7 @@ def test_what_ends_is_no_longer_shown() -> None:
     assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
     scraped.offset("orders", "purchases", 0, None)
     scraped.offset("orders", "purchases", 0, None)
-    scraped.metrics_state.take(LAYOUT.groups_topic, b"orders", None)
+    scraped.metrics_state.apply(LAYOUT.groups_topic, b"orders", None)
     assert "orders" not in scraped.text()
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 0
 
@@ -182,7 +191,7 @@ def test_the_replica_has_one_phase_and_counts_from_0() -> None:
 def test_answers_of_a_pack_count_each_for_itself() -> None:
     scraped = Scraped()
     code = {"error_code": 0, "type": "Heartbeat"}
-    scraped.metrics_state.take(LAYOUT.responses_topic, None, pack([encode(code), encode(code)]))
+    scraped.metrics_state.apply(LAYOUT.responses_topic, None, pack([encode(code), encode(code)]))
     assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 2}
 
 
@@ -195,7 +204,7 @@ def test_an_answer_counts_when_the_query_writes_it() -> None:
         (answers, None),
         (None, marker_headers(replica)),
     ):
-        scraped.metrics_state.take(LAYOUT.responses_topic, None, value, headers)
+        scraped.metrics_state.apply(LAYOUT.responses_topic, None, value, headers)
     assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 4}
 
 
@@ -216,7 +225,7 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(
     scraped = Scraped()
     before = scraped.text()
     with pytest.raises(UNREADABLE):
-        scraped.metrics_state.take(topic, key, value)
+        scraped.metrics_state.apply(topic, key, value)
     assert scraped.text() == before
 
 
@@ -232,7 +241,7 @@ def served_names(scraped: Scraped) -> Iterator[str]:
 
 def test_the_docs_tell_of_every_metric(busy: Scraped) -> None:
     documented = re.findall(
-        r"^\| `((?:kafka|rocketmq|group)_\w+)(?:\{[^}]*\})?` \|", OPERATIONS.read_text(), re.MULTILINE
+        r"^\| `((?:kafka|rocketmq|group)_\w+)(?:\{[^}]*\})?` \|", WATCHING.read_text(), re.MULTILINE
     )
     assert sorted(documented) == sorted(set(served_names(busy)))
 

@@ -7,12 +7,12 @@ from contextlib import closing
 
 import pytest
 
+from connections.client_config import ClientConfig
 from insight.metrics.http import MetricsUnavailable
-from insight.metrics.service import Metrics
-from records.client_config import ClientConfig
-from streaming.service.replica_state import OFF
+from insight.metrics.service import Metrics, Readings
+from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
-from streaming.service.transactions_pending import Summary
+from streaming.service.transactions.pending import Summary
 from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
 
@@ -25,11 +25,13 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
         LAYOUT,
         LOOPBACK,
         port,
-        status=lambda: Status(Phase.STARTING, "", 0),
-        ticker_age_s=lambda: 0.0,
-        spark_restarts=lambda: 0,
-        transactions=Summary,
-        replica=lambda: OFF,
+        Readings(
+            status=lambda: Status(Phase.STARTING, "", 0),
+            ticker_age_s=lambda: 0.0,
+            spark_restarts=lambda: 0,
+            transactions=Summary,
+            replica=lambda: OFF,
+        ),
         log_rebalances=False,
     )
 
@@ -43,15 +45,20 @@ def test_a_port_that_is_taken_is_told() -> None:
             metrics(ClientConfig("127.0.0.1:9"), port).start()
 
 
-def test_it_serves_without_a_broker_and_stops_serving() -> None:
+@pytest.mark.parametrize("follows", [False, True], ids=["before the coordinator has started", "then"])
+def test_it_serves_without_a_broker_and_stops_serving(follows: bool) -> None:
     served = metrics(ClientConfig(f"{LOOPBACK}:{free_port()}"), 0)
     served.start()
+    if follows:
+        served.follow()
     try:
-        with urllib.request.urlopen(served.url, timeout=5) as response:
+        with urllib.request.urlopen(served.url, timeout=30) as response:
             lines = response.read().decode().splitlines()
     finally:
         served.stop()
     assert 'group_coordinator_phase{phase="starting"} 1.0' in lines
     assert not any("numgroups" in line for line in lines), "the number of groups is unknown"
+    assert "group_coordinator_batch_duration_seconds_count 0.0" in lines
+    assert not any("_created" in line for line in lines), "nobody reads when a metric was created"
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(served.url, timeout=5)
+        urllib.request.urlopen(served.url, timeout=30)

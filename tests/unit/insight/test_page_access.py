@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from connections.client_config import ClientConfig
 from gateway.security.credentials import Users
 from insight.page.app import Sources, app
 from insight.page.commands import Source
@@ -22,12 +23,12 @@ from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
 from insight.page.service_topics import ServiceTopics
 from insight.why.history import read_history
-from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 LAYOUT = TopicLayout.named("page")
 NOBODY = ClientConfig("127.0.0.1:1")  # no test here reads from a broker
 PASSWORD = "geheim: ä"
+LINES_VERSION = 7
 
 
 @contextmanager
@@ -39,6 +40,7 @@ def serving(access: Access | None = None, log: Source | None = None) -> Iterator
         fleet=fleet,
         lines=list,
         members=lambda: EMPTY,
+        lines_version=lambda: LINES_VERSION,
         histories=histories,
         courses=Courses(histories, fleet),
         read_age_s=lambda: 0.0,
@@ -158,6 +160,12 @@ def test_a_user_or_a_token_is_let_in_under_any_name(asking: socket.socket) -> No
     """Another site's name gives it nothing: a browser sends the credentials to this name only."""
     for authorization in (basic(f"olga:{PASSWORD}"), "Bearer t0ken", "bearer  t0ken"):
         assert status(asking, Authorization=authorization, Host="coordinator.example") == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/members"])
+def test_a_page_of_all_groups_has_the_version_of_its_lines(on_loopback: socket.socket, path: str) -> None:
+    """Not that of the topics, which are ahead of the lines: else it would not ask for the newest ones."""
+    assert f'data-version="{LINES_VERSION}"'.encode() in answer(on_loopback, path)[2]
 
 
 def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) -> None:

@@ -22,7 +22,7 @@ from insight.page.service_topics import (
 from records.claims import Claim
 from records.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
 from records.history import CoordinatorStarted
-from streaming.service.replica_state import OFF
+from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
 from tests.harness import scraped
 from tests.harness.scraped import Scraped
@@ -69,7 +69,7 @@ def letter(at_ms: int, topics: ServiceTopics, **fields: object) -> None:
         "at_ms": at_ms,
         "answered": True,
     }
-    topics.take_dead_letter(at_ms, encode(DeadLetter(**given | fields)))  # type: ignore[arg-type]
+    topics.apply_dead_letter(at_ms, encode(DeadLetter(**given | fields)))  # type: ignore[arg-type]
 
 
 def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused(busy: Scraped) -> None:
@@ -225,18 +225,18 @@ def test_a_dead_letter_that_cannot_be_read_is_refused_and_changes_nothing() -> N
     topics = ServiceTopics()
     for value in (None, b"", b"{}", b"[" * 100_000):
         with pytest.raises(UNREADABLE):
-            topics.take_dead_letter(NOW_MS, value)
+            topics.apply_dead_letter(NOW_MS, value)
     assert topics.facts(NOW_MS).dead_letters == []
 
 
 def test_pending_transactions_are_the_oldest_and_go_with_their_tombstones() -> None:
     topics = ServiceTopics()
     for number in range(MAX_PENDING + 5):
-        topics.take_pending(f"{number}".encode(), encode(pending(NOW_MS - number)))
+        topics.apply_pending(f"{number}".encode(), encode(pending(NOW_MS - number)))
     found = topics.facts(NOW_MS)
     assert (found.pending_number, len(found.pending)) == (MAX_PENDING + 5, MAX_PENDING)
     assert found.pending[0].at_ms == NOW_MS - MAX_PENDING - 4
-    topics.take_pending(f"{MAX_PENDING + 4}".encode(), None)
+    topics.apply_pending(f"{MAX_PENDING + 4}".encode(), None)
     assert topics.facts(NOW_MS).pending[0].at_ms == NOW_MS - MAX_PENDING - 3
 
 
@@ -260,7 +260,7 @@ def pending(at_ms: int) -> PendingTransaction:
 def test_what_is_read_again_does_not_count_twice() -> None:
     topics = ServiceTopics()
     letter(NOW_MS, topics)
-    topics.take_pending(b"p", encode(pending(NOW_MS)))
+    topics.apply_pending(b"p", encode(pending(NOW_MS)))
     topics.complete()
     topics.restart()
     found = topics.facts(NOW_MS)
@@ -270,8 +270,8 @@ def test_what_is_read_again_does_not_count_twice() -> None:
 def test_a_look_without_a_clock_record_is_silence_and_keeps_the_last_time() -> None:
     topics = ServiceTopics()
     assert topics.facts(NOW_MS).is_silent is None
-    topics.take_clock(NOW_MS)
-    topics.take_clock(None)
+    topics.apply_clock(NOW_MS)
+    topics.apply_clock(None)
     found = topics.facts(NOW_MS)
     assert (found.is_silent, found.clock_ms) == (True, NOW_MS)
 
@@ -281,14 +281,14 @@ def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
     for number in (1, 2, 2, 3):
         start = CoordinatorStarted(at_ms=NOW_MS + number, from_batch=number, settings={"a": 1})
         started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
-        fleet.take(LAYOUT.events_topic, None, encode(started), NOW_MS)
+        fleet.apply(LAYOUT.events_topic, None, encode(started), NOW_MS)
     found = coordinator_page(facts(), fleet.starts(NOW_MS), None, "", 0.0, NOW_MS)
     assert [one.from_batch for one in found.starts] == [3, 2, 1]
     assert [one.from_batch for one in fleet.starts(NOW_MS + WINDOW_MS + 3)] == [3]
     for number in range(MAX_STARTS + 5):
         start = replace(start, at_ms=NOW_MS + number, from_batch=number)
         started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
-        fleet.take(LAYOUT.events_topic, None, encode(started), NOW_MS)
+        fleet.apply(LAYOUT.events_topic, None, encode(started), NOW_MS)
     assert len(fleet.starts(NOW_MS)) == MAX_STARTS
 
 
@@ -342,6 +342,6 @@ def with_notes(found: ServiceState, notes: dict[str, str]) -> ServiceState:
 def test_a_port_without_metrics_is_named() -> None:
     with (
         HttpPort("127.0.0.1", 0, CollectorRegistry()) as port,
-        pytest.raises(Unreadable, match="no coordinator's metrics"),
+        pytest.raises(Unreadable, match="does not serve a coordinator's metrics"),
     ):
         ServiceMetrics(port.url).state()

@@ -14,9 +14,11 @@ from insight.page import histories as histories_module
 from insight.page.courses import Courses, Made
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.histories import Histories
+from insight.page.live import HOLD_S, Held
 from insight.why.course import Course, course_of
 from insight.why.history import History, HistoryUnavailable
 from state.kafka.history import HistoryEntry
+from tests.e2e.harness import wait_until
 from tests.unit.insight.page_facts import LAYOUT, played, take_entries
 from tests.unit.insight.why_story import END_MS, STORY
 
@@ -144,6 +146,35 @@ def test_what_takes_long_is_not_made_again_at_once_and_the_page_hears_of_it_late
     monkeypatch.setattr(Made, "pause_s", lambda _: 0.05)
     assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is first
     room.wait_for_more(version)
+
+
+def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> None:
+    """Nobody has to ask for a page before the entry is followed."""
+    take_entries(room.fleet, room.entries, END_MS)
+    first = room.made()
+    held = Held()
+
+    def told(now_s: float) -> int | None:
+        return held.version(room.version(), lambda: room.courses.has_newest("g", END_MS), now_s)
+
+    before = told(0.0)
+    assert before == room.version()
+    newer = replace(room.entries[-1], seq=room.entries[-1].seq + 1)
+    take_entries(room.fleet, [newer], END_MS)
+    assert told(1.0) == before, "it is being followed"
+    wait_until(lambda: told(2.0) != before, "the version with the entry")
+    with_entry = room.made(is_patient=False)
+    assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
+
+
+def test_a_change_that_takes_long_to_follow_is_told_all_the_same() -> None:
+    held = Held()
+    assert held.version(1, lambda: False, 10.0) == 1
+    seen = [
+        held.version(2, lambda: False, 10.0 + after_s) for after_s in (1.0, 1.0 + HOLD_S / 2, 1.0 + HOLD_S)
+    ]
+    assert seen == [1, 1, 2]
+    assert held.version(3, lambda: False, 20.0) == 2
 
 
 def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(

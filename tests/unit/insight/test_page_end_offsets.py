@@ -19,13 +19,13 @@ def taken(grown: list[int]) -> tuple[EndOffsets, list[int]]:
     for more in grown:
         ends.append(ends[-1] + more)
     for number, end in enumerate(ends):
-        offsets.take({P: end}, number * STEP_MS)
+        offsets.add({P: end}, number * STEP_MS)
     return offsets, ends
 
 
 def test_a_lag_is_the_number_of_records_to_the_end() -> None:
     offsets = EndOffsets()
-    offsets.take({P: 10}, 0)
+    offsets.add({P: 10}, 0)
     assert (offsets.lag(P, 4), offsets.lag(P, 10), offsets.lag(P, 12)) == (6, 0, 0)
     assert offsets.lag(("other", 0), 4) is None
 
@@ -33,7 +33,7 @@ def test_a_lag_is_the_number_of_records_to_the_end() -> None:
 def test_the_time_of_a_lag_is_when_the_offset_was_last_the_end() -> None:
     offsets = EndOffsets()
     for at_ms, end in ((0, 10), (1_000, 10), (2_000, 12), (3_000, 15)):
-        offsets.take({P: end}, at_ms)
+        offsets.add({P: end}, at_ms)
     assert (offsets.reached_ms(P, 10), offsets.seen_ms(P, 10)) == (1_000, 2_000)
     assert (offsets.reached_ms(P, 13), offsets.seen_ms(P, 13)) == (2_000, 3_000)
     assert (offsets.reached_ms(P, 15), offsets.seen_ms(P, 15)) == (3_000, None)
@@ -41,8 +41,8 @@ def test_the_time_of_a_lag_is_when_the_offset_was_last_the_end() -> None:
 
 def test_of_a_record_older_than_the_first_sample_only_the_time_when_it_was_seen_is_known() -> None:
     offsets = EndOffsets()
-    offsets.take({P: 10}, 1_000)
-    offsets.take({P: 10}, 9_000)
+    offsets.add({P: 10}, 1_000)
+    offsets.add({P: 10}, 9_000)
     assert (offsets.reached_ms(P, 9), offsets.seen_ms(P, 9)) == (None, 1_000)
     assert (offsets.reached_ms(("other", 0), 9), offsets.seen_ms(("other", 0), 9)) == (None, None)
 
@@ -50,16 +50,16 @@ def test_of_a_record_older_than_the_first_sample_only_the_time_when_it_was_seen_
 def test_a_topic_made_anew_begins_anew() -> None:
     offsets = EndOffsets()
     for at_ms, end in ((0, 10), (1_000, 20), (2_000, 5)):
-        offsets.take({P: end}, at_ms)
+        offsets.add({P: end}, at_ms)
     assert (offsets.end(P), offsets.reached_ms(P, 4), offsets.seen_ms(P, 4)) == (5, None, 2_000)
 
 
 def test_a_partition_without_a_leader_for_a_moment_is_remembered_and_one_that_is_gone_is_not() -> None:
     offsets = EndOffsets()
-    offsets.take({P: 10}, 0)
-    offsets.take({}, FORGET_MS - 1)
+    offsets.add({P: 10}, 0)
+    offsets.add({}, FORGET_MS - 1)
     assert offsets.end(P) == 10
-    offsets.take({}, FORGET_MS)
+    offsets.add({}, FORGET_MS)
     assert offsets.end(P) is None
 
 
@@ -92,6 +92,6 @@ def test_the_time_of_a_lag_is_a_third_too_long_at_most(grown: list[int], data: s
 def test_the_samples_of_a_week_are_bounded() -> None:
     samples = end_offsets._Samples()
     for number in range(7 * 24 * 3600 // 5):
-        samples.take(number, number * STEP_MS)
+        samples.add(number, number * STEP_MS)
         assert len(samples.ends) <= MAX_SAMPLES
     assert samples.ends[0] == 0

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from connections.client_config import ClientConfig
 from insight.metrics.http import HttpPort, Note
 from insight.page.app import Sources, app
 from insight.page.courses import Courses
@@ -23,7 +24,6 @@ from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
 from insight.why.history import read_history
 from records.claims import Claim
-from records.client_config import ClientConfig
 from records.codec import encode
 from tests.harness import scraped
 from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, take_view, view
@@ -67,12 +67,12 @@ def served() -> Iterator[socket.socket]:
         for e in played(*STORY)
     ]
     take_entries(fleet, blamed, END_MS, hostile("group"))
-    fleet.take(LAYOUT.events_topic, None, encode(started()), END_MS)
-    topics.take_claim(0, b"c", encode(claim()))
+    fleet.apply(LAYOUT.events_topic, None, encode(started()), END_MS)
+    topics.apply_claim(0, b"c", encode(claim()))
     letter = {name: hostile(name) for name in ("reason", "message", "request")}
-    topics.take_dead_letter(END_MS, encode({**letter, "key": hostile("key").encode()}))
+    topics.apply_dead_letter(END_MS, encode({**letter, "key": hostile("key").encode()}))
     waiting = replace(pending(END_MS), transactional_id=hostile("transaction"), group_id=hostile("group"))
-    topics.take_pending(b"p", encode(waiting))
+    topics.apply_pending(b"p", encode(waiting))
     topics.complete()
     overview = Overview(fleet)
     lines = overview.lines(END_MS)
@@ -88,6 +88,7 @@ def served() -> Iterator[socket.socket]:
             fleet=fleet,
             lines=lambda: lines,
             members=lambda: overview.members,
+            lines_version=lambda: fleet.version,
             histories=histories,
             courses=Courses(histories, fleet),
             read_age_s=lambda: 0.0,

@@ -24,7 +24,7 @@ def test_a_group_is_there_with_its_view_and_ends_with_its_tombstone() -> None:
     take_view(fleet, view())
     facts = fleet.facts("g")
     assert facts is not None and facts.view == view()
-    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
     facts = fleet.facts("g")
     assert facts is not None and facts.view is None
 
@@ -33,10 +33,10 @@ def test_a_group_of_which_nothing_is_left_is_forgotten() -> None:
     fleet = Fleet(LAYOUT)
     take_view(fleet, view())
     take_commit(fleet, "g", P, 5)
-    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
     fleet.trim(0)
     assert fleet.group_ids() == ["g"]
-    fleet.take(LAYOUT.offsets_topic, offset_key("g", *P), None, 0)
+    fleet.apply(LAYOUT.offsets_topic, offset_key("g", *P), None, 0)
     fleet.trim(0)
     assert (fleet.group_ids(), fleet.facts("g"), fleet.group_version("g")) == ([], None, None)
 
@@ -46,8 +46,8 @@ def test_the_lag_is_that_of_the_newest_commit() -> None:
     take_commit(fleet, "g", P, 5, at_ms=100)
     take_commit(fleet, "g", P, 7, at_ms=200)
     assert fleet.topics() == {"orders"}
-    fleet.take_ends({P: 7}, 300)
-    fleet.take_ends({P: 10}, 400)
+    fleet.add_ends({P: 7}, 300)
+    fleet.add_ends({P: 10}, 400)
     facts = fleet.facts("g")
     assert facts is not None and facts.lags == {P: Lag(Commit(7, 200), 3, 300, 400)}
 
@@ -132,5 +132,5 @@ def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
     fleet = Fleet(LAYOUT)
     for topic in (LAYOUT.groups_topic, LAYOUT.offsets_topic, LAYOUT.events_topic):
         with pytest.raises(msgspec.DecodeError):
-            fleet.take(topic, b"{", b"{", 0)
+            fleet.apply(topic, b"{", b"{", 0)
     assert fleet.version == 0

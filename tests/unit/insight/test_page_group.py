@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
+from insight.page.findings import Kind
 from insight.page.fleet import WINDOW_MS
 from insight.page.group import GroupPage, group_page
 from insight.page.rebalance import RebalancePage, rebalance_page
-from insight.page.unwell import Kind
 from insight.why.course import course_of
 from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder

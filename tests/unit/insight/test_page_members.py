@@ -146,7 +146,7 @@ def test_partitions_that_cannot_be_read_are_not_known_and_not_zero(fields: dict[
 def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> None:
     fleet = Fleet(LAYOUT)
     there = [ConnectionSnapshot(f"c{n}", "A", "JAVA", 401) for n in (1, 2)]
-    fleet.take(LAYOUT.groups_topic, b"rocket", encode(replace(rocketmq(), consumers=there)), 0)
+    fleet.apply(LAYOUT.groups_topic, b"rocket", encode(replace(rocketmq(), consumers=there)), 0)
     members = members_of(fleet)
     assert (line_of(members, "A").members, line_of(members, "A").partitions) == (1, None)
     assert members.lines[By.HOST] == []
@@ -159,7 +159,7 @@ def test_members_follow_the_views_of_their_groups() -> None:
         take_view(fleet, view(members=there))
         overview.lines(END_MS)
         assert sum(line.members for line in overview.members.lines[By.CLIENT]) == len(there)
-    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
     overview.lines(END_MS)
     assert overview.members.lines[By.CLIENT] == []
 

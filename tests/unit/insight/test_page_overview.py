@@ -5,18 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from insight.page.findings import Finding, Kind
 from insight.page.fleet import WINDOW_MS, Fleet
-from insight.page.overview import SORTS, STRETCHES, GroupLine, Overview, Protocol, Selection, shares
-from insight.page.unwell import Finding, Kind
-from insight.why.lanes import Span
+from insight.page.overview import (
+    INTERVALS,
+    SORTS,
+    GroupLine,
+    Overview,
+    OverviewThread,
+    Protocol,
+    Selection,
+    shares,
+)
+from insight.why.state_timelines import Span
 from records.codec import encode
 from state.kafka.snapshot import ConsumerGroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from tests.e2e.harness import wait_until
 from tests.harness.examples import examples
 from tests.unit.insight.page_facts import LAYOUT, played, take_commit, take_entries, take_view, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
-STEP_MS = WINDOW_MS // STRETCHES
+STEP_MS = WINDOW_MS // INTERVALS
 NOW_MS = END_MS
 
 
@@ -58,8 +68,8 @@ def test_a_line_says_what_is_known_of_the_group() -> None:
     take_view(fleet, view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
     for number in (0, 1, 2):
         take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
-    fleet.take_ends({("t", 0): 10, ("t", 1): 10}, 1_000)
-    fleet.take_ends({("t", 0): 15, ("t", 1): 16}, 2_000)
+    fleet.add_ends({("t", 0): 10, ("t", 1): 10}, 1_000)
+    fleet.add_ends({("t", 0): 15, ("t", 1): 16}, 2_000)
     take_entries(fleet, played(*STORY), NOW_MS)
     (found,) = lines(fleet)
     assert (found.lag_records, found.lag_since_ms) == (11, 1_000)
@@ -85,7 +95,7 @@ def test_a_group_that_has_ended_has_no_line() -> None:
     fleet = Fleet(LAYOUT)
     take_view(fleet, view())
     take_entries(fleet, played(*STORY), NOW_MS)
-    fleet.take(LAYOUT.groups_topic, b"g", None, 0)
+    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
     assert lines(fleet) == []
 
 
@@ -93,7 +103,7 @@ def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line()
     fleet = Fleet(LAYOUT)
     take_view(fleet, view("classic"))
     take_view(fleet, view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], [])))
-    fleet.take(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
+    fleet.apply(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
     found = {one.group_id: one for one in lines(fleet)}
     assert {name: one.protocol for name, one in found.items()} == {
         "classic": Protocol.CLASSIC,
@@ -135,7 +145,7 @@ def test_lines_follow_the_entries_and_the_time() -> None:
     assert seen == sorted(set(seen))
     (found,) = overview.lines(NOW_MS + WINDOW_MS)
     # Of the story only its last rebalance is left, which has not ended.
-    assert (found.rebalances, found.not_stable) == (1, [1.0] * STRETCHES)
+    assert (found.rebalances, found.not_stable) == (1, [1.0] * INTERVALS)
 
 
 def test_a_state_from_before_the_first_known_entry_counts() -> None:
@@ -144,14 +154,14 @@ def test_a_state_from_before_the_first_known_entry_counts() -> None:
     take_view(fleet, view())
     take_entries(fleet, [replace(first, to_state="Stable", seq=7)], NOW_MS)
     (found,) = lines(fleet, first.at_ms + WINDOW_MS // 2)
-    assert found.not_stable == [1.0] * (STRETCHES // 2) + [0.0] * (STRETCHES // 2)
+    assert found.not_stable == [1.0] * (INTERVALS // 2) + [0.0] * (INTERVALS // 2)
 
 
 def test_a_group_without_entries_counts_by_its_view() -> None:
     fleet = Fleet(LAYOUT)
     take_view(fleet, view(state="Assigning", state_timestamp_ms=NOW_MS - STEP_MS // 2))
     (found,) = lines(fleet)
-    assert found.not_stable == [0.0] * (STRETCHES - 1) + [0.5]
+    assert found.not_stable == [0.0] * (INTERVALS - 1) + [0.5]
 
 
 @examples(200)
@@ -166,9 +176,9 @@ def test_shares_are_the_time_within_the_window(times: list[int], is_open: bool) 
     within_ms = sum(
         max(min(now_ms if s.to_ms is None else s.to_ms, now_ms) - max(s.from_ms, BEGIN_MS), 0) for s in spans
     )
-    assert len(found) == (STRETCHES if within_ms else 0)
+    assert len(found) == (INTERVALS if within_ms else 0)
     assert all(0 <= share <= 1 for share in found)
-    assert sum(found) * STEP_MS == pytest.approx(within_ms, abs=0.0005 * STRETCHES * STEP_MS + 1)
+    assert sum(found) * STEP_MS == pytest.approx(within_ms, abs=0.0005 * INTERVALS * STEP_MS + 1)
 
 
 ALL = (
@@ -198,6 +208,23 @@ ALL = (
 )
 def test_a_reader_selects_lines_and_their_order(selection: Selection, expected: list[str]) -> None:
     assert [one.group_id for one in selection.of(ALL)] == expected
+
+
+def test_the_version_of_the_lines_is_not_newer_than_they_are() -> None:
+    """A page that had the fleet's own would count as new, and would not ask for what the lines lack."""
+    fleet = Fleet(LAYOUT)
+    take_view(fleet, view())
+    thread = OverviewThread(fleet)
+    assert (thread.version, thread.lines) == (0, []) and fleet.version > 0
+    thread.start()
+    try:
+        for _ in range(2):
+            wait_until(lambda: thread.version == fleet.version, "lines of all that is known")
+            known = {facts.group_id for facts in fleet.all_facts()}
+            assert {one.group_id for one in thread.lines} == known
+            take_view(fleet, view("newer"))
+    finally:
+        thread.stop()
 
 
 def test_each_order_is_offered() -> None:

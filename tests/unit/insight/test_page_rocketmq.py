@@ -165,7 +165,7 @@ def test_all_is_within_the_picture_and_marks_do_not_overlap(
         for row in rows:
             if row.request.group_id == group_id:
                 core.apply(row)
-        said = [event for effects in core.take_effects() for event in effects.history]
+        said = [event for effects in core.drain_effects() for event in effects.history]
         entries = [event for event in said if isinstance(event, HistoryEntry)]
         if not entries:
             continue

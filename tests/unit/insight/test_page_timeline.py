@@ -19,10 +19,10 @@ from insight.page.timeline import (
     timeline,
 )
 from insight.why.course import course_of
-from insight.why.lanes import Lane, MemberState, Span
-from insight.why.model import Outcome
+from insight.why.model import RebalanceOutcome
 from insight.why.names import Names
 from insight.why.report import report
+from insight.why.state_timelines import MemberState, Span, StateTimeline
 from state.config import CoordinatorConfig
 from state.kafka.history import HistoryEntry
 from tests.harness.examples import examples
@@ -44,13 +44,13 @@ def drawn(
     )
 
 
-def of_lanes(*lanes: Lane, to_ms: int = 1_000) -> Timeline:
+def of_lanes(*lanes: StateTimeline, to_ms: int = 1_000) -> Timeline:
     names = Names([lane.member_id for lane in lanes])
     return timeline(lanes, [], [], names, {}, (0, to_ms), to_ms)
 
 
-def lane(member_id: str, from_ms: int, to_ms: int | None) -> Lane:
-    return Lane(member_id, [Span(MemberState.HOLDS, from_ms, to_ms, 1)])
+def lane(member_id: str, from_ms: int, to_ms: int | None) -> StateTimeline:
+    return StateTimeline(member_id, [Span(MemberState.HOLDS, from_ms, to_ms, 1)])
 
 
 @examples(100)
@@ -159,10 +159,13 @@ def test_what_has_not_ended_reaches_now() -> None:
 def test_a_rebalance_whose_end_is_lost_does_not_reach_now() -> None:
     entries = played(*STORY)
     one = replace(
-        report("g", entries, END_MS).rebalances[0], ended_ms=None, outcome=Outcome.UNKNOWN, began_ms=0
+        report("g", entries, END_MS).rebalances[0],
+        ended_ms=None,
+        outcome=RebalanceOutcome.UNKNOWN,
+        began_ms=0,
     )
     assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width < 1
-    one = replace(one, outcome=Outcome.UNDER_WAY)
+    one = replace(one, outcome=RebalanceOutcome.UNDER_WAY)
     assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width == 100
 
 
@@ -196,9 +199,9 @@ def test_ticks_are_few_and_on_round_times(from_ms: int, width_ms: int) -> None:
     assert not steps or max(steps) - min(steps) <= 0.011
 
 
-def busy(changes: int, step_ms: int) -> Lane:
+def busy(changes: int, step_ms: int) -> StateTimeline:
     """A lane that waits for a fifth of each step, and then holds a partition."""
-    found = Lane("a")
+    found = StateTimeline("a")
     for at_ms in range(0, changes * step_ms, step_ms):
         found.become(MemberState.AWAITED, at_ms)
         found.become(MemberState.HOLDS, at_ms + step_ms // 5, 1)
@@ -217,7 +220,7 @@ def test_marks_narrower_than_a_pixel_are_one_mark_that_says_what_it_is_of() -> N
 
 def test_a_short_mark_between_long_ones_keeps_its_own() -> None:
     spans = [Span(MemberState.HOLDS, 0, 5_000, 1), Span(MemberState.AWAITED, 5_000, 5_001)]
-    it = of_lanes(Lane("a", [*spans, Span(MemberState.HOLDS, 5_001, None, 1)]), to_ms=10_000)
+    it = of_lanes(StateTimeline("a", [*spans, Span(MemberState.HOLDS, 5_001, None, 1)]), to_ms=10_000)
     assert [mark.kind for mark in it.lanes[0].marks] == [HOLDS, GIVES, HOLDS]
 
 

@@ -36,16 +36,16 @@ from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.kafka.classic_group import ClassicGroup
-from tests.harness.coordinated_log import World
+from tests.harness.coordinated_log import CoordinatedLog
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave, txn_commit
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
 CLOCK = Clock(UTC)
 
 
-def a_member_expires() -> World:
+def a_member_expires() -> CoordinatedLog:
     """A member joins group a at T0, keeps its session once, and expires at T0 + 15 s."""
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, *log.clock(T0 + 100, T0)])
     world.run([log.request(T0 + 5_000, heartbeat("a", member_id)), *log.clock(T0 + 20_000, T0 + 19_000)])
@@ -61,7 +61,7 @@ def test_a_recording_has_only_the_clock_records_that_matter() -> None:
 
 
 def test_sessions_begin_anew_after_an_outage() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, *log.clock(T0 + 1_000, T0)])
     world.without_coordinator(T0 + 60_000)
@@ -77,7 +77,7 @@ def test_sessions_begin_anew_after_an_outage() -> None:
 
 def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
     """Spark calls a group for a request or a deadline, and no session ends with the outage."""
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     world.run([*log.stable_member(T0, "a")[0], *log.clock(T0 + 100, T0)])
     world.without_coordinator(T0 + 3_000)
     world.run(log.clock(T0 + 9_000, T0 + 9_000))
@@ -97,7 +97,7 @@ def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
 
 def test_requests_and_deadlines_until_a_start_are_under_the_configuration_before() -> None:
     """In the first batch of the new configuration, too: none had planned them."""
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     world.run([*log.stable_member(T0, "a")[0], *log.clock(T0 + 5_000, T0)])
     world.configure(dataclasses.replace(CONFIG, group_min_session_timeout_ms=20_000))
     both = [log.request(at_ms, join("b", f"c{at_ms}")) for at_ms in (T0 + 5_000, T0 + 5_001)]
@@ -110,7 +110,7 @@ def test_requests_and_deadlines_until_a_start_are_under_the_configuration_before
 
 
 def test_a_record_that_was_skipped_is_skipped() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     world.run([*log.stable_member(T0, "a")[0], *log.clock(T0, T0)])
     skipped = log.request(T0 + 1, join("a", "poison"))
     world.configure(CONFIG, skip=[skipped.id])
@@ -125,7 +125,7 @@ def test_a_record_that_was_skipped_is_skipped() -> None:
 
 def test_a_request_behind_a_deadline_that_fired_is_applied_as_it_was() -> None:
     """The broker's clock stepped back, so the log alone does not say that the session had ended."""
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, *log.clock(T0 + 20_000, T0 + 20_000)])
     world.run([])
@@ -136,7 +136,7 @@ def test_a_request_behind_a_deadline_that_fired_is_applied_as_it_was() -> None:
     assert "1 request applied late" in verdict_text(verdict, world.header())
 
 
-def lost_beginning(world: World, offset: int) -> Lines:
+def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
     """The recording after retention has deleted the requests before an offset."""
     recording = world.recording()
     header = replace(recording.header, begins=dict.fromkeys(recording.header.begins, offset), is_first=[])
@@ -144,9 +144,9 @@ def lost_beginning(world: World, offset: int) -> Lines:
     return Lines(header, kept)
 
 
-def two_lives() -> tuple[World, int]:
+def two_lives() -> tuple[CoordinatedLog, int]:
     """A group that ends and is created anew. Returns the offset of the request that creates it anew."""
-    log, world = Log(), World(replace_retention(CONFIG))
+    log, world = Log(), CoordinatedLog(replace_retention(CONFIG))
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, log.request(T0 + 1_000, leave("a", member_id))])
     week_ms = 8 * 24 * 3_600_000
@@ -175,7 +175,7 @@ def test_a_group_whose_logs_beginning_is_gone_is_judged_from_its_next_incarnatio
     assert first.request_id == start.request
 
 
-def start_partition(world: World) -> int:
+def start_partition(world: CoordinatedLog) -> int:
     (partition,) = {record.partition for record in world.log if record.key is not None}
     return partition
 
@@ -251,7 +251,7 @@ def test_only_what_was_caused_until_a_time_is_compared() -> None:
 
 
 def test_requests_in_one_pack_are_replayed_each() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     joined, member_id = log.stable_member(T0, "a")
     beats = [encode(heartbeat("a", member_id)), b"{}", encode(heartbeat("a", "nobody"))]
     value, key = pack(beats), pack_key(slot_of("a"))
@@ -263,7 +263,7 @@ def test_requests_in_one_pack_are_replayed_each() -> None:
 
 
 def test_a_refused_request_leaves_the_group_as_it_was() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     joined, _ = log.stable_member(T0, "a")
     world.run([*joined, log.append(T0 + 1, b"a", b"{", joined[0].partition)])
     replayed = replay_group(world.recording(), "a", with_states=True)
@@ -295,7 +295,7 @@ def test_a_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
         (content[: len(content) // 2], "is cut"),
         (b"".join(content.splitlines(keepends=True)[:-1]), "is cut"),
         (content.replace(b"session", b"Session", 1), "does not match its checksum"),
-        (content.replace(b'{"version":2', b'{"version":9', 1), "format 9"),
+        (content.replace(b'{"version":1', b'{"version":9', 1), "format 9"),
         (b"not json\n", "no recording"),
     ):
         path.write_bytes(damaged)
@@ -317,7 +317,7 @@ def test_the_group_at_a_time_has_its_members_and_timers() -> None:
 
 
 def test_the_group_at_a_time_has_what_is_pending_in_transactions() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     requests = [txn_commit("g", 1, 40), txn_commit("g", 2, 41)]
     world.run([*(log.request(T0 + n, request) for n, request in enumerate(requests)), *log.clock(T0 + 2, T0)])
     at = replay_group(world.recording(), "g", Until(time_ms=T0 + 1))
@@ -368,11 +368,11 @@ def test_usage_errors_and_unknown_groups_are_sentences(tmp_path: Path) -> None:
     assert "takes one of these options: --group, --all" in run("--from", whole).stderr
     assert "takes one of these options: --from-topic, --from" in run("--group", "a").stderr
     unknown = run("--group", "b", "--from", whole)
-    assert (unknown.exit_code, "has not group b; it has a" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "has no group b; it has a" in unknown.stderr) == (1, True)
 
 
 def test_a_refused_request_is_compared_too() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     wrong = join("a")
     record = log.request(T0, wrong)
     world.run(

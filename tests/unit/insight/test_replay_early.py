@@ -8,7 +8,7 @@ from insight.replay.judge import judge
 from insight.replay.recording import Answer, Bytes, Lines, LogClock
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
-from tests.harness.coordinated_log import World
+from tests.harness.coordinated_log import CoordinatedLog
 from tests.spark.log import T0, Log, heartbeat
 from tests.unit.insight.test_replay import CONFIG, a_member_expires
 
@@ -47,7 +47,7 @@ def test_an_early_answer_is_not_the_querys() -> None:
 
 
 def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itself() -> None:
-    log, world = Log(), World(CONFIG)
+    log, world = Log(), CoordinatedLog(CONFIG)
     world.run([*log.stable_member(T0, "a")[0], *log.clock(T0, T0)])
     skipped = log.request(T0 + 1, heartbeat("a", "nobody"))
     world.configure(CONFIG, skip=[skipped.id])

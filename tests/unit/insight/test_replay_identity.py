@@ -15,7 +15,7 @@ from state.dispatch import step
 from state.timeline import Row, Step
 from tests.harness import rocketmq_log
 from tests.harness.batches import chosen, failing_step
-from tests.harness.coordinated_log import World
+from tests.harness.coordinated_log import CoordinatedLog
 from tests.harness.examples import examples
 from tests.spark import recorded_log
 from tests.spark.log import LAYOUT
@@ -30,13 +30,13 @@ OTHER = CoordinatorConfig(
 
 def coordinate(
     seed: int, length: int, batches: int, rows: Sequence[Row] | None = None, step: Step = step
-) -> World:
+) -> CoordinatedLog:
     """Coordinate a random log in random batches, each perhaps twice. Before one there is perhaps an outage, a
     change of the configuration, or both.
     """
     rows = rows or recorded_log.record(seed, length, CONFIG)
     partitions, _ = recorded_log.with_clock(rows, seed)
-    world = World(CONFIG, step=step)
+    world = CoordinatedLog(CONFIG, step=step)
     for number, batch in enumerate(recorded_log.cut(partitions, batches, seed)):
         if number == batches // 2 and seed % 3:
             world.configure(OTHER)

@@ -18,7 +18,7 @@ from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.snapshot import snapshot
+from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.unit.insight.test_why_epochs import CONVERSIONS, MORNING
 
@@ -144,14 +144,14 @@ def test_members_with_random_ids_are_named_by_their_clients() -> None:
     text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
     assert "\nbilling         -          2     has its target" in text
     assert "the session of billing ends" in text
-    view = snapshot(group)
+    view = view_of(group)
     assert member_line(view.members[0], view).startswith(f"  billing ({member_id}): ")
 
 
 def test_the_live_view() -> None:
     console = Console(file=StringIO(), width=200)
     console.print(
-        render([snapshot(before(MORNING, "30s")), snapshot(before(CONVERSIONS, "20s"))], [], "", 20_000)
+        render([view_of(before(MORNING, "30s")), view_of(before(CONVERSIONS, "20s"))], [], "", 20_000)
     )
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()

@@ -142,15 +142,15 @@ def test_the_memory_of_such_a_reader_is_bounded() -> None:
 def test_the_table_keeps_the_latest_of_each_group() -> None:
     table = GroupTable(decode_snapshot)
 
-    def take(view: GroupSnapshot | None) -> bool:
-        return table.take(b"g", None if view is None else msgspec.json.encode(view))
+    def apply(view: GroupSnapshot | None) -> bool:
+        return table.apply(b"g", None if view is None else msgspec.json.encode(view))
 
-    assert [take(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
+    assert [apply(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
     assert table.duplicates == 2
     assert [group.seq for group in table.groups] == [3]
-    assert take(snapshot(1, "requests-0-8")), "another life of the group starts at 1"
-    assert take(None)
-    assert not take(None)
+    assert apply(snapshot(1, "requests-0-8")), "another life of the group starts at 1"
+    assert apply(None)
+    assert not apply(None)
     assert table.groups == []
 
 
@@ -159,15 +159,15 @@ def test_a_table_of_kafkas_groups_leaves_rocketmqs_out_and_one_of_both_has_them(
     both: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     other = rocketmq_group()
 
-    def take(group_id: bytes, view: AnyView) -> None:
-        kafkas.take(group_id, msgspec.json.encode(view))
-        both.take(group_id, msgspec.json.encode(view))
+    def apply(group_id: bytes, view: AnyView) -> None:
+        kafkas.apply(group_id, msgspec.json.encode(view))
+        both.apply(group_id, msgspec.json.encode(view))
 
-    take(b"g", snapshot(1))
-    take(b"r", other)
+    apply(b"g", snapshot(1))
+    apply(b"r", other)
     assert kafkas.groups == [snapshot(1)]
     assert both.groups == [snapshot(1), other]
-    take(b"g", other)
+    apply(b"g", other)
     assert kafkas.groups == [], "the name is RocketMQ's now"
     assert both.groups == [other, other]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import logs
-from insight.admin.directory import ListedGroup
+from insight.admin.list_groups import ListedGroup
 from insight.admin.render import group_list
 from insight.admin.tables import Column, render_table
 from insight.visible import visible, visible_lines

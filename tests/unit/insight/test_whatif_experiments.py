@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from insight.whatif.answer import answer
 from insight.whatif.changes import parse_changes
 from insight.whatif.facts import Fleet
-from insight.whatif.outcome import Outcome
+from insight.whatif.figures import RunFigures
 from insight.whatif.run import Log, WhatIfError
 from insight.whatif.text import answer_text, summary
 from insight.whatif.validation import Match, validate
@@ -36,14 +36,14 @@ ROLLING = fleet(
 PAUSE = fleet(process("a"), process("b", 0.5), process("c", 1, pauses_s=[(30, 50)]))
 
 
-def tried(log: Log, *settings: str) -> tuple[Outcome, Outcome]:
+def tried(log: Log, *settings: str) -> tuple[RunFigures, RunFigures]:
     """Return what happened, and the outcome of one experiment."""
     found = answer(log, [parse_changes(settings)])
     assert found.validation.objections == []
     return found.recorded.outcome, found.tried[0].outcome
 
 
-def of_kind(outcome: Outcome, kind: CauseKind) -> int:
+def of_kind(outcome: RunFigures, kind: CauseKind) -> int:
     return sum(cause.rebalances for cause in outcome.causes if cause.kind is kind)
 
 

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from insight.why.clock import Clock
-from insight.why.lanes import MemberState
-from insight.why.model import CauseKind, HandedOver, Outcome, Rebalance
+from insight.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
 from insight.why.report import Report, lanes_of, report
+from insight.why.state_timelines import MemberState
 from insight.why.text import report_text
 from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
@@ -161,7 +161,7 @@ def test_conversions_both_ways() -> None:
         (2, 3),
         (3, 4),
     ]
-    assert [r.outcome for r in shown.rebalances] == [Outcome.STABLE] * 4
+    assert [r.outcome for r in shown.rebalances] == [RebalanceOutcome.STABLE] * 4
     upgraded, converted = shown.rebalances[1], shown.rebalances[3]
     assert upgraded.converted is not None
     assert upgraded.moves is not None
@@ -186,7 +186,7 @@ def test_a_history_without_its_beginning_says_what_it_knows() -> None:
     first = rebalance(history[middle:], 1)
     assert first.beginning_lost
     assert first.moves is None
-    assert first.outcome is Outcome.STABLE
+    assert first.outcome is RebalanceOutcome.STABLE
     assert "members  A  gave up orders 4-5, prices 0-1 in 1.5 s" in block(reported(history[middle:]), 1)
     assert [r.cause.kind for r in reported(history[middle:]).rebalances][1:] == [CauseKind.MEMBER_JOINED]
 
@@ -195,14 +195,14 @@ def test_missing_entries_end_what_is_known() -> None:
     history = played(*MORNING)
     lost = [event for event in history if not 5_000 <= event.at_ms < 8_000]
     shown = reported(lost)
-    assert shown.rebalances[1].outcome is Outcome.UNKNOWN
+    assert shown.rebalances[1].outcome is RebalanceOutcome.UNKNOWN
     assert any(note.startswith("entries are missing") for note in shown.notes)
 
 
 def test_a_rebalance_under_way_names_who_is_waited_for() -> None:
     history = played(*MORNING[: MORNING.index("at 8s")])
     last = rebalance(history, 2)
-    assert last.outcome is Outcome.UNDER_WAY
+    assert last.outcome is RebalanceOutcome.UNDER_WAY
     assert "waiting for members to reach the target assignment" in block(reported(history), 2)
     waiting = next(way for way in last.progress if way.member_id == "B")
     assert waiting.waited_for == [HandedOver({"orders": [4, 5], "prices": [0, 1]}, "A")]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.why.clock import Clock
-from insight.why.lanes import Lane, Span
-from insight.why.model import CauseKind, Outcome
+from insight.why.model import CauseKind, RebalanceOutcome
 from insight.why.rebalances import rebalances
 from insight.why.report import lanes_of, report
+from insight.why.state_timelines import Span, StateTimeline
 from insight.why.text import report_text
 from state.config import CoordinatorConfig
 from state.kafka.history import EntryType, HistoryEntry
@@ -43,7 +43,7 @@ def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int])
             (event.at_ms, event.reason, event.generation) for event in begin(history)
         ]
         assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found)
-        assert all(r.outcome is not Outcome.UNKNOWN for r in found)
+        assert all(r.outcome is not RebalanceOutcome.UNKNOWN for r in found)
 
 
 @examples(60)
@@ -52,11 +52,11 @@ def test_phases_add_up(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         for r in rebalances(history):
             if r.ended_ms is None:
-                assert (r.outcome, r.duration_ms) == (Outcome.UNDER_WAY, None)
+                assert (r.outcome, r.duration_ms) == (RebalanceOutcome.UNDER_WAY, None)
                 continue
             assert r.preparing_ms is not None
             assert r.duration_ms == r.ended_ms - r.began_ms == r.preparing_ms + (r.completing_ms or 0)
-            assert (r.completing_ms is None) == (r.outcome is Outcome.EMPTY)
+            assert (r.completing_ms is None) == (r.outcome is RebalanceOutcome.EMPTY)
             assert r.generation_to == r.generation_from + 1
             assert all(0 <= joined.after_ms <= r.preparing_ms for joined in r.joined)
 
@@ -147,7 +147,7 @@ def test_the_story_in_figures() -> None:
     # All six are idle: the dead member's from the beginning, the others' from their members' rejoins.
     assert two.idle is not None
     assert two.idle.partition_ms == 2 * 7_200 + 2 * (7_200 - 2_000) + 2 * (7_200 - 6_500)
-    assert (one.outcome, four.outcome) == (Outcome.STABLE, Outcome.UNDER_WAY)
+    assert (one.outcome, four.outcome) == (RebalanceOutcome.STABLE, RebalanceOutcome.UNDER_WAY)
     assert four.cause.client_reason == "consumer poll timeout has expired"
     assert four.cause.trigger == "requests-0-23"
 
@@ -221,10 +221,10 @@ def test_a_gap_hides_what_moved() -> None:
     stable = [event.seq for event in history if event.type is EntryType.STABLE]
     found = rebalances([event for event in history if event.seq != stable[1]])
     assert [r.outcome for r in found] == [
-        Outcome.STABLE,
-        Outcome.UNKNOWN,
-        Outcome.STABLE,
-        Outcome.UNDER_WAY,
+        RebalanceOutcome.STABLE,
+        RebalanceOutcome.UNKNOWN,
+        RebalanceOutcome.STABLE,
+        RebalanceOutcome.UNDER_WAY,
     ]
     assert [r.moves is None for r in found] == [False, True, True, True]
 
@@ -234,7 +234,7 @@ def test_a_history_that_begins_in_a_rebalance() -> None:
     formed = [e for e in history if e.type is EntryType.COMPLETING_REBALANCE][1]
     first = rebalances([event for event in history if event.seq > formed.seq])[0]
     assert (first.beginning_lost, first.cause.kind) == (True, CauseKind.UNKNOWN)
-    assert (first.generation_from, first.generation_to, first.outcome) == (1, 2, Outcome.STABLE)
+    assert (first.generation_from, first.generation_to, first.outcome) == (1, 2, RebalanceOutcome.STABLE)
 
 
 def name_of(member_id: str | None) -> str | None:
@@ -246,7 +246,7 @@ def test_lanes_of_the_story() -> None:
     states, members = lanes_of(Recorder().play(*STORY))
     assert [name_of(lane.member_id) for lane in members] == ["worker-1", "worker-2", "worker-3", "worker-4"]
     assert [lane.is_open for lane in members] == [True, True, False, False]
-    dead: Lane = members[2]
+    dead: StateTimeline = members[2]
     assert dead.spans == [
         Span("joined, waits for the others", BEGIN_MS + 1_000, BEGIN_MS + 6_000),
         Span("holds partitions", BEGIN_MS + 6_000, BEGIN_MS + 16_000, 2),

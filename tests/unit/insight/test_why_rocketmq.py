@@ -197,7 +197,7 @@ def test_topics_that_the_coordinator_deals_out() -> None:
     )
     broker.set_mode(mode)
     text = text_of(broker.history)
-    assert "but the coordinator assigns those of T to clients that query it: POP, shared with" in text
+    assert "but the coordinator assigns the queues of T to clients that query it: POP, shared with" in text
     assert kinds(broker.history)[-1] is ChangeKind.MODE
 
 
@@ -278,7 +278,7 @@ def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int
         for row in rows:
             if row.request.group_id == group_id:
                 timeline.apply(row)
-        said = [event for effects in timeline.take_effects() for event in effects.history]
+        said = [event for effects in timeline.drain_effects() for event in effects.history]
         history = [event for event in said if isinstance(event, HistoryEntry)]
         if not history or not isinstance(timeline.group, Group):
             continue

@@ -2,13 +2,18 @@
 
 from records.codec import encode
 from records.history import GroupTable, decode_any_snapshot, decode_configs
-from records.truncation import AnyView, view_of
+from records.truncation import AnyView
+from state.config import SettingValue
+from state.dispatch import view_of
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 
 
 def test_settings_are_seen_with_and_without_a_group_and_only_a_group_is_listed() -> None:
-    own = {"consumer.assignment.interval.ms": 0}
+    own: dict[str, SettingValue] = {
+        "consumer.assignment.interval.ms": 0,
+        "share.auto.offset.reset": "earliest",
+    }
     member = {"m": ConsumerMember("m")}
     groups: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     configs = GroupTable(decode_configs)
@@ -19,7 +24,7 @@ def test_settings_are_seen_with_and_without_a_group_and_only_a_group_is_listed()
         (ConsumerGroup("g", "requests-0-3", members=member), ["g"], []),
     ):
         value = encode(view_of(stored))
-        groups.take(b"g", value)
-        configs.take(b"g", value)
+        groups.apply(b"g", value)
+        configs.apply(b"g", value)
         assert [view.group_id for view in groups.groups] == listed
         assert [found.configs for found in configs.groups] == settings

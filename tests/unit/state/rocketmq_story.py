@@ -3,7 +3,7 @@ another's client id.
 """
 
 from state.rocketmq.history import HistoryEntry
-from tests.harness.rocketmq_world import World, consumer
+from tests.harness.simulated_rocketmq import SimulatedRocketMq, consumer
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC
 END_MS = BEGIN_MS + 360_000
@@ -11,7 +11,7 @@ END_MS = BEGIN_MS + 360_000
 
 def night(group_id: str = "g") -> list[HistoryEntry]:
     """Return the history of a group. At its end two connections have the client id worker-1."""
-    world = World(jobs=6)
+    world = SimulatedRocketMq(jobs=6)
     world.now_ms = BEGIN_MS
     group = consumer(group_id, "jobs")
     workers = []

@@ -9,8 +9,8 @@ from state.config import BrokerConfig, CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
+from state.periods import NEVER_MS, Period, Periods
 from state.rocketmq.requests import MessageModel, RegisterConsumer, SubscriptionData
-from state.stretches import NEVER_MS, Stretch, Stretches
 from state.timeline import Row, Timeline
 
 # A connection is scanned at the first multiple of 10 s after it was silent for this long.
@@ -194,16 +194,16 @@ def test_each_configuration_is_changed_at_its_time() -> None:
     )
 
 
-def test_stretches_are_cut_at_outages_and_changes() -> None:
-    stretches = Stretches(Configs(SLOW, [*TO_FAST, ConfigChange(95_000, SLOW)]), [OUTAGE])
-    before = Stretch(SLOW, 0, CHANGE_MS, OUTAGE)
-    between = Stretch(FAST, CHANGE_MS + 1, 95_000, None)
-    last = Stretch(SLOW, 95_001, NEVER_MS, None)
-    assert [stretches.at(ms) for ms in (0, CHANGE_MS, 90_000, 95_000, 95_001)] == [
+def test_periods_are_cut_at_outages_and_changes() -> None:
+    periods = Periods(Configs(SLOW, [*TO_FAST, ConfigChange(95_000, SLOW)]), [OUTAGE])
+    before = Period(SLOW, 0, CHANGE_MS, OUTAGE)
+    between = Period(FAST, CHANGE_MS + 1, 95_000, None)
+    last = Period(SLOW, 95_001, NEVER_MS, None)
+    assert [periods.at(ms) for ms in (0, CHANGE_MS, 90_000, 95_000, 95_001)] == [
         before,
         before,
         between,
         between,
         last,
     ]
-    assert Stretches(Configs(SLOW), ()).at(5) == Stretch(SLOW, 0, NEVER_MS, None)
+    assert Periods(Configs(SLOW), ()).at(5) == Period(SLOW, 0, NEVER_MS, None)

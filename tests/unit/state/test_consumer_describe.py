@@ -12,6 +12,7 @@ from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.group import Offset, Topic
+from state.kafka.protocols import view_of
 from state.kafka.requests import AnyAnswered, ConsumerGroupDescribe, DeleteGroup, DescribeGroup
 from state.kafka.responses import (
     AnyResponse,
@@ -20,7 +21,6 @@ from state.kafka.responses import (
     ConsumerGroupMemberDescription,
     DescribeGroupResponse,
 )
-from state.kafka.snapshot import snapshot
 from state.kafka.step import step
 
 A, B, GONE = (UUID(int=n) for n in (1, 2, 3))
@@ -126,7 +126,7 @@ def test_only_an_empty_consumer_group_can_be_deleted() -> None:
 
 def test_the_view_has_the_partitions_by_name_and_the_topics_for_the_watcher() -> None:
     group = group_of_two()
-    view = snapshot(group)
+    view = view_of(group)
     assert view.consumer
     mine, other = (member.consumer for member in view.members)
     assert mine is not None and other is not None
@@ -140,5 +140,5 @@ def test_the_view_has_the_partitions_by_name_and_the_topics_for_the_watcher() ->
 
 def test_a_classic_group_shows_the_topics_that_its_conversion_waits_for() -> None:
     """Row MI14."""
-    assert snapshot(ClassicGroup("g", "requests-0-0")).wanted_topics is UNSET
-    assert snapshot(ClassicGroup("g", "requests-0-0", wanted_topics=["t"])).wanted_topics == ["t"]
+    assert view_of(ClassicGroup("g", "requests-0-0")).wanted_topics is UNSET
+    assert view_of(ClassicGroup("g", "requests-0-0", wanted_topics=["t"])).wanted_topics == ["t"]

@@ -20,10 +20,10 @@ from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat
 from state.kafka.responses import ConsumerGroupHeartbeatResponse, JoinGroupResponse
 from state.messages import ErrorResponse
 from state.rocketmq.group import Group as RocketMqGroup
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 
-class Recorded(World):
+class Recorded(ScenarioPlayer):
     """A world that keeps the effects of its steps."""
 
     def __init__(self, *commands: str) -> None:
@@ -240,7 +240,7 @@ def test_a_static_member_takes_the_place_of_another_under_a_known_id() -> None:
 
 def test_a_static_member_that_comes_back_gives_up_its_topics_for_others() -> None:
     """Row TA31: the topics of the member whose place it takes do not count."""
-    world = World()
+    world = ScenarioPlayer()
     for command in (
         "config group.max.partitions=4",
         "topics foo=3 bar=1 baz=2",

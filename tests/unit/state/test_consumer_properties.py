@@ -17,7 +17,7 @@ from state.kafka.history import EntryType, HistoryEntry
 from state.timeline import Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects
-from tests.harness.consumer_log import World
+from tests.harness.consumer_log import ConsumerLog
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
 
@@ -35,9 +35,9 @@ logs = st.tuples(seeds, st.integers(10, 150), configs)
 Log = tuple[int, int, CoordinatorConfig]
 
 
-def played(log: Log) -> World:
+def played(log: Log) -> ConsumerLog:
     seed, moves, config = log
-    world = World(seed, config)
+    world = ConsumerLog(seed, config)
     world.play(moves)
     return world
 
@@ -52,7 +52,7 @@ def check_history(log: Log) -> None:
             if row.request.group_id == group_id:
                 timeline.apply(row)
                 epochs = _risen(epochs, timeline)
-        history = [entry for effects in kafka_effects(timeline.take_effects()) for entry in effects.history]
+        history = [entry for effects in kafka_effects(timeline.drain_effects()) for entry in effects.history]
         for _, entries in groupby(history, lambda entry: entry.incarnation):
             _check_life(list(entries))
 
@@ -132,7 +132,7 @@ def test_random_logs_reach_deep() -> None:
     deep |= {"HB20", "HB27", "HB28", "HB30", "HB31", "HB42", "MI10", "MI11", "RG4e"}
     for seed in range(1_000):
         most = 20 if seed % 3 else 9
-        world = World(seed, CoordinatorConfig(group_max_partitions=most, group_consumer_max_size=5))
+        world = ConsumerLog(seed, CoordinatorConfig(group_max_partitions=most, group_consumer_max_size=5))
         world.play(120)
         deep -= world.rules
         if not deep:

@@ -13,7 +13,7 @@ from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
 from tests.harness import batches
 from tests.harness.consumer_clients import Consumer
 from tests.harness.examples import examples
-from tests.harness.mixed_log import World
+from tests.harness.mixed_log import MixedLog
 from tests.harness.random_log import GROUPS
 
 # A session ends after 9 rounds of silence. A rebalance that waits for such a member follows.
@@ -30,9 +30,9 @@ logs = st.tuples(seeds, st.integers(20, 200), configs)
 Log = tuple[int, int, CoordinatorConfig]
 
 
-def played(log: Log) -> World:
+def played(log: Log) -> MixedLog:
     seed, moves, config = log
-    world = World(seed, config)
+    world = MixedLog(seed, config)
     world.play(moves)
     return world
 
@@ -108,7 +108,7 @@ def test_random_logs_convert_both_ways() -> None:
     }
     for seed in range(2_000):
         policy = MigrationPolicy.UPGRADE if seed % 5 == 0 else MigrationPolicy.BIDIRECTIONAL
-        world = World(seed, CoordinatorConfig(group_consumer_migration_policy=policy))
+        world = MixedLog(seed, CoordinatorConfig(group_consumer_migration_policy=policy))
         world.play(150)
         deep -= world.rules
         if not deep:

@@ -12,36 +12,36 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.protocols import view_of
 from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage, TopicMetadata
-from state.kafka.snapshot import snapshot
 from state.timeline import Row, Timeline
-from streaming.service.group_topics import ClusterTopics, GroupTopics
-from tests.harness.world import World
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
+from tests.harness.scenario_player import ScenarioPlayer
 
 NO_DELAY = "config group.initial.rebalance.delay.ms=0"
 
 
-def play(*commands: str) -> World:
+def play(*commands: str) -> ScenarioPlayer:
     """Play commands of scenarios. Each may have an expectation."""
-    world = World()
+    world = ScenarioPlayer()
     for command in commands:
         world.run(command)
     return world
 
 
-def consumer_group(world: World) -> ConsumerGroup:
+def consumer_group(world: ScenarioPlayer) -> ConsumerGroup:
     group = world.any_group()
     assert isinstance(group, ConsumerGroup)
     return group
 
 
-def classic_group(world: World) -> ClassicGroup:
+def classic_group(world: ScenarioPlayer) -> ClassicGroup:
     group = world.any_group()
     assert isinstance(group, ClassicGroup)
     return group
 
 
-def member_of(world: World, client_id: str) -> ConsumerMember:
+def member_of(world: ScenarioPlayer, client_id: str) -> ConsumerMember:
     return next(m for m in consumer_group(world).members.values() if m.client_id == client_id)
 
 
@@ -256,7 +256,7 @@ def test_mi12_a_topic_that_a_classic_member_subscribes_to_reaches_the_group_when
         "sync X => []",
     )
     watcher = GroupTopics()
-    watcher.take(b"g", encode(snapshot(consumer_group(world))))
+    watcher.apply(b"g", encode(view_of(consumer_group(world))))
     foo = consumer_group(world).topics["foo"]
     assert foo is not None
     known = TopicImage(UUID(bytes=foo.topic_id), foo.partitions)
@@ -305,7 +305,7 @@ def test_mi14_the_topics_that_the_watcher_reads_in_the_view_let_the_upgrade_thro
         "C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS",
     )
     watcher = GroupTopics()
-    watcher.take(b"g", encode(snapshot(classic_group(world))))
+    watcher.apply(b"g", encode(view_of(classic_group(world))))
     assert watcher.is_waiting
     (sent,) = watcher.see(ClusterTopics({"bar": topics["bar"]}, None, 0), 0.0)
     timeline = Timeline("g", world.any_group(), CoordinatorConfig())
@@ -325,5 +325,5 @@ def test_mi14_the_topics_that_the_watcher_reads_in_the_view_let_the_upgrade_thro
     timeline.apply(Row(0, "requests-0-101", joins))
     group = timeline.group
     assert isinstance(group, ConsumerGroup)
-    watcher.take(b"g", encode(snapshot(group)))
+    watcher.apply(b"g", encode(view_of(group)))
     assert not watcher.is_waiting

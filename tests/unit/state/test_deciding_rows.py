@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 STABLE = """
 config group.initial.rebalance.delay.ms=0
@@ -42,7 +42,7 @@ def rules(told: list[str]) -> dict[str, str]:
     ],
 )
 def test_the_row_that_decided_is_named(command: str, expected: dict[str, str]) -> None:
-    world = World()
+    world = ScenarioPlayer()
     for line in STABLE.split("\n"):
         if line:
             world.run(line)
@@ -51,13 +51,13 @@ def test_the_row_that_decided_is_named(command: str, expected: dict[str, str]) -
 
 
 def test_a_new_member_with_the_id_it_was_given_opens_a_round_by_row_e4() -> None:
-    world = World()
+    world = ScenarioPlayer()
     assert rules(world.run("join m1"))["MemberIdAssigned"] == "N5"
     assert rules(world.run("join m1 id=@m1"))["PreparingRebalance"] == "E4"
 
 
 def test_a_round_that_completes_at_once_still_names_what_led_to_it() -> None:
-    world = World()
+    world = ScenarioPlayer()
     for line in STABLE.split("\n"):
         if line:
             world.run(line)

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.harness import partition_text
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> ScenarioPlayer:
+    world = ScenarioPlayer()
     for command in ("topics foo=4 bar=1", "A e0 names[foo]", "at 2s", "B e0 names[foo]", "A e2"):
         world.run(command)
     return world
@@ -32,7 +32,7 @@ def world() -> World:
         ("expect group gE3 group=other", "found gone"),
     ],
 )
-def test_what_is_not_as_expected_fails(world: World, command: str, found: str) -> None:
+def test_what_is_not_as_expected_fails(world: ScenarioPlayer, command: str, found: str) -> None:
     with pytest.raises(AssertionError) as raised:
         world.run(command)
     assert found in str(raised.value)
@@ -49,7 +49,7 @@ def test_what_is_not_as_expected_fails(world: World, command: str, found: str) -
         "expect C gone",
     ],
 )
-def test_what_is_as_expected_passes(world: World, command: str) -> None:
+def test_what_is_as_expected_passes(world: ScenarioPlayer, command: str) -> None:
     world.run(command)
 
 

@@ -10,6 +10,8 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from state.config import CoordinatorConfig
+from state.dispatch import due_deadlines, is_armed, next_deadline_ms
+from state.kafka.classic.transition import transition
 from state.kafka.classic_group import (
     LEGAL_PREVIOUS_STATES,
     ClassicGroup,
@@ -20,13 +22,14 @@ from state.kafka.classic_group import (
 )
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
-from state.kafka.invariants import InvariantError, check
 from state.kafka.member_id import new_member_id
+from state.kafka.protocols import view_of
 from state.kafka.requests import Protocol, ReplyTo
-from state.kafka.snapshot import snapshot
-from state.kafka.timers import DeadlineReached, TimerKind, due_deadlines, is_armed, next_deadline_ms
-from tests.harness.world import World
+from state.kafka.timers import DeadlineReached, TimerKind
+from tests.harness.invariants import InvariantError, check
+from tests.harness.scenario_player import ScenarioPlayer
 
+CONFIG = CoordinatorConfig()
 NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
 
 
@@ -40,9 +43,9 @@ def group_of(*offers: str) -> ClassicGroup:
     return group
 
 
-def world(*commands: str) -> World:
+def world(*commands: str) -> ScenarioPlayer:
     """Return a world in which these commands ran, without an initial delay."""
-    made = World()
+    made = ScenarioPlayer()
     for command in ("config group.initial.rebalance.delay.ms=0", *commands):
         made.run(command)
     return made
@@ -124,11 +127,11 @@ def test_every_transition_but_the_legal_ones_is_refused() -> None:
             group = ClassicGroup("g", "requests-0-0", state=before)
             context = StepContext(group, "g", "a test", 0, CoordinatorConfig())
             if before in LEGAL_PREVIOUS_STATES[after]:
-                context.transition(context.rule("R4"), after, EntryType.EMPTY, "a test")
+                transition(context, context.rule("R4"), after, EntryType.EMPTY, "a test")
                 assert (group.previous_state, group.state) == (before, after)
             else:
                 with pytest.raises(AssertionError, match="no legal transition"):
-                    context.transition(context.rule("R4"), after, EntryType.EMPTY, "a test")
+                    transition(context, context.rule("R4"), after, EntryType.EMPTY, "a test")
 
 
 def test_legal_previous_states_are_those_of_kafka() -> None:
@@ -146,7 +149,7 @@ def test_legal_previous_states_are_those_of_kafka() -> None:
 
 def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:
     group = group_of("range", "range")
-    assert next_deadline_ms(ClassicGroup("g", "requests-0-0")) is None
+    assert next_deadline_ms(ClassicGroup("g", "requests-0-0"), CONFIG) is None
     group.pending_members["p0"] = PendingMember("", "", 9_000)
     group.sync_deadline_ms = 9_000
     group.retention_deadline_ms = 9_001
@@ -155,30 +158,30 @@ def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:
     of_m1 = DeadlineReached(9_000, TimerKind.HEARTBEAT, "m1")
     sync = DeadlineReached(9_000, TimerKind.SYNC)
     retention = DeadlineReached(9_001, TimerKind.RETENTION)
-    assert due_deadlines(group, 8_999) == []
-    assert due_deadlines(group, 9_999) == [of_m1, of_pending, sync, retention]
+    assert due_deadlines(group, 8_999, CONFIG) == []
+    assert due_deadlines(group, 9_999, CONFIG) == [of_m1, of_pending, sync, retention]
     group.members["m0"].heartbeat_deadline_ms = 9_000
     of_m0 = DeadlineReached(9_000, TimerKind.HEARTBEAT, "m0")
-    assert due_deadlines(group, 9_000) == [of_m0, of_m1, of_pending, sync]
+    assert due_deadlines(group, 9_000, CONFIG) == [of_m0, of_m1, of_pending, sync]
     group.join_phase = JoinPhase(8_999, 1, None)
     join = DeadlineReached(8_999, TimerKind.JOIN)
-    assert due_deadlines(group, 9_000)[0] == join
-    assert next_deadline_ms(group) == 8_999
-    assert all(is_armed(group, due) for due in due_deadlines(group, 9_999))
+    assert due_deadlines(group, 9_000, CONFIG)[0] == join
+    assert next_deadline_ms(group, CONFIG) == 8_999
+    assert all(is_armed(group, due, CONFIG) for due in due_deadlines(group, 9_999, CONFIG))
     group.quarantined = "a fault"
-    assert next_deadline_ms(group) is None
-    assert due_deadlines(group, 9_999) == []
-    assert not is_armed(group, of_m0)
+    assert next_deadline_ms(group, CONFIG) is None
+    assert due_deadlines(group, 9_999, CONFIG) == []
+    assert not is_armed(group, of_m0, CONFIG)
 
 
 def test_a_deadline_is_armed_at_its_own_time_only() -> None:
     group = group_of("range")
-    assert is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"))
-    assert not is_armed(group, DeadlineReached(9_999, TimerKind.HEARTBEAT, "m0"))
-    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m1"))
-    assert not is_armed(group, DeadlineReached(10_000, TimerKind.SYNC))
+    assert is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"), CONFIG)
+    assert not is_armed(group, DeadlineReached(9_999, TimerKind.HEARTBEAT, "m0"), CONFIG)
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m1"), CONFIG)
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.SYNC), CONFIG)
     group.members["m0"].heartbeat_deadline_ms = None
-    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"))
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"), CONFIG)
 
 
 def test_a_deadline_says_what_it_is() -> None:
@@ -214,7 +217,7 @@ def test_the_snapshot_of_a_stable_group_shows_metadata_and_assignments() -> None
         "join m2 protocols=range",
     ).group()
     assert group is not None
-    shown = snapshot(group)
+    shown = view_of(group)
     (member,) = shown.members
     assert (shown.group_id, shown.incarnation, shown.state) == ("g", "requests-0-0", "Stable")
     assert (shown.generation, shown.protocol_type, shown.protocol_name) == (1, "consumer", "range")
@@ -231,7 +234,7 @@ def test_the_snapshot_of_a_stable_group_shows_metadata_and_assignments() -> None
 def test_the_snapshot_of_any_other_state_shows_none_of_it() -> None:
     group = world("join m1 instance=i1 protocols=range:meta").group()
     assert group is not None
-    shown = snapshot(group)
+    shown = view_of(group)
     assert shown.state == "CompletingRebalance"
     assert shown.protocol_name is None
     assert [(m.metadata, m.assignment) for m in shown.members] == [(b"", b"")]
@@ -241,7 +244,7 @@ def test_a_snapshot_is_a_copy() -> None:
     made = world("join m1 instance=i1")
     group = made.group()
     assert group is not None
-    shown = snapshot(group)
+    shown = view_of(group)
     made.run("leave m1")
     assert len(shown.members) == 1
     assert shown.state == "CompletingRebalance"

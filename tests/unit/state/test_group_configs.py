@@ -11,6 +11,7 @@ from state.inputs import Outage, Received
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType
+from state.kafka.kept_settings import KEPT_SETTINGS
 from state.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
@@ -33,6 +34,7 @@ from state.timeline import Row, Timeline
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 ASSIGNMENT = "consumer.assignment.interval.ms"
+KEPT = {setting.name for setting in KEPT_SETTINGS}
 JOIN = ConsumerGroupHeartbeat(
     member_id="m",
     member_epoch=0,
@@ -53,7 +55,7 @@ class Log:
     def send(self, request: AnyAnswered) -> Any:
         self.sent += 1
         self.timeline.apply(Row(self.sent, f"requests-0-{self.sent}", request))
-        (*_, effects) = self.timeline.take_effects()
+        (*_, effects) = self.timeline.drain_effects()
         assert not self.timeline.faults
         (reply,) = effects.replies
         self.effects: Any = effects
@@ -68,7 +70,11 @@ class Log:
     def described(self) -> dict[str, tuple[str, bool]]:
         response = self.send(DescribeGroupConfigs(**TO))
         assert isinstance(response, DescribeGroupConfigsResponse)
-        return {config.name: (config.value, config.is_default) for config in response.configs}
+        return {
+            config.name: (config.value, config.is_default)
+            for config in response.configs
+            if config.name not in KEPT or not config.is_default
+        }
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,61 @@ def test_the_session_stays_above_the_heartbeat_interval() -> None:
     assert isinstance(reply.response, AlterGroupConfigsResponse)
     assert reply.response.error_code is ErrorCode.INVALID_CONFIG
     assert reply.response.error_message == f"{SESSION} (8000) must be above {HEARTBEAT} (8000)"
+
+
+def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() -> None:
+    """Row CF26."""
+    log = Log()
+    given: dict[str, str | None] = {
+        "share.auto.offset.reset": "by_duration:PT1H",
+        "share.delivery.count.limit": "7",
+        "share.renew.acknowledge.enable": "FALSE",
+        "streams.rack.aware.assignment.tags": "zone, cluster",
+        "errors.deadletterqueue.topic.name": "dlq.orders",
+    }
+    assert log.send(AlterGroupConfigs(configs=given, **TO)).rule == "CF22"
+    own = {
+        "share.auto.offset.reset": ("by_duration:PT1H", False),
+        "share.delivery.count.limit": ("7", False),
+        "share.renew.acknowledge.enable": ("false", False),
+        "streams.rack.aware.assignment.tags": ("zone,cluster", False),
+        "errors.deadletterqueue.topic.name": ("dlq.orders", False),
+    }
+    coordinators = {ASSIGNMENT: ("1000", True), HEARTBEAT: ("5000", True), SESSION: ("45000", True)}
+    assert log.described() == own | coordinators
+    joined = log.send(JOIN)
+    assert isinstance(joined, ConsumerGroupHeartbeatResponse) and joined.heartbeat_interval_ms == 5_000
+    log.send(AlterGroupConfigs(configs=dict.fromkeys(given), **TO))
+    assert log.described() == coordinators
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("share.session.timeout.ms", "60001"),
+        ("share.auto.offset.reset", "first"),
+        ("share.auto.offset.reset", "by_duration:P"),
+        ("share.isolation.level", "committed"),
+        ("share.renew.acknowledge.enable", "yes"),
+        ("streams.num.standby.replicas", "3"),
+        ("streams.assignor.name", "range"),
+        ("streams.rack.aware.assignment.tags", "zone,zone"),
+        ("errors.deadletterqueue.topic.name", "__mine"),
+    ],
+)
+def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
+    log = Log()
+    refused = log.send(AlterGroupConfigs(configs={name: value}, **TO))
+    assert (refused.rule, refused.error_code) == ("CF26", ErrorCode.INVALID_CONFIG)
+    assert refused.error_message.startswith(f"{name} must be ")
+    assert log.timeline.group is None
+
+
+def test_settings_of_every_name_are_listed() -> None:
+    response = Log().send(DescribeGroupConfigs(**TO))
+    names = [config.name for config in response.configs]
+    assert names == sorted({*KEPT, ASSIGNMENT, HEARTBEAT, SESSION})
+    assert len(names) == 21, "as many as Kafka 4.4 tells of"
 
 
 def test_settings_wait_for_the_group_and_outlive_it() -> None:

@@ -1,7 +1,7 @@
 """The settings in force for a group: its own ones within the coordinator's bounds, else the coordinator's."""
 
 from state.config import CoordinatorConfig
-from state.kafka.group_settings import GroupSettings, settings_in_force
+from state.kafka.consumer.settings import GroupSettings, settings_in_force
 
 
 def test_a_group_without_its_own_has_the_coordinators() -> None:

@@ -64,7 +64,7 @@ def commit(group: ConsumerGroup, epoch: int, *partitions: int, **fields: object)
 
 def txn_commit(group: ConsumerGroup, epoch: int, *partitions: int, **fields: object) -> tuple[str, ErrorCode]:
     """The row and the error of a TxnOffsetCommit."""
-    made: dict[str, Any] = TO | {"member_id": "m", "topics": topics(*partitions)} | fields
+    made: dict[str, Any] = TO | {"api_version": 5, "member_id": "m", "topics": topics(*partitions)} | fields
     request = TxnOffsetCommit(
         transactional_id="t",
         producer_id=1,
@@ -107,10 +107,12 @@ def test_a_commit_of_an_older_epoch_is_for_the_partitions_the_member_had_then(
     row, error = verdict
     stored = {p: 100 + p for p in partitions} if error is NONE else {}
     assert {p: o.offset for p, o in group.offsets.get("t", {}).items()} == stored, "all or nothing: OF13"
+    assert txn_commit(group_of(), epoch, *partitions, api_version=6)[1] is error, "KIP-1319"
     error = ILLEGAL if error is STALE else error
     assert commit(group_of(classic=True), epoch, *partitions) == (row, error)
     assert txn_commit(group_of(), epoch, *partitions)[1] is error, "row OF18"
     assert txn_commit(group_of(classic=True), epoch, *partitions)[1] is error
+    assert txn_commit(group_of(classic=True), epoch, *partitions, api_version=6)[1] is error
 
 
 def test_the_topic_id_of_a_commit_decides_what_the_member_has() -> None:

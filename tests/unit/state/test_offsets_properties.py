@@ -136,7 +136,7 @@ def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
 
 def follow_all(model: Model, timeline: Timeline, requests: dict[str, Row]) -> int:
     told = 0
-    for effects in timeline.take_effects():
+    for effects in timeline.drain_effects():
         assert isinstance(effects, Effects)
         told += follow(model, effects, requests)
     return told

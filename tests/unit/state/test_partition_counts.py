@@ -12,10 +12,10 @@ from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects
+from state.kafka.protocols import protocol_of
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.step import step
-from state.kafka.timers import due_deadlines
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
 NAME = "coordinator:sticky"
@@ -129,7 +129,7 @@ def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> No
         protocols=[Protocol(NAME, subscription)], partitions_per_topic={"t": INT32_MAX - 3, "u": 3}
     )
     _, group = send(None, request, large)
-    (due,) = due_deadlines(group, 0)
+    (due,) = protocol_of(group).due_deadlines(group, 0, CONFIG)
     effects = step(group, "g", due, 0, CONFIG)
     assert isinstance(effects.replies[0].response, JoinGroupResponse)
     assert effects.history[-1].reason.endswith("group.max.partitions (10) leaves out t")

@@ -83,7 +83,7 @@ def _played(group_id: str, rows: Sequence[Row]) -> list[Effects]:
         if row.request.group_id == group_id:
             timeline.apply(row)
     timeline.fire_until(rows[-1].at_ms + 100_000)
-    return kafka_effects(timeline.take_effects())
+    return kafka_effects(timeline.drain_effects())
 
 
 def test_a_request_without_the_field_has_no_principal_and_its_entries_have_the_bytes_of_before() -> None:

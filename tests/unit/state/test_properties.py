@@ -97,7 +97,7 @@ def check_history(log: Log, seed: int) -> None:
         timeline.fire_until(rows[-1].at_ms + 15_000)
         assert not timeline.faults, timeline.faults[0].traceback
         _check_words(
-            kafka_effects(timeline.take_effects()),
+            kafka_effects(timeline.drain_effects()),
             {row.request_id for row in asked if not isinstance(row.request, TopicMetadata)},
             classic_group(timeline.group),
         )
@@ -156,7 +156,7 @@ def check_failed_requests(log: Log, seed: int) -> None:
                 if row.request.group_id == group_id:
                     run.apply(row)
             run.fire_until(until_ms)
-        steps = kafka_effects(failing.take_effects())
+        steps = kafka_effects(failing.drain_effects())
         failed = [effects for effects in steps if effects.rules == ["F1"]]
         assert len(failed) == len(failing.faults)
         answers = [reply.response for effects in failed for reply in effects.replies]
@@ -169,7 +169,7 @@ def check_failed_requests(log: Log, seed: int) -> None:
             and not isinstance(row.request, TopicMetadata)
         }
         others = [batches.encode_words(effects) for effects in steps if effects not in failed]
-        assert others == [batches.encode_words(effects) for effects in kafka_effects(without.take_effects())]
+        assert others == [batches.encode_words(effects) for effects in kafka_effects(without.drain_effects())]
         for group in (failing.group, without.group):
             if group is not None:
                 group.clock_ms = 0  # the failed request was here, at its time
@@ -202,7 +202,7 @@ def check_failed_deadline(log: Log, nth: int) -> None:
         group = classic_group(timeline.group)
         quarantined = group is not None and group.quarantined is not None
         timeline.apply(row)
-        steps = kafka_effects(timeline.take_effects())
+        steps = kafka_effects(timeline.drain_effects())
         if quarantined:
             answers = [reply.response.error_code for effects in steps for reply in effects.replies]
             is_answered = not isinstance(row.request, TopicMetadata)
@@ -259,7 +259,7 @@ def test_random_logs_reach_deep() -> None:
                 if row.request.group_id == group_id:
                     timeline.apply(row)
             deep.difference_update(
-                rule for effects in kafka_effects(timeline.take_effects()) for rule in effects.rules
+                rule for effects in kafka_effects(timeline.drain_effects()) for rule in effects.rules
             )
         if not deep:
             return

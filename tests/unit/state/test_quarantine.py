@@ -16,7 +16,7 @@ from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import Common
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
 TEN_MINUTES_MS = 600_000
@@ -64,7 +64,7 @@ def quarantined(kind: TimerKind, outages: Sequence[Outage] = ()) -> tuple[Timeli
     assert isinstance(group, ClassicGroup)
     assert group.quarantined is not None
     assert len(timeline.faults) == 1
-    timeline.take_effects()
+    timeline.drain_effects()
     return timeline, group.clock_ms
 
 
@@ -121,7 +121,7 @@ def test_members_that_come_back_after_the_join_deadline_raised_are_not_evicted(w
 def test_a_deadline_of_a_member_that_raised_is_not_due_at_once_after_the_release(
     commands: list[str],
 ) -> None:
-    world = World()
+    world = ScenarioPlayer()
     for command in ["topics foo=4", *commands, "fail deadline", "at 22s"]:
         world.run(command)
     group = world.any_group()

@@ -74,7 +74,7 @@ def test_a_replay_says_the_same(rows: Log, seed: int) -> None:
 @examples(60)
 def test_history_has_no_gap_in_any_life_of_either_protocol(rows: Log) -> None:
     for group_id in GROUPS:
-        steps = run(rows, group_id, rows[-1].at_ms + 15_000).take_effects()
+        steps = run(rows, group_id, rows[-1].at_ms + 15_000).drain_effects()
         seqs: dict[str, list[int]] = {}
         for entry in (entry for effects in steps for entry in effects.history):
             seqs.setdefault(entry.incarnation, []).append(entry.seq)
@@ -106,7 +106,7 @@ def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) 
         for group_id in GROUPS:
             failing = run(rows, group_id, until_ms, batches.failing_step(request_fails))
             without = run(rest, group_id, until_ms)
-            assert words(failing.take_effects(), failed) == words(without.take_effects(), failed)
+            assert words(failing.drain_effects(), failed) == words(without.drain_effects(), failed)
             for group in (failing.group, without.group):
                 if group is not None:
                     group.clock_ms = 0  # the failed request was here, at its time
@@ -164,10 +164,10 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     (fault,) = timeline.faults
     assert fault.cause == "scan at 1050000"
     assert timeline.next_deadline_ms() is None
-    timeline.take_effects()
+    timeline.drain_effects()
     timeline.apply(Row(T0 + 100_000, "requests-0-1", asking()))
     timeline.apply(Row(T0 + 100_001, "requests-0-2", ConnectionClosed(group_id="a", connection="c1")))
-    (refused, closed) = timeline.take_effects()
+    (refused, closed) = timeline.drain_effects()
     response = refused.replies[0].response
     assert isinstance(response, ConsumerListResponse)
     assert response.code is ResponseCode.SYSTEM_ERROR
@@ -175,7 +175,7 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     assert (closed.replies, closed.history) == ([], [])
     timeline.apply(Row(T0 + 200_000, "requests-0-3", release()))
     assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was renewed at the release
-    (released,) = timeline.take_effects()
+    (released,) = timeline.drain_effects()
     assert isinstance(released.replies[0].response, ReleaseGroupResponse)
     assert [entry.type for entry in released.history] == [EntryType.RELEASED]
     timeline.fire_until(T0 + 250_000)
@@ -202,9 +202,9 @@ def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
     timeline.fire_until(T0 + 70_000)
     assert [fault.cause for fault in timeline.faults] == ["scan at 1070000"]
     timeline.apply(Row(T0 + 600_000, "requests-0-1", release()))
-    timeline.take_effects()
+    timeline.drain_effects()
     timeline.apply(Row(T0 + 600_001, "requests-0-2", locking("B")))
-    (refused,) = timeline.take_effects()
+    (refused,) = timeline.drain_effects()
     response = refused.replies[0].response
     assert isinstance(response, LockBatchMqResponse)
     assert response.lock_ok_mq_set == ()
@@ -216,12 +216,12 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     timeline = Timeline("a", None, CONFIG, outages=[outage])
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0 + 300_000, "requests-0-1", heartbeat("c2", "B")))
-    _, takeover, joined = timeline.take_effects()
+    _, takeover, joined = timeline.drain_effects()
     assert [entry.type for entry in takeover.history] == [EntryType.TAKEN_OVER]
     assert isinstance(joined, Effects)
     assert joined.notified == ["c1", "c2"]
     timeline.fire_until(outage.until_ms + CONFIG.rocketmq.channel_expired_timeout_ms)
-    assert timeline.take_effects() == []
+    assert timeline.drain_effects() == []
     assert timeline.next_deadline_ms() == T0 + 650_000
     timeline.fire_until(T0 + 650_000)
     assert timeline.group is None
@@ -233,7 +233,7 @@ def test_a_failed_request_is_answered_with_system_error() -> None:
     )
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
-    answered, unanswered = timeline.take_effects()
+    answered, unanswered = timeline.drain_effects()
     response = answered.replies[0].response
     assert isinstance(response, RegisterResponse)
     assert response.code is ResponseCode.SYSTEM_ERROR
@@ -246,9 +246,9 @@ def test_a_request_behind_a_scan_is_applied_at_the_groups_clock_and_noted() -> N
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0 + 20_000, "requests-0-1", heartbeat("c2", "B")))
     timeline.fire_until(T0 + 60_000)  # c1 expires at the scan of T0 + 50,000
-    timeline.take_effects()
+    timeline.drain_effects()
     timeline.apply(Row(T0 + 45_000, "requests-0-2", heartbeat("c2", "B")))
-    (effects,) = timeline.take_effects()
+    (effects,) = timeline.drain_effects()
     (entry,) = effects.history
     assert (entry.type, entry.late_by_ms, entry.at_ms) == (EntryType.APPLIED_LATE, 5_000, T0 + 50_000)
 
@@ -275,10 +275,10 @@ def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
 ) -> None:
     timeline = Timeline("a", None, CONFIG)
     timeline.apply(Row(T0, "requests-0-0", first))
-    timeline.take_effects()
+    timeline.drain_effects()
     before = batches.encode(timeline.group)
     timeline.apply(Row(T0 + 1, "requests-0-1", second))
-    (effects,) = timeline.take_effects()
+    (effects,) = timeline.drain_effects()
     response = effects.replies[0].response
     assert isinstance(response, ErrorResponse)
     assert response.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -289,17 +289,17 @@ def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
 def test_a_close_is_lost_on_a_group_of_kafkas() -> None:
     timeline = Timeline("a", None, CONFIG)
     timeline.apply(Row(T0, "requests-0-0", commit()))
-    timeline.take_effects()
+    timeline.drain_effects()
     timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
-    assert [effects.replies for effects in timeline.take_effects()] == [[]]
+    assert [effects.replies for effects in timeline.drain_effects()] == [[]]
 
 
 def test_topic_metadata_is_lost_on_a_group_of_rocketmqs() -> None:
     timeline = Timeline("a", None, CONFIG)
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
-    timeline.take_effects()
+    timeline.drain_effects()
     timeline.apply(Row(T0, "requests-0-1", TopicMetadata(group_id="a", topics={"t": None})))
-    assert [effects.replies for effects in timeline.take_effects()] == [[]]
+    assert [effects.replies for effects in timeline.drain_effects()] == [[]]
 
 
 def test_a_name_is_free_when_its_group_has_ended() -> None:
@@ -323,7 +323,7 @@ def test_random_logs_reach_deep() -> None:
     for seed in range(300):
         rows = realise(seed, 120)
         for group_id in GROUPS:
-            for effects in run(rows, group_id, rows[-1].at_ms).take_effects():
+            for effects in run(rows, group_id, rows[-1].at_ms).drain_effects():
                 missing -= {entry.type for entry in effects.history}
                 missing -= {type(reply.response) for reply in effects.replies}
                 if isinstance(effects, Effects):

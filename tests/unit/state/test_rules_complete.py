@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.harness import scenario
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = ROOT / "tests" / "scenarios"
@@ -47,7 +47,7 @@ def reached_by(name: str) -> set[str]:
     """Return the rows that a scenario reaches, or that a test of this directory names."""
     if name.startswith("test_"):
         return set(re.findall(r'"([A-Z]+\d+[a-z]?)"', Path(__file__).with_name(f"{name}.py").read_text()))
-    world = World()
+    world = ScenarioPlayer()
     for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
         scenario.play(block, world.run)
     return world.rules

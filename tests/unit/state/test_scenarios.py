@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.harness import scenario
-from tests.harness.world import World
+from tests.harness.scenario_player import ScenarioPlayer
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
-    scenario.check(path, World().run, rewrite=request.config.getoption("rewrite", default=False))
+    scenario.check(path, ScenarioPlayer().run, rewrite=request.config.getoption("rewrite", default=False))

@@ -18,7 +18,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets
 from state.kafka.history import EntryType
 from state.kafka.offsets import transactions
-from state.kafka.offsets.outcome import Outcome
+from state.kafka.offsets.marker_outcome import MarkerOutcome
 from state.kafka.requests import (
     CommittedTopic,
     DeleteGroup,
@@ -124,7 +124,7 @@ class Checker:
         """`place` is the place of the row in the log."""
         timeline.apply(row)
         assert not timeline.faults
-        for effects in kafka_effects(timeline.take_effects()):
+        for effects in kafka_effects(timeline.drain_effects()):
             answer = next((r.response for r in effects.replies if r.response.request == row.request_id), None)
             ended = [entry.cause for entry in effects.history if entry.type is EntryType.GROUP_DELETED]
             if ended and ended != [row.request_id]:
@@ -250,8 +250,8 @@ def reached_from_the_beginning(entry: PendingOffsets, marker: TransactionMarker)
     return entry.producer_id == marker.producer_id and entry.txn_position <= marker.txn_position
 
 
-def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> Outcome:
-    return Outcome.COMMIT if committed else Outcome.ABORT
+def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOutcome:
+    return MarkerOutcome.COMMIT if committed else MarkerOutcome.ABORT
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from streaming.service.committed_pin import CommittedPin
+from streaming.service.query.committed_pin import CommittedPin
 from tests.harness.checkpoints import path_of
 
 
@@ -33,18 +33,18 @@ def test_a_batch_is_pinned_at_most_once_a_second_after_the_first_ones(checkpoint
         (7, 1.5, 6),
     ):
         now_s = at_s
-        pin.take_often(batch, {0: batch})
+        pin.pin_often(batch, {0: batch})
         assert pinned(checkpoint) == expected
-    pin.take(8)
+    pin.pin(8)
     assert pinned(checkpoint) == 8, "the last one is pinned when the query ends"
 
 
 def test_no_batch_and_an_earlier_batch_are_not_pinned(checkpoint: Checkpoint) -> None:
     pin = CommittedPin(checkpoint, "requests")
-    pin.take(-1)
+    pin.pin(-1)
     assert pinned(checkpoint) == -1
-    pin.take(3)
-    pin.take(2)
+    pin.pin(3)
+    pin.pin(2)
     assert pinned(checkpoint) == 3
 
 
@@ -52,9 +52,9 @@ def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:
     full = path_of(checkpoint) / "owners" / "1.json.new"
     full.symlink_to("/dev/full")
     pin = CommittedPin(checkpoint, "requests")
-    pin.take(3)
+    pin.pin(3)
     full.unlink()
-    pin.take(3)
+    pin.pin(3)
     assert pinned(checkpoint) == 3
 
 
@@ -64,7 +64,7 @@ def test_the_offsets_of_a_batch_are_those_that_it_read(checkpoint: Checkpoint) -
     offsets.mkdir(parents=True)
     (offsets / "4").write_text('v1\n{}\n{"requests":{"0":70}}')
     pin = CommittedPin(checkpoint, "requests")
-    pin.take_often(4, {0: 90})
+    pin.pin_often(4, {0: 90})
     committed = checkpoint.record().committed
     assert committed is not None
     assert committed.ends == {0: 90}

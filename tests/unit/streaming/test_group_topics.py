@@ -15,13 +15,19 @@ from records import topic_patterns
 from records.codec import encode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.protocols import view_of
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
-from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot, snapshot
+from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
-from streaming.service import group_topics, pattern_matches
-from streaming.service.group_topics import RESOLUTIONS_APART_S, ClusterTopics, GroupTopics, Message
-from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from streaming.service.topic_watch import group_topics, pattern_matches
+from streaming.service.topic_watch.group_topics import (
+    RESOLUTIONS_APART_S,
+    ClusterTopics,
+    GroupTopics,
+    Message,
+)
+from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW, GROWN = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4), TopicImage(UUID(int=1), 6)
 OTHER = TopicImage(UUID(int=3), 1)
@@ -57,8 +63,8 @@ class Watch:
             unresolved_regexes=list(unresolved),
             checked_regexes=checked or UNSET,
         )
-        view = structs.replace(snapshot(ConsumerGroup(group_id=group_id, incarnation="i")), consumer=consumer)
-        self.groups.take(group_id.encode(), encode(view))
+        view = structs.replace(view_of(ConsumerGroup(group_id=group_id, incarnation="i")), consumer=consumer)
+        self.groups.apply(group_id.encode(), encode(view))
 
     def see(self, *errors: str, **images: TopicImage | None) -> list[Message]:
         """A look that shows these topics, and topics with errors."""
@@ -88,11 +94,11 @@ def test_groups_that_know_their_topics_get_nothing() -> None:
 def test_classic_groups_and_groups_of_rocketmq_cost_nothing() -> None:
     watch = Watch()
     watch.publish("deleted", {"t": OLD}, resolved={".*": ["t"]})
-    watch.groups.take(b"classic", encode(snapshot(ClassicGroup(group_id="classic", incarnation="i"))))
-    watch.groups.take(
+    watch.groups.apply(b"classic", encode(view_of(ClassicGroup(group_id="classic", incarnation="i"))))
+    watch.groups.apply(
         b"rocketmq", encode(rocketmq_snapshot(RocketMqGroup(group_id="rocketmq", incarnation="i")))
     )
-    watch.groups.take(b"deleted", None)
+    watch.groups.apply(b"deleted", None)
     assert (watch.groups.names(), watch.groups.has_patterns()) == (set(), False)
     assert [watch.see(t=GROWN) for _ in range(3)] == [[]] * 3
 
@@ -101,11 +107,11 @@ def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None
     """Row MI14."""
     watch = Watch()
     group = ClassicGroup(group_id="g", incarnation="i", wanted_topics=["t"])
-    watch.groups.take(b"g", encode(snapshot(group)))
+    watch.groups.apply(b"g", encode(view_of(group)))
     assert watch.groups.is_waiting
     assert watch.see(t=OLD) == [told("g", t=OLD)]
     group.wanted_topics = []
-    watch.groups.take(b"g", encode(snapshot(group)))
+    watch.groups.apply(b"g", encode(view_of(group)))
     assert watch.see(t=GROWN) == []
 
 

@@ -7,9 +7,9 @@ from uuid import UUID
 from records.truncation import AWAITED_MAX, encode_view
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import Topic
+from state.kafka.protocols import view_of
 from state.kafka.requests import RegexResolved, TopicImage, TopicMetadata
-from state.kafka.snapshot import snapshot
-from streaming.service.group_topics import ClusterTopics, GroupTopics
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
 
 UNKNOWN = [f"unknown-{n:04}" for n in range(AWAITED_MAX + 1)]
 
@@ -22,7 +22,7 @@ def large_group() -> ConsumerGroup:
 
 def test_a_group_gets_what_it_waits_for_although_its_record_has_no_room_for_what_it_knows() -> None:
     watcher = GroupTopics()
-    watcher.take(b"g", encode_view(snapshot(large_group()), 50_000))
+    watcher.apply(b"g", encode_view(view_of(large_group()), 50_000))
     assert watcher.is_waiting
     images = {name: TopicImage(UUID(int=n), 1) for n, name in enumerate([*UNKNOWN, "orders"], 1)}
     sent, resolved = watcher.see(ClusterTopics(images, frozenset(images), 7), 0.0)
@@ -33,5 +33,5 @@ def test_a_group_gets_what_it_waits_for_although_its_record_has_no_room_for_what
 
 def test_a_record_without_room_for_that_either_has_neither() -> None:
     watcher = GroupTopics()
-    watcher.take(b"g", encode_view(snapshot(large_group()), 2_000))
+    watcher.apply(b"g", encode_view(view_of(large_group()), 2_000))
     assert not watcher.is_waiting

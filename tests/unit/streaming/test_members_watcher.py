@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from streaming.service.members_watcher import GroupsWithMembers
+from streaming.service.clock.members_watcher import GroupsWithMembers
 
 EMPTY = {"members": [], "pending_members": [], "protocol_type": "consumer", "state": "Empty"}
 EMPTY_ROCKETMQ = {"protocol": "RocketMQ", "consumers": [], "producers": []}
@@ -13,7 +13,7 @@ EMPTY_ROCKETMQ = {"protocol": "RocketMQ", "consumers": [], "producers": []}
 @pytest.mark.parametrize("view", [EMPTY, EMPTY_ROCKETMQ])
 def test_groups_without_members_are_none(view: dict[str, object]) -> None:
     groups = GroupsWithMembers()
-    groups.take(b"group", json.dumps(view).encode())
+    groups.apply(b"group", json.dumps(view).encode())
     assert not groups
 
 
@@ -30,14 +30,14 @@ def test_groups_without_members_are_none(view: dict[str, object]) -> None:
 def test_group_has_members_until_it_is_empty_or_deleted(view: dict[str, object]) -> None:
     groups = GroupsWithMembers()
     for last in (json.dumps(EMPTY).encode(), None):
-        groups.take(b"group", json.dumps(view).encode())
-        groups.take(b"other", json.dumps(EMPTY).encode())
+        groups.apply(b"group", json.dumps(view).encode())
+        groups.apply(b"other", json.dumps(EMPTY).encode())
         assert groups
-        groups.take(b"group", last)
+        groups.apply(b"group", last)
         assert not groups
 
 
 def test_view_that_cannot_be_decoded_may_have_members() -> None:
     groups = GroupsWithMembers()
-    groups.take(b"group", b"\xff")
+    groups.apply(b"group", b"\xff")
     assert groups

@@ -15,13 +15,13 @@ from checkpoints.export_file import ExportedGroup, ExportFile, Header, write_exp
 from checkpoints.files import FolderError
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
-from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
+from records.sharding import MAX_SHARDS
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Offset, PendingOffsets
-from streaming.service.moving import MoveRefused, header_of, identity_for, import_state
-from streaming.service.owner import owner_id_of
+from streaming.service.ownership.owner import owner_id_of
+from streaming.service.stored_state.moving import MoveRefused, header_of, identity_for, import_state
 from tests.harness.checkpoints import spark_of
 
 IDENTITY = Identity("c", "eu-requests", "t", 2, "00000000-0000-0000-0000-000000000001", 16)
@@ -126,11 +126,8 @@ def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(hea
     assert again.from_owner_id == owner_id_of(new)
 
 
-@pytest.mark.parametrize(("old", "given", "new"), [(16, None, 16), (16, 1, 1), (None, None, DEFAULT_SHARDS)])
-def test_the_number_of_shards_is_the_given_the_old_or_the_default(
-    header: Header, old: int | None, given: int | None, new: int
-) -> None:
-    header = replace(header, identity=replace(IDENTITY, shards=old))
+@pytest.mark.parametrize(("given", "new"), [(None, 16), (1, 1)])
+def test_the_number_of_shards_is_the_given_or_the_old(header: Header, given: int | None, new: int) -> None:
     assert identity_for(header, shards=given).shards == new
 
 
@@ -171,8 +168,6 @@ def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Hea
     header = replace(header, unread={0: 0, 1: 3})
     with pytest.raises(MoveRefused, match="packs of them would be refused"):
         identity_for(header, shards=MAX_SHARDS)
-    before_packs = replace(header, identity=replace(IDENTITY, shards=None))
-    assert identity_for(before_packs, shards=MAX_SHARDS).shards == MAX_SHARDS
     assert identity_for(replace(header, unread={0: 0, 1: 0}), shards=MAX_SHARDS).shards == MAX_SHARDS
 
 

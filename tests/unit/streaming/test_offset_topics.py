@@ -7,9 +7,9 @@ import pytest
 
 from records.codec import CommittedOffset, encode, offset_key
 from state.kafka.requests import TopicImage, TopicMetadata
-from streaming.service import offset_topics
-from streaming.service.offset_topics import Images, OffsetTopics, is_in_doubt
-from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from streaming.service.topic_watch import offset_topics
+from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
+from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 
@@ -55,10 +55,10 @@ class Watch:
                 request="requests-0-1",
                 topic_id=None if image is None else image.id,
             )
-            self.offsets.take(offset_key(group_id, topic, partition), encode(record))
+            self.offsets.apply(offset_key(group_id, topic, partition), encode(record))
 
     def forget(self, group_id: str, topic: str, partition: int = 0) -> None:
-        self.offsets.take(offset_key(group_id, topic, partition), None)
+        self.offsets.apply(offset_key(group_id, topic, partition), None)
 
     def see(self, **images: TopicImage | None) -> list[TopicMetadata]:
         self.now_s += 5

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pandas as pd
 import pytest
 from msgspec import structs
@@ -13,7 +12,6 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.metadata import KnownOutage
-from checkpoints.migrations import GroupV1, GroupV2, OffsetV1
 from records.codec import encode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
@@ -33,6 +31,7 @@ from streaming.query import output as output_module
 from streaming.query.handling import OperatorError
 from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
+from tests.harness.planted_version import ADDED, planted, row_of
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
 
@@ -215,27 +214,14 @@ def test_topic_ids_are_kept_and_published_and_topic_metadata_has_no_answer() -> 
     }
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_offsets_of_an_older_state_take_the_id_that_is_told(version: int) -> None:
-    log, state, image = Log(), spark_state(), TopicImage(UUID(int=1), 4)
+def test_a_group_of_an_earlier_version_is_written_as_of_this_one() -> None:
+    log, state = Log(), spark_state()
     call([log.request(T0, commit(None))], state)
-    older = spark_state((version, as_stored_in(version, group_in(state))))
-    sent = log.request(T0 + 1, topic_t(image))
-    (record,) = on_offsets_topic(call([sent], older))
-    assert record is not None
-    assert (record["offset"], record["topic_id"], record["request"]) == (5, str(image.id), sent.id)
-    assert older.get[0] == codec.STATE_VERSION
-    assert group_in(older).offsets["t"][0].topic_id == image.id.bytes
-
-
-def as_stored_in(version: int, group: ClassicGroup) -> bytes:
-    """The payload that an earlier version's code wrote for a group with one offset."""
-    fields = structs.asdict(group)
-    offset = structs.asdict(group.offsets["t"][0])
-    fields["offsets"] = {"t": {0: OffsetV1(**{name: offset[name] for name in OffsetV1.__struct_fields__})}}
-    kind = {1: GroupV1, 2: GroupV2}[version]
-    old = kind(**{name: fields[name] for name in kind.__struct_fields__})
-    return msgspec.msgpack.encode({group.group_id: old})
+    with planted():
+        earlier = spark_state(row_of(0, {"g": group_in(state)}))
+        assert call([log.request(T0 + 1, commit(None))], earlier)
+    assert earlier.get[0] == codec.STATE_VERSION
+    assert group_in(earlier).wanted_topics == [ADDED]
 
 
 def test_topic_metadata_in_the_wrong_place_is_a_dead_letter_alone() -> None:

@@ -5,7 +5,7 @@ import pytest
 from records.codec import encode
 from records.pack import pack
 from state.kafka.requests import AnyRequest, TopicMetadata
-from streaming.service.outage import is_of_the_service, is_of_the_watcher
+from streaming.service.outages.outage import is_of_the_service, is_of_the_watcher
 from tests.spark.log import marker, txn_commit
 
 

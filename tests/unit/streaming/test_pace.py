@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from streaming.service.pace import Pace
+from streaming.service.clock.pace import Pace
 
 INTERVAL_MS, REST_INTERVAL_MS, QUIET_S = 100, 2_000, 3.0
 

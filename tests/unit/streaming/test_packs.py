@@ -24,7 +24,7 @@ PARTITION = partition_of("g", LAYOUT.request_partitions)
 
 
 def packed(log: Log, at_ms: int, *requests: AnyRequest | bytes, key: bytes | None = None) -> Record:
-    """Append a pack of requests of group g's slot. Bytes stand in it as they are."""
+    """Append a pack of requests of group g's slot. Bytes are in it unchanged."""
     messages = [request if isinstance(request, bytes) else encode(request) for request in requests]
     key = pack_key(slot_of("g")) if key is None else key
     return log.append(at_ms, key, pack(messages), PARTITION)

@@ -14,7 +14,7 @@ from state.rocketmq.effects import Reply as RocketMqReply
 from state.rocketmq.responses import CloseConnection, ConsumerListResponse
 from streaming.query.output_values import ANSWERS_MAX_BYTES
 from streaming.replica.answers import Answers, EarlyRecord
-from tests.harness.replica_log import answers_in, machine, owned, take
+from tests.harness.replica_log import answers_in, apply_all, machine, owned
 from tests.spark.log import T0, Log, heartbeat, join, leave
 
 MAX_BYTES = 2 * ANSWERS_MAX_BYTES
@@ -41,7 +41,7 @@ def taken(replies: Iterable[Reply]) -> list[EarlyRecord]:
     sink = answers()
     for each in replies:
         sink.reply(each)
-    return sink.take()
+    return sink.drain()
 
 
 def requests_in(records: Iterable[EarlyRecord]) -> list[list[str]]:
@@ -84,9 +84,9 @@ def test_what_was_taken_is_forgotten() -> None:
     sink = answers()
     sink.reply(reply("t-0-1#0"))
     assert sink.size_bytes > 0
-    assert len(sink.take()) == 1
+    assert len(sink.drain()) == 1
     assert sink.size_bytes == 0
-    assert sink.take() == []
+    assert sink.drain() == []
 
 
 def test_a_silent_replica_keeps_nothing() -> None:
@@ -95,13 +95,13 @@ def test_a_silent_replica_keeps_nothing() -> None:
     sink.reply(reply("t-0-1"))
     sink.is_silent = False
     sink.reply(reply("t-0-2"))
-    assert requests_in(sink.take()) == [["t-0-2"]]
+    assert requests_in(sink.drain()) == [["t-0-2"]]
 
 
 def test_an_answer_that_is_too_large_becomes_an_error() -> None:
     sink = answers(max_bytes=500)
     sink.reply(reply("t-0-1", text="x" * 1_000))
-    (value,) = answers_in(sink.take()).values()
+    (value,) = answers_in(sink.drain()).values()
     assert len(value) <= 500
     assert msgspec.json.decode(value)["request"] == "t-0-1"
 
@@ -113,7 +113,7 @@ def test_what_waits_for_views_is_left_to_the_query() -> None:
         log.request(T0, msgspec.structs.replace(heartbeat("a", "nobody"), waits_for_views=True)),
         log.request(T0, heartbeat("a", "nobody")),
     ]
-    assert set(take(machine(), owned(records))) == {records[0].id, records[2].id}
+    assert set(apply_all(machine(), owned(records))) == {records[0].id, records[2].id}
 
 
 def test_a_marked_request_that_is_parked_is_left_to_the_query_when_it_is_answered() -> None:
@@ -123,8 +123,8 @@ def test_a_marked_request_that_is_parked_is_left_to_the_query_when_it_is_answere
     marked = log.request(T0 + 1, msgspec.structs.replace(join("a", "second"), waits_for_views=True))
     left = log.request(T0 + 2, leave("a", member_id))
     replica = machine()
-    assert set(take(replica, owned([*stable, marked]))) == {record.id for record in stable}
-    assert set(take(replica, list(owned([*stable, marked, left]))[-2:])) == {left.id}
+    assert set(apply_all(replica, owned([*stable, marked]))) == {record.id for record in stable}
+    assert set(apply_all(replica, list(owned([*stable, marked, left]))[-2:])) == {left.id}
 
 
 def test_the_same_request_without_the_mark_is_answered_early() -> None:
@@ -132,7 +132,7 @@ def test_the_same_request_without_the_mark_is_answered_early() -> None:
     stable, member_id = log.stable_member(T0, "a")
     parked = log.request(T0 + 1, join("a", "second"))
     left = log.request(T0 + 2, leave("a", member_id))
-    found = take(machine(), owned([*stable, parked, left]))
+    found = apply_all(machine(), owned([*stable, parked, left]))
     assert msgspec.json.decode(found[parked.id], type=JoinGroupResponse).generation_id == 2
 
 
@@ -141,7 +141,7 @@ def test_messages_to_connections_come_from_the_query() -> None:
     listed = ConsumerListResponse(group_id="g", correlation_id="1", request="t-0-1")
     sink = answers()
     sink.effects(Effects(None, [RocketMqReply(1, listed)], pushes=[Push(2, pushed)]), b"g", None)
-    (record,) = sink.take()
+    (record,) = sink.drain()
     assert (record.reply_partition, list(record.answers)) == (1, ["t-0-1"])
 
 
@@ -155,5 +155,5 @@ def test_a_heartbeat_is_answered() -> None:
     log = Log()
     stable, member_id = log.stable_member(T0, "a")
     beat = log.request(T0 + 1, heartbeat("a", member_id))
-    found = take(machine(), owned([*stable, beat]))
+    found = apply_all(machine(), owned([*stable, beat]))
     assert msgspec.json.decode(found[beat.id], type=HeartbeatResponse).error_code is ErrorCode.NONE

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from records.codec import encode
 from state.errors import ErrorCode
-from state.kafka.responses import AnyResponse as KafkaResponse
+from state.kafka import requests as kafka
 from state.messages import ErrorResponse, ReleaseGroupResponse
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq import requests as rocketmq
 from state.rocketmq.responses import AnyToConnection
 from streaming.replica import audit as audit_of_answers
 from streaming.replica.audit import KEPT_OF_QUERY, OVERDUE_AFTER_S, Audit, Difference, Place, request_of
@@ -146,7 +146,7 @@ HOSTILE = (
     "\\",
     "\n\u2028é\0",
 )
-RESPONSES = (*get_args(KafkaResponse), *get_args(RocketMqResponse), ErrorResponse, ReleaseGroupResponse)
+RESPONSES = (*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse)
 
 
 def filled(kind: Any, text: str) -> Any:

@@ -14,7 +14,7 @@ from streaming.replica import changed as changed_groups
 from streaming.replica.changed import ChangedGroups, listed
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.state_machine import StateMachine
-from tests.harness.replica_log import WITH_DELAY, log_of, machine, owned, take, terms
+from tests.harness.replica_log import WITH_DELAY, apply_all, log_of, machine, owned, terms
 from tests.spark.log import T0, Log, Record, heartbeat
 
 ALL = 2**62
@@ -54,7 +54,7 @@ def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
     replica = machine(terms(config=WITH_DELAY), awake_max=awake_max)
     topic: dict[str, ListedGroup] = {}
     for number, record in enumerate(record for records in log_of(seed) for record in records):
-        replica.take(LogRecord(*record))
+        replica.apply(LogRecord(*record))
         if number % records_a_batch == 0:
             topic = listing(replica)
             replica.committed(dict.fromkeys(replica.partitions, ALL), ALL)
@@ -86,18 +86,18 @@ def asked(log: Log, at_ms: int) -> list[Record]:
 
 def early(replica: StateMachine, records: list[Record]) -> list[DescribeGroupResponse]:
     for record in records:
-        replica.take(LogRecord(*record))
-    values = [value for record in replica.answers.take() for value in unpack(record.value)]
+        replica.apply(LogRecord(*record))
+    values = [value for record in replica.answers.drain() for value in unpack(record.value)]
     return [msgspec.json.decode(v, type=DescribeGroupResponse) for v in values if lists_changed(v)]
 
 
 def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited() -> None:
     log, replica = Log(), machine()
     stable, _ = log.stable_member(T0, "a")
-    take(replica, owned(stable))
+    apply_all(replica, owned(stable))
     for record in asked(log, T0 + 100):
-        replica.take(LogRecord(*record))
-    (appended,) = replica.answers.take()
+        replica.apply(LogRecord(*record))
+    (appended,) = replica.answers.drain()
     assert appended.answers == {}, "the query answers something else"
     (value,) = unpack(appended.value)
     answer = msgspec.json.decode(value, type=DescribeGroupResponse)
@@ -111,7 +111,7 @@ def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited()
 def test_too_many_changed_groups_are_left_to_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
     log, replica = Log(), machine()
-    take(replica, owned(log.stable_member(T0, "a")[0]))
+    apply_all(replica, owned(log.stable_member(T0, "a")[0]))
     assert early(replica, asked(log, T0 + 100)) == []
 
 
@@ -124,6 +124,6 @@ def test_a_silent_replica_lists_nothing() -> None:
 def test_no_other_answer_lists_changed_groups() -> None:
     """Whatever names it has."""
     log, replica = Log(), machine()
-    answers = take(replica, owned([log.append(T0, b"changed", encode(heartbeat("changed", "m")), 0)]))
+    answers = apply_all(replica, owned([log.append(T0, b"changed", encode(heartbeat("changed", "m")), 0)]))
     assert answers
     assert not any(map(lists_changed, answers.values()))

@@ -19,7 +19,7 @@ SESSION_MS = 10_000
 NAMES = ("a", "b", "c", "d")
 
 
-class World:
+class ReplicaGroups:
     """Stable groups of one member each. The session of the n-th ends n seconds after that of the first."""
 
     def __init__(self, awake_max: int, outages: tuple[Outage, ...] = ()) -> None:
@@ -54,7 +54,7 @@ class World:
 
 @pytest.mark.parametrize("awake_max", [1, 2, 3])
 def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -> None:
-    world = World(awake_max)
+    world = ReplicaGroups(awake_max)
     for name in (*NAMES, *reversed(NAMES)):
         world.groups.awake(name)
     assert world.woken == [*NAMES, *reversed(NAMES[:-awake_max])]
@@ -62,14 +62,14 @@ def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -
 
 
 def test_a_group_that_is_used_does_not_rest() -> None:
-    world = World(2)
+    world = ReplicaGroups(2)
     for name in ("a", "b", "a", "c", "a"):
         world.groups.awake(name)
     assert world.woken == ["a", "b", "c"]
 
 
 def test_the_groups_with_a_deadline_until_a_time_are_due() -> None:
-    world = World(10)
+    world = ReplicaGroups(10)
     assert world.fire(T0 + SESSION_MS - 1) == []
     assert world.fire(T0 + SESSION_MS + 1_000) == ["a", "b"]
     assert [world.members(name) for name in NAMES] == [0, 0, 1, 1]
@@ -80,13 +80,13 @@ def test_the_groups_with_a_deadline_until_a_time_are_due() -> None:
 @pytest.mark.parametrize("awake_max", [1, 2, 10])
 def test_more_groups_are_due_than_may_be_awake(awake_max: int) -> None:
     """What a deadline changes is kept, although the next group that is due puts this one to rest."""
-    world = World(awake_max)
+    world = ReplicaGroups(awake_max)
     assert world.fire(T0 + SESSION_MS + 3_000) == list(NAMES)
     assert not any(world.members(name) for name in NAMES)
 
 
 def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
-    world = World(10)
+    world = ReplicaGroups(10)
     group = world.groups.awake("a")
     group.timeline.apply(Row(T0 + 5_000, "requests-0-99", heartbeat("a", world.member_ids["a"])))
     world.groups.touched(group)
@@ -100,7 +100,7 @@ def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
 def test_deadlines_stand_still_in_an_outage() -> None:
     """The sessions of all groups would end in the outage. They begin anew at its end."""
     outage = Outage(T0 + 5_000, T0 + 60_000)
-    world = World(1, (outage,))
+    world = ReplicaGroups(1, (outage,))
     for until_ms in (T0 + SESSION_MS, T0 + 50_000, outage.until_ms, outage.until_ms + SESSION_MS - 1):
         world.fire(until_ms)
         assert [world.members(name) for name in NAMES] == [1, 1, 1, 1]
@@ -109,7 +109,7 @@ def test_deadlines_stand_still_in_an_outage() -> None:
 
 
 def test_a_group_that_has_ended_leaves_nothing() -> None:
-    world = World(1)
+    world = ReplicaGroups(1)
     assert "new" not in world.groups
     for name in ("new", "other"):
         world.groups.touched(world.groups.awake(name))  # no request has created them
@@ -121,7 +121,7 @@ def test_a_group_that_has_ended_leaves_nothing() -> None:
 
 
 def test_all_groups_can_be_put_to_rest() -> None:
-    world = World(10)
+    world = ReplicaGroups(10)
     for name in NAMES:
         world.groups.awake(name)
     world.groups.rest()

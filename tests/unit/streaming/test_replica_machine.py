@@ -28,7 +28,7 @@ from streaming.replica.terms import NO_OWNER, Terms
 from tests.harness import batches
 from tests.harness.examples import examples
 from tests.harness.operator_call import call, spark_state
-from tests.harness.replica_log import CONFIG, OWNER, answers_of, log_of, machine, owned, take, terms
+from tests.harness.replica_log import CONFIG, OWNER, answers_of, apply_all, log_of, machine, owned, terms
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join
 
 ROOT = Path(__file__).parents[3]
@@ -67,27 +67,27 @@ def test_a_request_is_answered_within_a_time_of_a_clock_record_of_the_owner(
     pause_ms: int, answers: int
 ) -> None:
     log = Log()
-    assert len(take(machine(), [clock(log, T0), ask(log, T0 + pause_ms)])) == answers
+    assert len(apply_all(machine(), [clock(log, T0), ask(log, T0 + pause_ms)])) == answers
 
 
 def test_without_a_clock_record_nothing_is_answered() -> None:
-    assert take(machine(), [ask(Log(), T0)]) == {}
+    assert apply_all(machine(), [ask(Log(), T0)]) == {}
 
 
 @pytest.mark.parametrize("epoch", [None, OWNER - 1])
 def test_clock_records_of_others_do_not_show_that_the_owner_runs(epoch: int | None) -> None:
     log = Log()
-    assert take(machine(), [clock(log, T0, owner_epoch=epoch), ask(log, T0)]) == {}
-    assert len(take(machine(), [clock(log, T0), clock(log, T0, owner_epoch=epoch), ask(log, T0)])) == 1
+    assert apply_all(machine(), [clock(log, T0, owner_epoch=epoch), ask(log, T0)]) == {}
+    assert len(apply_all(machine(), [clock(log, T0), clock(log, T0, owner_epoch=epoch), ask(log, T0)])) == 1
 
 
 def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
     log = Log()
     replica = machine()
     own = [*log.clock(T0, T0 - 1, OWNER), ask(log, T0)]
-    assert len(take(replica, own)) == 1
+    assert len(apply_all(replica, own)) == 1
     taken_over = [clock(log, T0 + 1, T0, OWNER + 1), clock(log, T0 + 2, T0 + 1), ask(log, T0 + 2)]
-    assert take(replica, taken_over) == {}
+    assert apply_all(replica, taken_over) == {}
     assert replica.partitions[0].has_ended
     assert not replica.partitions[1].has_ended
     assert replica.as_of_ms == T0, "it has acted on nothing since"
@@ -99,10 +99,10 @@ def test_a_replica_that_may_not_answer_goes_on_with_its_groups() -> None:
     stable, member_id = log.stable_member(T0, "a")
     replica = machine()
     replica.is_permitted = False
-    assert take(replica, owned(stable)) == {}
+    assert apply_all(replica, owned(stable)) == {}
     replica.is_permitted = True
     beat = log.request(T0 + 1, heartbeat("a", member_id))
-    (answer,) = take(replica, owned([beat])).values()
+    (answer,) = apply_all(replica, owned([beat])).values()
     assert msgspec.json.decode(answer)["error_code"] == ErrorCode.NONE
 
 
@@ -111,8 +111,8 @@ def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None
     log = Log()
     records = [ask(log, at_ms) for at_ms in (T0, T0 + 1, T0 + 50_000, T0 + 50_001)]
     replica = machine(terms(outages=[outage], ended_outage=outage))
-    assert set(take(replica, records)) == {records[1].id, records[2].id}
-    assert take(machine(terms(outages=[outage])), records) == {}
+    assert set(apply_all(replica, records)) == {records[1].id, records[2].id}
+    assert apply_all(machine(terms(outages=[outage])), records) == {}
 
 
 # Time.
@@ -132,7 +132,7 @@ def test_the_as_of_is_the_greatest_time_that_it_has_acted_on() -> None:
         clock(log, T0 + 5_001, T0 + 4_000),
         ask(log, T0 + 5_002),
     ):
-        take(replica, [record])
+        apply_all(replica, [record])
         seen.append(replica.as_of_ms - T0)
     assert seen == [0, 10, 30, 100, 5_000, 5_000, 5_002]
 
@@ -141,9 +141,9 @@ def test_the_as_of_is_the_greatest_time_that_it_has_acted_on() -> None:
 def test_a_request_of_a_time_whose_deadlines_have_fired_is_a_doubt(at_ms: int) -> None:
     log = Log()
     with pytest.raises(InDoubt, match=f"record 0-1 was appended at {at_ms}, but .* attests {T0 + 10}"):
-        take(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, at_ms)])
+        apply_all(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, at_ms)])
     log = Log()
-    assert len(take(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, T0 + 11)])) == 1
+    assert len(apply_all(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, T0 + 11)])) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
 ) -> None:
     log = Log()
     replica = machine(terms(outages=outages))
-    take(replica, [clock(log, T0)])
+    apply_all(replica, [clock(log, T0)])
     later = clock(log, T0 + pause_ms)
     if is_doubt:
         with pytest.raises(InDoubt, match=f"no clock record of the owner came for {pause_ms} ms"):
-            take(replica, [later])
+            apply_all(replica, [later])
     else:
-        take(replica, [later])
+        apply_all(replica, [later])
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,19 @@ def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
 def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: bool) -> None:
     log = Log()
     replica = machine()
-    take(replica, [clock(log, T0), ask(log, T0 + 10)])
+    apply_all(replica, [clock(log, T0), ask(log, T0 + 10)])
     if is_doubt:
-        with pytest.raises(InDoubt, match=f"the time until {T0 + 10} was another one"):
+        with pytest.raises(InDoubt, match=f"the outages or settings until {T0 + 10} are not"):
             replica.change_terms(changed)
     else:
         replica.change_terms(changed)
-        assert len(take(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
+        assert len(apply_all(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
 
 
 @pytest.mark.parametrize(("after_ms", "is_doubt"), [(T0 + 10, False), (T0 + 9, True)])
 def test_nor_may_a_change_of_the_configuration(after_ms: int, is_doubt: bool) -> None:
     replica = machine()
-    take(replica, [ask(Log(), T0 + 10)])
+    apply_all(replica, [ask(Log(), T0 + 10)])
     configs = Configs(CONFIG, [ConfigChange(after_ms, CoordinatorConfig())])
     changed = Terms(LAYOUT, SHARDS, configs, [], frozenset(), OWNER + 1)
     if is_doubt:
@@ -216,7 +216,7 @@ def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
         ask(log, T0 + 30),
     ]
     for record in records:
-        held.take(LogRecord(*record))
+        held.hold(LogRecord(*record))
     for horizon_ms, as_of_ms, waiting in (
         (T0 - 2, 0, 5),
         (T0 - 1, T0 - 1, 3),
@@ -225,12 +225,12 @@ def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
     ):
         held.act_until(horizon_ms)
         assert (replica.as_of_ms, len(held)) == (as_of_ms, waiting)
-    assert replica.answers.take() == []
+    assert replica.answers.drain() == []
     outage = Outage(T0 + 15, T0 + 9_000)
     replica.change_terms(terms(outages=[outage], owner_epoch=OWNER + 1, ended_outage=outage))
     held.act()
     assert (replica.as_of_ms, len(held)) == (T0 + 9_000, 0)
-    assert [list(record.answers) for record in replica.answers.take()] == [[records[-1].id]]
+    assert [list(record.answers) for record in replica.answers.drain()] == [[records[-1].id]]
 
 
 # The same answers as the query's.
@@ -265,7 +265,7 @@ def test_what_is_refused_is_answered_as_the_query_answers_it() -> None:
     skipped = f"{LAYOUT.requests_topic}-0-13"
     under = terms(skip=[skipped])
     records = refused(Log(), skipped)
-    found = take(machine(under), owned(records))
+    found = apply_all(machine(under), owned(records))
     assert found == by_query(records, under)
     said = [msgspec.json.decode(answer) for answer in found.values()]
     assert len([each for each in said if each["error_code"] == ErrorCode.INVALID_REQUEST]) > 5
@@ -277,7 +277,7 @@ def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -
     records = [log.append(T0, b"a", encode(join("a", f"c{n}")), 0) for n in range(9)]
     under = terms(response_max_bytes=330)
     step = batches.failing_step(batches.chosen(3, 3))
-    found = take(machine(under, step=step), owned(records))
+    found = apply_all(machine(under, step=step), owned(records))
     assert found == by_query(records, under, step)
     codes = {msgspec.json.decode(answer)["error_code"] for answer in found.values()}
     assert ErrorCode.UNKNOWN_SERVER_ERROR in codes

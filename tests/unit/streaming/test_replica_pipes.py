@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from checkpoints.metadata import Epoch, KnownOutage
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
 from state.configs import ConfigChange, Configs
 from state.inputs import Outage

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from streaming.replica.pipes import Phase as ReplicaPhase
-from streaming.service.replica_state import NOT_STARTED, OFF, PHASES, ReplicaState, ReplicaWatch
+from streaming.service.replica.state import NOT_STARTED, OFF, PHASES, ReplicaState, ReplicaWatch
 from streaming.service.status import Phase, StatusBoard, read_status
 
 

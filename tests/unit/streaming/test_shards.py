@@ -97,7 +97,7 @@ def test_the_last_group_of_a_shard_takes_the_state_with_it() -> None:
 def test_a_damaged_group_is_named_and_the_others_are_not_read() -> None:
     log, state = Log(), spark_state()
     call([*log.stable_member(T0, "a")[0], *log.stable_member(T0, "b")[0]], state)
-    damaged = {**entries(state), "b": codec.Entry(codec.GROUP_VERSION, None, b"\xc1")}
+    damaged = {**entries(state), "b": codec.Entry(codec.STATE_VERSION, None, b"\xc1")}
     row = codec.write_row(damaged)
     frames = call([log.request(T0 + 1, heartbeat("a", "nobody"))], spark_state(row))
     assert contents(frames, LAYOUT.responses_topic)

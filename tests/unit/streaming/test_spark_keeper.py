@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from streaming.query.jvm import SparkFailed
-from streaming.service.spark_keeper import MOST_RESTARTS, SparkEnded, SparkKeeper
+from streaming.service.query.spark_keeper import MOST_RESTARTS, SparkEnded, SparkKeeper
 
 LOG = Path("folder/spark.log")
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from connections.client_security import JAAS, KEY, SETTINGS
 from embedded.jars import spark_jars
-from records.client_security import JAAS, KEY, SETTINGS
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
     CLUSTER_TASK_FAILURES,

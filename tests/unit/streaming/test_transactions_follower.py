@@ -6,9 +6,9 @@ from kafka.errors import KafkaError
 
 from records.layout import TopicLayout
 from records.reader import TopicReader
-from streaming.service import transactions, transactions_reports
-from streaming.service.transactions import partitions_of_all
-from streaming.service.transactions_markers import marker_wait_ms
+from streaming.service.transactions import follower, reports
+from streaming.service.transactions.follower import partitions_of_all
+from streaming.service.transactions.markers import marker_wait_ms
 
 LAYOUT = TopicLayout.named(request_partitions=3)
 
@@ -37,7 +37,7 @@ def test_tw1_all_partitions_are_read() -> None:
 
 @pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 100), (1, 100), (4, 25), (50, 10), (101, 10)])
 def test_tw2_a_fetch_of_markers_always_waits(partitions: int, wait_ms: int) -> None:
-    wait = transactions.MARKER_WAIT_MS, transactions.LEAST_MARKER_WAIT_MS
+    wait = follower.MARKER_WAIT_MS, follower.LEAST_MARKER_WAIT_MS
     assert marker_wait_ms(partitions, *wait) == wait_ms
 
 
@@ -46,5 +46,5 @@ def test_tw2_a_fetch_for_reported_transactions_waits_for_a_shorter_time(
     partitions: int, wait_ms: int
 ) -> None:
     """A report that comes meanwhile waits for it."""
-    wait = transactions_reports.MARKER_WAIT_MS, transactions_reports.LEAST_MARKER_WAIT_MS
+    wait = reports.MARKER_WAIT_MS, reports.LEAST_MARKER_WAIT_MS
     assert marker_wait_ms(partitions, *wait) == wait_ms

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from records.codec import PendingTransaction, encode, transaction_key
-from streaming.service import transactions_pending
-from streaming.service.transactions_markers import Fetched, Marker
-from streaming.service.transactions_pending import OVERDUE_MS, Decision, PendingTransactions
+from streaming.service.transactions import pending as transactions_pending
+from streaming.service.transactions.markers import Fetched, Marker
+from streaming.service.transactions.pending import OVERDUE_MS, Decision, PendingTransactions
 
 TOPIC = UUID(int=1)
 T0 = 1_700_000_000_000
@@ -72,7 +72,7 @@ def outcomes(pending: PendingTransactions, now_s: float = 0.0) -> list[tuple[int
 def opened(*entries: tuple[bytes, bytes], decided: Counter[str] | None = None) -> PendingTransactions:
     pending = PendingTransactions(TOPIC, Counter() if decided is None else decided)
     for key, value in entries:
-        pending.take(key, value)
+        pending.apply(key, value)
     return pending
 
 
@@ -125,7 +125,7 @@ def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
     read(pending, marker(40))
     asked_at_s = [at_s for at_s in range(300) if pending.due(float(at_s))]
     assert asked_at_s == [0, 5, 15, 35, 75, 135, 195, 255]
-    pending.take(key, None)
+    pending.apply(key, None)
     assert not pending
     assert pending.due(1e9) == []
 
@@ -148,7 +148,7 @@ def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept() -> Non
     """5.11: a request that was written late."""
     pending = opened(entry(30, producer=1, request="open"))
     read(pending, marker(40, committed=False), marker(41))
-    pending.take(*entry(40, request="late"))
+    pending.apply(*entry(40, request="late"))
     assert pending.positions() == {0: 42}
     assert outcomes(pending) == [(40, 40, False)]
 
@@ -156,7 +156,7 @@ def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept() -> Non
 def test_tw4_an_entry_before_what_is_kept_is_looked_up_in_the_log_again() -> None:
     pending = opened(entry(41, producer=1, request="open"))
     read(pending, marker(40, committed=False), marker(41))
-    pending.take(*entry(40, request="late"))
+    pending.apply(*entry(40, request="late"))
     assert pending.positions() == {0: 40}
     read(pending, marker(40, committed=False), marker(41))
     assert outcomes(pending) == [(40, 40, False)]
@@ -167,9 +167,9 @@ def test_tw5_only_so_many_markers_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
     pending = opened(entry(0, producer=1, request="open"))
     markers = [marker(offset, producer=2) for offset in range(100)]
     read(pending, *markers)
-    pending.take(*entry(95, producer=2, request="kept"))
+    pending.apply(*entry(95, producer=2, request="kept"))
     assert (pending.positions(), outcomes(pending)) == ({0: 100}, [(95, 95, True)])
-    pending.take(*entry(50, producer=2, request="older"))
+    pending.apply(*entry(50, producer=2, request="older"))
     assert pending.positions() == {0: 50}
 
 
@@ -186,9 +186,9 @@ def test_tw4_an_entry_is_compared_with_the_kept_markers_from_its_position_on() -
     pending = opened(entry(0, producer=1, request="open"))
     read(pending, *(Watched(offset, 2, 7, True) for offset in range(1_000)))
     compared.clear()
-    pending.take(*entry(997, producer=3, request="new"))
+    pending.apply(*entry(997, producer=3, request="new"))
     assert compared == [997, 998, 999]
-    pending.take(*entry(998, producer=2, request="late"))
+    pending.apply(*entry(998, producer=2, request="late"))
     assert outcomes(pending) == [(998, 998, True)]
 
 
@@ -197,8 +197,8 @@ def test_nothing_is_kept_when_nothing_is_pending() -> None:
     key, value = entry(40)
     pending = opened((key, value))
     read(pending, marker(40))
-    pending.take(key, None)
-    pending.take(*entry(9_000, request="later"))
+    pending.apply(key, None)
+    pending.apply(*entry(9_000, request="later"))
     assert pending.positions() == {0: 9_000}
 
 
@@ -208,7 +208,7 @@ def test_an_entry_that_shrinks_stays_decided() -> None:
     pending = opened((key, value))
     read(pending, marker(40))
     assert len(pending.due(0.0)) == 1
-    pending.take(*entry(40, partitions=1))
+    pending.apply(*entry(40, partitions=1))
     assert (pending.due(1.0), len(pending.due(5.0))) == ([], 1)
 
 
@@ -287,7 +287,7 @@ def test_what_operators_see() -> None:
     pending.read(0, Fetched([marker(40), marker(41, committed=False)], 42, 0, 50))
     assert pending.summary(T0).lag == 8
     for key, _ in (first, second):
-        pending.take(key, None)
+        pending.apply(key, None)
     summary = pending.summary(T0)
     assert (summary.pending, summary.oldest_age_ms, summary.lag) == (0, 0, 0)
     assert dict(summary.decided) == {"commit": 1, "abort": 1}
@@ -298,7 +298,7 @@ def test_a_dropped_one_is_counted_as_such() -> None:
     key, value = entry(40)
     pending = opened((key, value))
     read(pending, marker(41, 9))
-    pending.take(key, None)
+    pending.apply(key, None)
     assert dict(pending.summary(T0).decided) == {"dropped": 1}
 
 
@@ -309,10 +309,10 @@ def test_what_was_decided_is_counted_on_after_a_reconnect() -> None:
     for total in (1, 2):
         pending = opened((key, value), decided=decided)
         read(pending, marker(40))
-        pending.take(key, None)
+        pending.apply(key, None)
         assert dict(pending.summary(T0).decided) == {"commit": total}
 
 
 def test_an_unreadable_record_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
-        PendingTransactions(TOPIC, Counter()).take(b"key", b"[]")
+        PendingTransactions(TOPIC, Counter()).apply(b"key", b"[]")

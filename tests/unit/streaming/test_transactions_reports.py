@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.service.transactions_pending import Decision, PendingTransactions
-from streaming.service.transactions_reports import KEPT_S, EarlyPending
+from streaming.service.transactions.pending import Decision, PendingTransactions
+from streaming.service.transactions.reports import KEPT_S, EarlyPending
 from tests.unit.streaming.test_transactions_pending import TOPIC, entry, marker, read
 
 
@@ -17,7 +17,7 @@ def early_pending() -> EarlyPending:
 
 def test_a_report_is_decided_as_a_record_of_the_topic_is() -> None:
     early = early_pending()
-    early.take(*entry(40), now_s=0.0)
+    early.apply(*entry(40), now_s=0.0)
     read(early.pending, marker(40))
     assert early.pending.due(0.0) == [Decision("g", 0, 40, marker(40))]
 
@@ -25,17 +25,17 @@ def test_a_report_is_decided_as_a_record_of_the_topic_is() -> None:
 def test_a_tombstone_ends_it() -> None:
     early = early_pending()
     key, value = entry(40)
-    early.take(key, value, now_s=0.0)
-    early.take(key, None, now_s=1.0)
+    early.apply(key, value, now_s=0.0)
+    early.apply(key, None, now_s=1.0)
     assert not early.pending
-    early.take(key, None, now_s=2.0)  # repeated, and for something that was never reported
+    early.apply(key, None, now_s=2.0)  # repeated, and for something that was never reported
 
 
 def test_one_whose_tombstone_never_comes_is_left_to_the_topic() -> None:
     early = early_pending()
-    early.take(*entry(40, request="a"), now_s=0.0)
-    early.take(*entry(41, request="b"), now_s=10.0)
-    early.take(*entry(40, request="a"), now_s=20.0)  # a repetition is no news
+    early.apply(*entry(40, request="a"), now_s=0.0)
+    early.apply(*entry(41, request="b"), now_s=10.0)
+    early.apply(*entry(40, request="a"), now_s=20.0)  # a repetition is no news
     early.forget_old(KEPT_S - 0.1)
     assert early.pending.positions() == {0: 40}
     early.forget_old(KEPT_S)
@@ -63,12 +63,12 @@ def test_lost_and_repeated_reports_decide_nothing_that_the_topic_would_not(
     """For each group and marker the topic's request reaches at least as far back."""
     topic = PendingTransactions(TOPIC, Counter())
     for key, value in entries:
-        topic.take(key, value)
+        topic.apply(key, value)
     read(topic, *MARKERS)
     early = early_pending()
     for key, value in entries:
         for _ in range(data.draw(st.integers(0, 2))):
-            early.take(key, value, now_s=0.0)
+            early.apply(key, value, now_s=0.0)
         read(early.pending, *MARKERS[: data.draw(st.integers(0, len(MARKERS)))])
     read(early.pending, *MARKERS)
     decided = {(d.group_id, d.marker): d.first_position for d in topic.due(0.0)}
@@ -79,9 +79,9 @@ def test_lost_and_repeated_reports_decide_nothing_that_the_topic_would_not(
 @pytest.mark.parametrize("value", [b"[]", b"", b"\xff"])
 def test_rubbish_changes_nothing(value: bytes) -> None:
     early = early_pending()
-    early.take(*entry(40), now_s=0.0)
+    early.apply(*entry(40), now_s=0.0)
     with pytest.raises((ValueError, UnicodeDecodeError)):
-        early.take(b"rubbish", value, now_s=0.0)
+        early.apply(b"rubbish", value, now_s=0.0)
     assert early.pending.positions() == {0: 40}
     early.forget_old(KEPT_S)
     assert not early.pending

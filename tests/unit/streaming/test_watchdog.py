@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from streaming.query.watchdog import UNANSWERED_S, Watchdog
+from tests.e2e.harness import wait_until
 
 INTERVAL_S = 0.02
 LONG_S = 3 * UNANSWERED_S * INTERVAL_S
@@ -33,6 +34,7 @@ def test_a_jvm_that_answers_is_left_alone() -> None:
 def test_a_jvm_that_does_not_answer_is_ended_once() -> None:
     answer = threading.Event()
     with watching(answer.wait) as hung:
+        wait_until(lambda: hung != [], "the end of the JVM")
         time.sleep(LONG_S)
         assert hung == ["Spark's JVM has not answered for 10 s"]
         answer.set()

@@ -47,12 +47,12 @@ def judge_epochs(evidence: Evidence, session_ms: int) -> Iterator[Verdict]:
             removals.setdefault(event.group_id, []).append(event)
     for group_id, requests in evidence.by_group().items():
         if any(request.body.type == HEARTBEAT for request in requests):
-            group = Group(group_id, session_ms, evidence.outages, removals.get(group_id, []))
+            group = JudgedGroup(group_id, session_ms, evidence.outages, removals.get(group_id, []))
             yield from group.judge(requests, evidence.answered)
 
 
 @dataclass
-class Group:
+class JudgedGroup:
     """One group, followed through its requests in the order of the log and its removals by their time."""
 
     group_id: str

@@ -173,16 +173,16 @@ class Evidence:
 
     requests: list[Request] = field(default_factory=list)
     answers: dict[str, dict[bytes, int]] = field(default_factory=dict)
-    """By request: how often each answer of the query stands on the topic."""
+    """By request: how often each answer of the query is on the topic."""
     early: dict[str, dict[bytes, int]] = field(default_factory=dict)
-    """By request: how often each early answer stands there, without those of replaced replicas."""
+    """By request: how often each early answer is there, without answers of replaced replicas."""
     answered: dict[str, Answer] = field(default_factory=dict)
     """By request: its first answer."""
     dead: set[str] = field(default_factory=set)
     """The requests with a dead letter."""
     events: list[Event] = field(default_factory=list)
     entries: dict[tuple[str, str, int], dict[bytes, int]] = field(default_factory=dict)
-    """By group, incarnation and seq: how often each entry stands on the topic."""
+    """By group, incarnation and seq: how often each entry is on the topic."""
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """By group, topic and partition: the last record of the offsets topic."""
     outages: list[Outage] = field(default_factory=list)

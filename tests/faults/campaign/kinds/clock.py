@@ -17,18 +17,18 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from records.client_config import ClientConfig
+from connections.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.service.ticker import DEFAULT_MAX_SKEW_MS
+from streaming.service.clock.ticker import DEFAULT_MAX_SKEW_MS
 from tests.e2e.harness import create_topic, wait_until
+from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import read, unpack
-from tests.faults.campaign.kinds.fault import Outcome
-from tests.faults.campaign.world import World
+from tests.faults.campaign.kinds.fault import FaultOutcome
 from tests.spark.log import NAMESPACE, T0, Log, Record, heartbeat
 
 GROUPS = 12
@@ -47,7 +47,7 @@ class ClockStepped:
     name: str = "broker's clock stepped"
     weight: float = 0.5
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         prefix = f"stepped-{random.getrandbits(32)}"
         layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
         for name in TOPICS:
@@ -68,9 +68,11 @@ class ClockStepped:
                 query.stop()
         case = Case(prefix, "orders")
         world.verdicts += judge(read_evidence(world.servers, case), case)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
-    def _wait_for_answers(self, world: World, query: StreamingQuery, layout: TopicLayout, asked: int) -> None:
+    def _wait_for_answers(
+        self, world: CampaignCluster, query: StreamingQuery, layout: TopicLayout, asked: int
+    ) -> None:
         def are_answered() -> bool:
             if query.exception() is not None:
                 raise AssertionError(str(query.exception()))

@@ -9,9 +9,9 @@ from random import Random
 import click
 
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.kinds.fault import Outcome
-from tests.faults.campaign.world import START_TIMEOUT_S, World
-from tests.faults.test_broken_ground import no_file_grows
+from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster
+from tests.faults.campaign.kinds.fault import FaultOutcome
+from tests.faults.test_disk_and_broker import no_file_grows
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class DiskFull:
     name: str = "disk full"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         with no_file_grows(world.driver(), world.jvm()):
             time.sleep(random.uniform(1, 6))
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CheckpointDamaged:
     is_cut: bool
     weight: float = 0.7
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         log = world.folder / f"damaged-{world.coordinator.starts}"
         ends = len(world.coordinator.ends)
         with world.coordinator.held_down():
@@ -56,7 +56,7 @@ class CheckpointDamaged:
             click.echo(f"  {path.relative_to(world.checkpoint)}, byte {place} of {len(content)}", err=True)
         return self._see(world, path, copy, ends)
 
-    def _see(self, world: World, path: Path, copy: Path, ends: int) -> Outcome:
+    def _see(self, world: CampaignCluster, path: Path, copy: Path, ends: int) -> FaultOutcome:
         """Wait until it goes on or refuses, and do what it says."""
         since_s = time.monotonic()
         refusals: list[str] = []
@@ -71,12 +71,12 @@ class CheckpointDamaged:
 
         wait_until(is_decided, "answers, or a refusal", START_TIMEOUT_S)
         if not refusals:
-            return Outcome.WENT_ON
+            return FaultOutcome.WENT_ON
         click.echo(f"  refused: {refusals[-1][:300]}", err=True)
         is_named = path.name in refusals[-1] or "ut back" in refusals[-1]
         assert is_named, f"the damage of {path} is not named: {refusals[-1]}"
         shutil.copyfile(copy, path)
-        return Outcome.REFUSED
+        return FaultOutcome.REFUSED
 
 
 def newest_files(checkpoint: Path) -> list[Path]:
@@ -91,7 +91,7 @@ def newest_files(checkpoint: Path) -> list[Path]:
     return [path for path in found if path.exists() and path.stat().st_size > 0]
 
 
-def wait_for_jvm(world: World) -> None:
+def wait_for_jvm(world: CampaignCluster) -> None:
     """Wait for the end of the JVM, which may write for a moment after its coordinator."""
     lock = world.checkpoint / "lock"
 

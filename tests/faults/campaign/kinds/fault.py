@@ -7,10 +7,10 @@ from enum import StrEnum
 from random import Random
 from typing import Protocol
 
-from tests.faults.campaign.world import World
+from tests.faults.campaign.cluster import CampaignCluster
 
 
-class Outcome(StrEnum):
+class FaultOutcome(StrEnum):
     """How the coordinator took a fault."""
 
     WENT_ON = "went on"
@@ -29,7 +29,7 @@ class Fault(Protocol):
     def name(self) -> str: ...
     @property
     def weight(self) -> float: ...
-    def strike(self, world: World, random: Random) -> Outcome: ...
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome: ...
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import subprocess
 from dataclasses import dataclass
 from random import Random
 
-from records import kafka_clients
+from connections import kafka_clients
 from records.codec import encode
 from state.kafka.requests import Heartbeat
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.kinds.fault import Outcome
+from tests.faults.campaign.cluster import ROOT, START_TIMEOUT_S, CampaignCluster, Status, environment
+from tests.faults.campaign.kinds.fault import FaultOutcome
 from tests.faults.campaign.planted import KILLER
-from tests.faults.campaign.world import ROOT, START_TIMEOUT_S, Status, World, environment
 
 REFUSED = 78
 """The exit code of a coordinator whose topics belong to another one."""
@@ -27,7 +27,7 @@ class SecondCoordinator:
     on_copy: bool
     weight: float = 0.7
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         data = world.data
         if self.on_copy:
             data = world.folder / "copy"
@@ -47,7 +47,7 @@ class SecondCoordinator:
         said = second.stderr.strip().splitlines()[-1]
         assert second.returncode == (REFUSED if self.on_copy else 1), (second.returncode, said)
         assert re.search(rf"process (id )?{world.driver()}\b", said), said
-        return Outcome.REFUSED
+        return FaultOutcome.REFUSED
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DeadlyRecord:
     name: str = "a record that kills the worker"
     weight: float = 0.5
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         record = self._send(world, f"deadly-{random.getrandbits(32)}")
         status: list[Status] = []
 
@@ -73,9 +73,9 @@ class DeadlyRecord:
         world.skip(record)
         with world.coordinator.held_down():
             pass
-        return Outcome.REFUSED
+        return FaultOutcome.REFUSED
 
-    def _send(self, world: World, group_id: str) -> str:
+    def _send(self, world: CampaignCluster, group_id: str) -> str:
         """Append the request. Returns its id."""
         request = Heartbeat(
             group_id=group_id,

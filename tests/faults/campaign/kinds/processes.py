@@ -10,13 +10,13 @@ from functools import partial
 from random import Random
 
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.kinds.fault import Outcome, hold_s, standing_still
-from tests.faults.campaign.world import START_TIMEOUT_S, World, signal_all
+from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, signal_all
+from tests.faults.campaign.kinds.fault import FaultOutcome, hold_s, standing_still
 
 # The share of a slowed process is one such slice of ten.
 SLICE_S = 0.02
 
-Pids = Callable[[World], Sequence[int]]
+Pids = Callable[[CampaignCluster], Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Killed:
     weight: float = 1.0
     restarts: bool = False
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         starts = world.coordinator.starts
         signal_all(list(self.pids(world)), signal.SIGKILL)
         if self.restarts:
             world.coordinator.wait_until_started(starts, timeout_s=120)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class JvmEnds:
     number: signal.Signals
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         machine = world.coordinator  # it is not ready meanwhile, so it is not looked for again
         driver, starts, jvm = machine.pid, machine.starts, world.jvm(machine)
         signal_all([jvm], self.number)
         wait_until(lambda: world.jvm(machine) != jvm, "another JVM", START_TIMEOUT_S)
         assert (machine.pid, machine.starts) == (driver, starts)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class HeldStill:
     pids: Pids
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         with standing_still(partial(signal_all, list(self.pids(world)))):
             time.sleep(hold_s(random))
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class ReplicaKilled:
     name: str = "replica killed"
     weight: float = 3.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         replica = world.replica()
         signal_all([replica], signal.SIGKILL)
         wait_until(lambda: world.replica() != replica, "another replica", START_TIMEOUT_S)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class ReplicaSlowed:
     name: str = "replica slowed"
     weight: float = 3.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         replica = [world.replica()]
         until_s = time.monotonic() + 2 * hold_s(random)
         while time.monotonic() < until_s:
             with standing_still(partial(signal_all, replica)):
                 time.sleep(9 * SLICE_S)
             time.sleep(SLICE_S)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class GatewayKilled:
     name: str = "gateway killed"
     weight: float = 1.5
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         starts = world.gateway.starts
         world.gateway.kill()
         world.gateway.wait_until_started(starts)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ class BrokerKilled:
     name: str = "broker killed"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         node = random.choice(world.brokers.nodes)
         world.brokers.kill(node)
         time.sleep(random.uniform(0, 3))
         world.brokers.restart(node)
         world.brokers.wait_until_in_sync()
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,12 @@ class BrokerHeldStill:
     name: str = "broker held still"
     weight: float = 1.5
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         node = random.choice(world.brokers.nodes)
         with world.brokers.holding(node):
             time.sleep(random.uniform(1, 8))
         world.brokers.wait_until_in_sync()
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class DriverKilledWhileABrokerHangs:
     name: str = "driver killed while a broker hangs"
     weight: float = 0.7
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         node = random.choice(world.brokers.nodes)
         with world.brokers.holding(node):
             starts = world.coordinator.starts
@@ -156,31 +156,31 @@ class DriverKilledWhileABrokerHangs:
             world.coordinator.wait_until_started(starts)
             world.wait_until_recovered(time.monotonic())
         world.brokers.wait_until_in_sync()
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
-def _driver(world: World) -> list[int]:
+def _driver(world: CampaignCluster) -> list[int]:
     return [world.driver()]
 
 
-def _jvm(world: World) -> list[int]:
+def _jvm(world: CampaignCluster) -> list[int]:
     return [world.jvm()]
 
 
-def _both(world: World) -> list[int]:
+def _both(world: CampaignCluster) -> list[int]:
     return [world.driver(), world.jvm()]
 
 
-def _replica(world: World) -> list[int]:
+def _replica(world: CampaignCluster) -> list[int]:
     return [world.replica()]
 
 
-def _gateway(world: World) -> list[int]:
+def _gateway(world: CampaignCluster) -> list[int]:
     assert world.gateway.pid is not None
     return [world.gateway.pid]
 
 
-def _executor(world: World) -> list[int]:
+def _executor(world: CampaignCluster) -> list[int]:
     """One of them."""
     return world.executors()[:1]
 
@@ -193,7 +193,7 @@ PROCESSES = (
     Killed("driver's Python killed", _driver, weight=1.0, restarts=True),
     JvmEnds("driver's JVM killed", signal.SIGKILL),
     JvmEnds("driver's JVM hangs", signal.SIGSTOP, weight=0.5),
-    Killed("Python worker killed", World.workers, weight=3.0),
+    Killed("Python worker killed", CampaignCluster.workers, weight=3.0),
     ReplicaKilled(),
     HeldStill("replica held still", _replica, weight=3.0),
     ReplicaSlowed(),
@@ -202,7 +202,7 @@ PROCESSES = (
     HeldStill("driver held still", _both, weight=2.0),
     HeldStill("driver's JVM held still", _jvm, weight=2.0),
     HeldStill("ticker stopped (the driver's Python held still)", _driver, weight=2.0),
-    HeldStill("Python worker held still", World.workers, weight=3.0),
+    HeldStill("Python worker held still", CampaignCluster.workers, weight=3.0),
     HeldStill("gateway held still", _gateway, weight=2.0),
     BrokerHeldStill(),
     DriverKilledWhileABrokerHangs(),

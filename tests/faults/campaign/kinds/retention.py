@@ -9,14 +9,14 @@ from random import Random
 from kafka import TopicPartition
 
 from clients.coordinator_client import CoordinatorClient
-from records import kafka_clients
-from records.client_config import ClientConfig
+from connections import kafka_clients
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import stable_member, wait_until
+from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, command_line, environment
 from tests.faults.campaign.judge.topics import read, unpack
 from tests.faults.campaign.keeper import Keeper
-from tests.faults.campaign.kinds.fault import Outcome
-from tests.faults.campaign.world import START_TIMEOUT_S, World, command_line, environment
+from tests.faults.campaign.kinds.fault import FaultOutcome
 
 UNREAD, LEFT = 20, 5
 """So many requests are appended while no coordinator runs, and so many of them are left."""
@@ -29,7 +29,7 @@ class RetentionAteRequests:
     name: str = "retention ate unread requests"
     weight: float = 0.3
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         prefix = f"eaten-{random.getrandbits(32)}"
         layout = TopicLayout.named(prefix)
         folder = world.folder / prefix
@@ -52,7 +52,7 @@ class RetentionAteRequests:
             answered = answered_requests(world, layout)
             wait_until(lambda: is_refused(keeper, folder), "a refusal", START_TIMEOUT_S)
             assert answered_requests(world, layout) == answered, "requests behind the gap were answered"
-        return Outcome.REFUSED
+        return FaultOutcome.REFUSED
 
 
 def eat(servers: str, topic: str, random: Random) -> None:
@@ -74,7 +74,7 @@ def is_refused(keeper: Keeper, folder: Path) -> bool:
     return "deleted" in said
 
 
-def answered_requests(world: World, layout: TopicLayout) -> set[str]:
+def answered_requests(world: CampaignCluster, layout: TopicLayout) -> set[str]:
     """The ids of the requests that were answered, early or by the query. The mark of a start has no value."""
     records = read(world.servers, layout.responses_topic)
     values = [value for record in records if record.value for value in unpack(record.value)]

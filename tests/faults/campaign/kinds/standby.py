@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from cli.demo.children import family
+from cli.processes.family import family
 from tests.e2e.harness import running, wait_until
+from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, signal_all
 from tests.faults.campaign.keeper import LOST_ITS_TOPICS, Keeper
-from tests.faults.campaign.kinds.fault import Outcome, standing_still
-from tests.faults.campaign.world import START_TIMEOUT_S, World, signal_all
+from tests.faults.campaign.kinds.fault import FaultOutcome, standing_still
 
 READY, STANDBY_PHASE = "ready", "standby"
 
@@ -25,11 +25,11 @@ class ActiveKilled:
     name: str = "coordinator's machine lost, the standby takes over"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         active, standby = both(world)
         with active.held_down(partial(signal_family, active, signal.SIGKILL)):
             wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ActiveSleeps:
     name: str = "coordinator sleeps until the standby has taken over"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         active, standby = both(world)
         ends, starts = len(active.ends), active.starts
         with standing_still(partial(signal_family, active)):
@@ -47,7 +47,7 @@ class ActiveSleeps:
         end = active.wait_for_end(ends, START_TIMEOUT_S)
         assert end.exit_code == LOST_ITS_TOPICS, end
         active.wait_until_started(starts)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ReplicaSleeps:
     name: str = "replica sleeps until the standby has taken over"
     weight: float = 2.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         active, standby = both(world)
         replica = world.replica()
         kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
@@ -68,7 +68,7 @@ class ReplicaSleeps:
             world.pause(random.uniform(0, 3))
             signal_all([replica], signal.SIGCONT)
             wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class StandbyKilled:
     name: str = "standby killed"
     weight: float = 1.0
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         _, standby = both(world)
         starts = standby.starts
         signal_family(standby, signal.SIGKILL)
         standby.wait_until_started(starts)
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class StandbyHeldStill:
     name: str = "standby held still"
     weight: float = 0.5
 
-    def strike(self, world: World, random: Random) -> Outcome:
+    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
         _, standby = both(world)
         with standing_still(partial(signal_family, standby)):
             world.pause(random.uniform(1, 10))
-        return Outcome.WENT_ON
+        return FaultOutcome.WENT_ON
 
 
-def both(world: World) -> tuple[Keeper, Keeper]:
+def both(world: CampaignCluster) -> tuple[Keeper, Keeper]:
     """The coordinator that works and the one that waits, when they do."""
     found: list[Keeper] = []
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from bench.load.connection import Connection
 from bench.load.frames import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, SYNC, Api
-from bench.load.outcome import WrongAnswer
-from records.address import Address
+from bench.load.load_result import WrongAnswer
+from connections.address import Address
 from tests.faults.campaign.load.classic import REBALANCE_MS, SESSION_MS, SUBSCRIPTION, TOPIC, Joined
 from tests.faults.campaign.load.meter import Lost
 

@@ -22,7 +22,7 @@ class Meter:
     answered: Counter[str] = field(default_factory=Counter)
     """Answers by protocol."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Requests without an answer by protocol. A later answer may stand on the topics."""
+    """Requests without an answer by protocol. A later answer may be on the topics."""
     asked_at_s: dict[str, float] = field(default_factory=dict)
     """By group: when the latest request was sent that has been answered."""
     committed: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)

@@ -9,22 +9,16 @@ from typing import Any, TypeVar
 
 from assignors.rocketmq.message_queue import MessageQueue
 from clients.coordinator_client import CoordinatorClient
-from state.kafka.responses import OffsetCommitResponse
+from clients.pending import R
 from state.rocketmq.requests import (
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
     RegisterConsumer,
+    Request,
     SubscriptionData,
     UnlockBatchMq,
     UnregisterConsumer,
-)
-from state.rocketmq.responses import (
-    ConsumerListResponse,
-    LockBatchMqResponse,
-    RegisterResponse,
-    UnlockBatchMqResponse,
-    UnregisterResponse,
 )
 from tests.faults.campaign.load.classic import CHURN, PARTITIONS, PAUSE_S, RETRY_S, TOPIC
 from tests.faults.campaign.load.meter import Lost, Meter
@@ -60,23 +54,15 @@ class RocketMqMember:
         client_id = f"client-{self.number}"
         while True:
             await self._register(connection, client_id)
-            listed = await self._ask(
-                GetConsumerListByGroup(**self._envelope(connection, client_id)), ConsumerListResponse
-            )
+            listed = await self._ask(GetConsumerListByGroup(**self._envelope(connection, client_id)))
             mine = self._share(client_id, listed.consumer_id_list)
-            await self._ask(
-                LockBatchMq(**self._envelope(connection, client_id), mq_set=mine), LockBatchMqResponse
-            )
+            await self._ask(LockBatchMq(**self._envelope(connection, client_id), mq_set=mine))
             await self._commit()
             await asyncio.sleep(PAUSE_S * self.random.uniform(0.5, 1.5))
             if self.random.random() < 0.1:
-                await self._ask(
-                    UnlockBatchMq(**self._envelope(connection, client_id), mq_set=mine), UnlockBatchMqResponse
-                )
+                await self._ask(UnlockBatchMq(**self._envelope(connection, client_id), mq_set=mine))
             if self.random.random() < 4 * CHURN:
-                await self._ask(
-                    UnregisterConsumer(**self._envelope(connection, client_id)), UnregisterResponse
-                )
+                await self._ask(UnregisterConsumer(**self._envelope(connection, client_id)))
                 return
 
     async def _register(self, connection: str, client_id: str) -> None:
@@ -85,13 +71,13 @@ class RocketMqMember:
             message_model=MessageModel.CLUSTERING,
             subscription_data_set=(SubscriptionData(TOPIC),),
         )
-        await self._ask(request, RegisterResponse)
+        await self._ask(request)
 
     async def _commit(self) -> None:
         group, partition, offset = f"%OFFSET%{self.group}", self.number % PARTITIONS, next(self.offsets)
         self.meter.sent(group, partition, offset)
         request = commit_request(self.client, group, -1, "", partition, offset)
-        answer = await self._counted(outcome(self.client.send(request, OffsetCommitResponse)))
+        answer = await self._counted(outcome(self.client.send(request)))
         if not answer.error_code and not answer.topics[0].partitions[0].error_code:
             self.meter.acknowledged(group, partition, offset)
 
@@ -109,8 +95,8 @@ class RocketMqMember:
             "reply_partition": self.client.reply_partition,
         }
 
-    async def _ask(self, request: Any, answer: type[T]) -> T:
-        return await self._counted(outcome(self.client.send(request, answer)))  # type: ignore[type-var]
+    async def _ask(self, request: Request[R]) -> R:
+        return await self._counted(outcome(self.client.send(request)))
 
     async def _counted(self, answer: Coroutine[Any, Any, T]) -> T:
         return await self.meter.count(self.protocol, self.group, answer)

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 from clients.coordinator_client import CoordinatorClient
-from records.address import Address
-from records.client_config import ClientConfig
+from connections.address import Address
+from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
 from tests.faults.campaign.load.consumer import ConsumerMember

@@ -17,7 +17,6 @@ from state.kafka.requests import (
     Protocol,
     TopicPartitions,
 )
-from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from tests.faults.campaign.load.classic import REBALANCE_MS, SESSION_MS, SUBSCRIPTION, TOPIC, Joined
 from tests.faults.campaign.load.meter import Lost
 
@@ -67,14 +66,14 @@ class TopicsTransport:
 
     async def commit(self, group: str, generation: int, member_id: str, partition: int, offset: int) -> int:
         request = commit_request(self._client, group, generation, member_id, partition, offset)
-        answer = await outcome(self._client.send(request, OffsetCommitResponse))
+        answer = await outcome(self._client.send(request))
         return answer.error_code or answer.topics[0].partitions[0].error_code
 
     async def fetch(self, group: str, partition: int) -> int:
         request = OffsetFetch(
             **self._client.header(group, FETCH_VERSION), topics=[TopicPartitions(TOPIC, [partition])]
         )
-        return (await outcome(self._client.send(request, OffsetFetchResponse))).error_code
+        return (await outcome(self._client.send(request))).error_code
 
     async def leave(self, group: str, member_id: str) -> int:
         return (await outcome(self._client.leave(group, [LeavingMember(member_id)]))).error_code

@@ -22,8 +22,8 @@ from bench.load.frames import (
     TXN_COMMIT,
     Api,
 )
-from bench.load.outcome import WrongAnswer
-from records.address import Address
+from bench.load.load_result import WrongAnswer
+from connections.address import Address
 from tests.faults.campaign.load.classic import (
     ANSWER_TIMEOUT_S,
     NONE,

@@ -1,0 +1,147 @@
+"""Child processes with a log of their own, of which none outlives its parent.
+
+They run under `embedded.parent_watchdog`, so they end even if the parent is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cli.processes.family import family
+from embedded import parent_watchdog
+
+STOP_GRACE_S = 20
+GROUP_COORDINATOR = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+_LOG_TAIL_LINES = 15
+_LOOK_AGAIN_S = 0.05
+
+
+class ChildFailed(RuntimeError):
+    """A process ended, or was not ready in time. The message ends with the tail of its log."""
+
+
+class Child:
+    """A process of the command `group-coordinator` or of another program. The constructor starts it.
+
+    Its output goes to `log_path`.
+    """
+
+    def __init__(
+        self, name: str, arguments: Iterable[str], log_path: Path, program: Path = GROUP_COORDINATOR
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        command = [str(program), *arguments]
+        with log_path.open("ab") as log:
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
+            )
+        assert self._watchdog.stdout is not None
+        self.pid = int(self._watchdog.stdout.readline())
+
+    @property
+    def is_running(self) -> bool:
+        return self._watchdog.poll() is None
+
+    def wait_for_line(self, found: Callable[[str], bool], timeout_s: float) -> str:
+        """Return the first line of the log for which `found` is true.
+
+        Raises ChildFailed if the process ends or no such line comes in time.
+        """
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            ended = not self.is_running
+            for line in self.log_path.read_text(errors="replace").splitlines(keepends=True):
+                if line.endswith("\n") and found(line):
+                    return line.rstrip("\n")
+            if ended:
+                raise self.failure(f"it ended with exit code {self._watchdog.returncode}")
+            if time.monotonic() > give_up_s:
+                raise self.failure(f"it was not ready within {timeout_s:.0f} s")
+            with suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(_LOOK_AGAIN_S)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process, and do not wait."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End the process in order (SIGTERM, then SIGKILL after STOP_GRACE_S) and wait for its end."""
+        assert self._watchdog.stdin is not None
+        if self.is_running:
+            self.thaw()
+        self._watchdog.stdin.close()
+        self._reap()
+
+    def kill(self) -> None:
+        """Kill the process and its descendants (SIGKILL), like a machine failure, and wait for its end."""
+        for pid in self.freeze():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reap()
+
+    def freeze(self) -> list[int]:
+        """Stop the process and all its descendants (SIGSTOP), and return their process ids."""
+        pids: list[int] = []
+        while fresh := [pid for pid in family(self.pid) if pid not in pids]:
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            pids += fresh
+        return pids
+
+    def thaw(self) -> None:
+        """Continue every process that `freeze` stopped."""
+        for pid in family(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def failure(self, reason: str) -> ChildFailed:
+        """Return the error with this reason and the end of the log."""
+        tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+        return ChildFailed(f"{self.name} failed: {reason}. The end of {self.log_path}:\n{tail}")
+
+    def _reap(self) -> None:
+        with self._watchdog:
+            self._watchdog.wait()
+
+
+class Children:
+    """Starts processes, and stops them all at the end of the `with` block, even after an exception."""
+
+    def __init__(self, logs_dir: Path) -> None:
+        self._logs_dir = logs_dir
+        self._children: list[Child] = []
+
+    def start(self, name: str, *arguments: str, program: Path = GROUP_COORDINATOR) -> Child:
+        child = Child(name, arguments, self._logs_dir / f"{name}.log", program)
+        self._children.append(child)
+        return child
+
+    def stop_all(self) -> None:
+        """Stop all processes, the last started first."""
+        while self._children:
+            self._children[-1].stop()
+            self._children.pop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop_all()

@@ -1,0 +1,277 @@
+"""The options of `run`."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from cli.cluster_options import cluster_options
+from cli.gateway_options import Listening, gateway_options
+from cli.option_object import Command, as_object, with_options
+from cli.parameters import HOST, PLACE, SHARDS
+from cli.settings import parse_broker_settings, parse_settings
+from cli.spark_options import SparkOptions, spark_options
+from connections.client_config import ClientConfig
+from embedded.paths import DEFAULT_DATA_DIR
+from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
+from records.sharding import DEFAULT_SHARDS
+from streaming.query.session import LOOPBACK
+from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options
+from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
+
+NO_GATEWAY = "--no-gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `run` was told, by click's names. `Options` and `GatewayOptions` say what most of it means.
+
+    With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
+    names. `prefix` and the numbers of partitions make the topics' layout. Raises UsageError.
+    """
+
+    client_config: ClientConfig | None
+    broker_settings: tuple[str, ...]
+    data_dir: Path
+    checkpoint: str | None
+    prefix: str
+    request_partitions: int
+    reply_partitions: int
+    replication_factor: int | None
+    min_insync_replicas: int | None
+    shards: int | None
+    settings: Mapping[str, str]
+    tick_interval_ms: int
+    topic_interval_ms: int
+    replica: bool
+    batch_interval_ms: int | None
+    clock_lag_ms: int
+    skip: tuple[str, ...]
+    ui_host: str
+    ui_port: int
+    take_over_topics: bool
+    standby: bool
+    metrics_host: str
+    metrics_port: int
+    has_page: bool
+    page_port: int
+    spark: SparkOptions
+    listening: Listening
+    no_gateway: bool
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        if self.standby and (self.checkpoint is None or self.client_config is None):
+            raise click.UsageError(
+                "--standby needs --checkpoint, and --bootstrap-servers or --client-config, "
+                "that both machines reach"
+            )
+        _check_records(self.skip, self.layout)
+        self.broker()
+
+    @property
+    def layout(self) -> TopicLayout:
+        """The coordinator's topics."""
+        return TopicLayout.named(
+            self.prefix, request_partitions=self.request_partitions, reply_partitions=self.reply_partitions
+        )
+
+    def broker(self) -> Mapping[str, str]:
+        """The settings of the embedded broker. Raises UsageError."""
+        return parse_broker_settings(self.broker_settings, self.client_config)
+
+    def coordinator(self, client_config: ClientConfig, folder: Path) -> Options:
+        """The options of a coordinator on this cluster, with this folder."""
+        return Options(
+            client_config=client_config,
+            folder=folder,
+            layout=self.layout,
+            settings=self.settings,
+            checkpoint=self.checkpoint,
+            skip=self.skip,
+            ui_host=self.ui_host,
+            ui_port=self.ui_port,
+            tick_interval_ms=self.tick_interval_ms,
+            clock_lag_ms=self.clock_lag_ms,
+            topic_interval_ms=self.topic_interval_ms,
+            replica=self.replica,
+            batch_interval_ms=self.batch_interval_ms,
+            replication_factor=self.replication_factor,
+            min_insync_replicas=self.min_insync_replicas,
+            shards=self.shards,
+            take_over_topics=self.take_over_topics,
+            standby=self.standby,
+            master=self.spark.master,
+            driver_host=self.spark.driver_host,
+            state_partitions=self.spark.state_partitions,
+            spark=self.spark.spark_conf,
+        )
+
+
+def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
+    for record in skip:
+        if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+(#\d+)?", record):
+            raise click.BadParameter(
+                f"{record!r} is not {layout.requests_topic}-PARTITION-OFFSET or "
+                f"{layout.requests_topic}-PARTITION-OFFSET#NUMBER",
+                param_hint="--skip-record",
+            )
+
+
+_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    cluster_options("An existing cluster; default: an embedded broker.", required=False),
+    click.option(
+        "--broker-config",
+        "broker_settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the embedded broker by Kafka's name, as auto.create.topics.enable; repeatable.",
+    ),
+    click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULT_DATA_DIR,
+        show_default=True,
+        help="Folder of the checkpoint (and of the embedded broker's data).",
+    ),
+    click.option(
+        "--checkpoint",
+        type=PLACE,
+        help="Path or URI of the checkpoint, such as hdfs://HOST/PATH or a folder that machines share; "
+        "default: in the data folder.",
+    ),
+    click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the topics' names."),
+    click.option(
+        "--request-partitions", type=click.IntRange(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True
+    ),
+    click.option(
+        "--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
+    ),
+    click.option(
+        "--replication-factor",
+        type=click.IntRange(1),
+        help="Replicas of new topics; default: 3, or as many as there are brokers.",
+    ),
+    click.option(
+        "--min-insync-replicas",
+        type=click.IntRange(1),
+        help="Replicas of new topics that must have a record before it counts; default: 2 of 3, else 1.",
+    ),
+    click.option(
+        "--shards",
+        type=SHARDS,
+        help="Shards of each partition of requests, a power of two. A new checkpoint pins it. "
+        f"[default: {DEFAULT_SHARDS}]",
+    ),
+    click.option(
+        "-c",
+        "--config",
+        "settings",
+        multiple=True,
+        callback=lambda _, __, value: parse_settings(value),
+        metavar="NAME=VALUE",
+        help="A setting by Kafka's name; repeatable.",
+    ),
+    click.option(
+        "--tick-interval-ms", type=click.IntRange(10), default=DEFAULT_INTERVAL_MS, show_default=True
+    ),
+    click.option(
+        "--topic-interval-ms",
+        type=click.IntRange(100),
+        default=DEFAULT_TOPIC_INTERVAL_MS,
+        show_default=True,
+        help="Interval of the check whether topics with offsets were deleted or created again.",
+    ),
+    click.option(
+        "--replica/--no-replica",
+        default=True,
+        show_default=True,
+        help="Answer requests in milliseconds, by a process beside the query that follows the same log.",
+    ),
+    click.option(
+        "--batch-interval-ms",
+        type=click.IntRange(0),
+        help="Interval of the query's batches, and so of views and history; default: "
+        f"{REPLICA_BATCH_INTERVAL_MS} with a replica, else 0.",
+    ),
+    click.option(
+        "--clock-lag-ms",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Maximum difference between brokers' clocks.",
+    ),
+    click.option(
+        "--skip-record",
+        "skip",
+        multiple=True,
+        metavar="ID",
+        help="Dead-letter this record unread; repeatable.",
+    ),
+    click.option(
+        "--ui-host",
+        type=HOST,
+        default=LOOPBACK,
+        show_default=True,
+        help="Address the Spark UI listens on; everyone who reaches it can read everything it shows.",
+    ),
+    click.option(
+        "--take-over-topics",
+        is_flag=True,
+        help="Make this folder the owner of topics whose own folder is lost. A new folder has none of their "
+        "groups: members join again, and their committed offsets are lost.",
+    ),
+    click.option(
+        "--standby",
+        is_flag=True,
+        help="Wait while another coordinator runs on this checkpoint, and take over when it ends. Needs "
+        "--checkpoint, and --bootstrap-servers or --client-config.",
+    ),
+    click.option(
+        "--ui-port",
+        type=click.IntRange(0, 65_535),
+        default=0,
+        help="Port of the Spark UI; default: a free one.",
+    ),
+    click.option(
+        "--metrics-host",
+        type=HOST,
+        default=LOOPBACK,
+        show_default=True,
+        help="Address the Prometheus metrics, /healthz and /readyz listen on.",
+    ),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65_535),
+        default=0,
+        help="Port of the metrics, /healthz and /readyz; default: a free one.",
+    ),
+    click.option(
+        "--page/--no-page",
+        "has_page",
+        default=True,
+        show_default=True,
+        help="Show in a browser on this machine which group is unwell, and why; `group-coordinator page` "
+        "serves other machines.",
+    ),
+    click.option(
+        "--page-port",
+        type=click.IntRange(0, 65_535),
+        default=0,
+        help="Port of the page; default: a free one.",
+    ),
+    spark_options,
+    gateway_options("--gateway", "--listen", default="127.0.0.1:0"),
+    click.option(NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view."
+    ),
+)
+
+
+def run_options(command: Command) -> Command:
+    """Add the options; the command gets them as `options`."""
+    return with_options(as_object(RunOptions, "options")(command), *_OPTIONS)

@@ -1,0 +1,114 @@
+"""The settings with which each kind of client reaches a cluster: Java's (Spark's source and sink),
+kafka-python's and librdkafka's.
+"""
+
+from typing import Any
+
+from connections.client_security import (
+    CHAIN,
+    ENDPOINT,
+    EXTENSION,
+    HANDLER,
+    HOST_CHECK,
+    JAAS,
+    KEY,
+    KEY_PASSWORD,
+    KEYSTORE_TYPE,
+    MECHANISM,
+    MODULES,
+    OAUTH_HANDLER,
+    PROTOCOL,
+    TRUSTED,
+    TRUSTSTORE_TYPE,
+    UNSECURED_SUBJECT,
+    PasswordLogin,
+    Security,
+    Tls,
+    context_of,
+)
+from connections.jaas import LoginModule, format_jaas
+from connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
+
+
+def java_settings(security: Security) -> dict[str, str]:
+    """The settings of Kafka's clients in Java. The only file that they name is the file of a token, so they
+    are good on other machines.
+    """
+    settings = {PROTOCOL: security.protocol}
+    if security.tls is not None:
+        settings |= _java_tls(security.tls)
+    if security.mechanism is None:
+        return settings
+    settings[MECHANISM] = security.mechanism
+    module = MODULES[security.mechanism]
+    if isinstance(security.login, PasswordLogin):
+        login = {"username": security.login.user, "password": security.login.password}
+        return {**settings, JAAS: format_jaas(LoginModule(module, login))}
+    assert security.login is not None
+    return {**settings, **_java_token_login(module, security.login)}
+
+
+def _java_tls(tls: Tls) -> dict[str, str]:
+    settings = {HOST_CHECK: "https" if tls.checks_host else ""}
+    if tls.trusted is not None:
+        settings |= {TRUSTSTORE_TYPE: "PEM", TRUSTED: tls.trusted}
+    if tls.chain is not None and tls.key is not None:
+        settings |= {KEYSTORE_TYPE: "PEM", CHAIN: tls.chain, KEY: tls.key}
+        if tls.key_password is not None:
+            settings[KEY_PASSWORD] = tls.key_password
+    return settings
+
+
+def _java_token_login(module: str, login: TokenLogin) -> dict[str, str]:
+    options = {f"{EXTENSION}{name}": value for name, value in login.extensions}
+    if login.endpoint is None:
+        return {JAAS: format_jaas(LoginModule(module, {UNSECURED_SUBJECT: login.subject or "", **options}))}
+    given = {"clientId": login.client_id, "clientSecret": login.client_secret, "scope": login.scope}
+    options |= {name: value for name, value in given.items() if value is not None}
+    if login.trusted is not None:
+        options |= {TRUSTSTORE_TYPE: "PEM", TRUSTED: login.trusted}
+    return {
+        HANDLER: OAUTH_HANDLER,
+        ENDPOINT: login.endpoint,
+        JAAS: format_jaas(LoginModule(module, options)),
+    }
+
+
+def kafka_python_settings(security: Security) -> dict[str, Any]:
+    """The keyword arguments of kafka-python's clients. Raises PemError."""
+    settings: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.tls is not None:
+        settings["ssl_context"] = context_of(security.tls)
+        settings["ssl_check_hostname"] = security.tls.checks_host
+    if security.mechanism is not None:
+        settings["sasl_mechanism"] = security.mechanism
+    if isinstance(security.login, PasswordLogin):
+        user = security.login.user
+        if security.mechanism != "PLAIN":  # RFC 5802 wants it so, and kafka-python leaves it to its caller
+            user = user.replace("=", "=3D").replace(",", "=2C")
+        settings |= {"sasl_plain_username": user, "sasl_plain_password": security.login.password}
+    elif security.login is not None:
+        settings["sasl_oauth_token_provider"] = TokenProvider(security.login)
+    return settings
+
+
+def librdkafka_settings(security: Security) -> dict[str, Any]:
+    """The settings of librdkafka's clients."""
+    settings: dict[str, Any] = {PROTOCOL: security.protocol.lower()}
+    if security.tls is not None:
+        tls = security.tls
+        settings[HOST_CHECK] = "https" if tls.checks_host else "none"
+        given = {
+            "ssl.ca.pem": tls.trusted,
+            "ssl.certificate.pem": tls.chain,
+            "ssl.key.pem": tls.key,
+            KEY_PASSWORD: tls.key_password,
+        }
+        settings |= {name: value for name, value in given.items() if value is not None}
+    if security.mechanism is not None:
+        settings[MECHANISM] = security.mechanism
+    if isinstance(security.login, PasswordLogin):
+        settings |= {"sasl.username": security.login.user, "sasl.password": security.login.password}
+    elif security.login is not None:
+        settings["oauth_cb"] = TokenCallback(security.login)
+    return settings

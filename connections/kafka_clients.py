@@ -1,0 +1,291 @@
+"""The Kafka clients of this project. No other module configures a client.
+
+How a client reaches the cluster is in `connections.client_config`.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaTimeoutError
+
+from connections.client_config import ClientConfig
+from connections.refusals import Refusals
+
+# kafka-python's time limit of the first connection.
+BOOTSTRAP_TIMEOUT_MS = 30_000
+# Of several servers kafka-python draws one, and waits for its answer as long as it may wait at all. A server
+# that hangs would use up all the time, so the first attempts are short, and draw from the others while there
+# are some. They are short, too, where a login may be refused, which kafka-python would try again until its
+# time is up.
+FIRST_ATTEMPT_MS = 2_000
+ATTEMPT_FACTOR = 1.5
+
+C = TypeVar("C")
+
+
+def reading_consumer(
+    client_config: ClientConfig,
+    *,
+    max_record_bytes: int | None = None,
+    timeout_ms: int | None = None,
+    fetch_min_bytes: int | None = None,
+    fetch_max_wait_ms: int | None = None,
+    reconnect_max_ms: int | None = None,
+) -> KafkaConsumer:
+    """A consumer without a group, with manually assigned partitions. See `records.reader`.
+
+    `max_record_bytes` is the largest record of its topics. `timeout_ms` is the time limit of the first
+    connection and of each request. None leaves a setting at kafka-python's default. Raises KafkaError.
+    """
+    given = {
+        "max_partition_fetch_bytes": max_record_bytes,
+        "bootstrap_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
+        "fetch_min_bytes": fetch_min_bytes,
+        "fetch_max_wait_ms": fetch_max_wait_ms,
+        "reconnect_backoff_max_ms": reconnect_max_ms,
+    }
+    return _connected(
+        KafkaConsumer,
+        client_config,
+        **{name: value for name, value in given.items() if value is not None},
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def working_consumer(
+    client_config: ClientConfig, client_id: str, *, metadata_max_age_ms: int = 300_000
+) -> KafkaConsumer:
+    """A consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
+
+    A partition is read from its beginning unless a position is set. `metadata_max_age_ms` is the interval at
+    which the topics' partitions are read again. Raises KafkaError.
+    """
+    return _connected(
+        KafkaConsumer,
+        client_config,
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        metadata_max_age_ms=metadata_max_age_ms,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
+    """A consumer in a group of the cluster's own coordinator. It commits no offsets. Raises KafkaError."""
+    return _connected(
+        KafkaConsumer,
+        client_config,
+        group_id=group_id,
+        enable_auto_commit=False,
+        metrics_enabled=False,
+    )
+
+
+def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int) -> Producer:
+    """A producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
+
+    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages are
+    seen by requests that fail: librdkafka's own log lines on stderr are off.
+    """
+    return Producer(
+        {
+            **_librdkafka_connection(client_config),
+            # With acks=all. A JoinGroup appended twice would make a second member.
+            "enable.idempotence": True,
+            # Any other value, 0.1 too, costs a lone request a millisecond: decision 15.
+            "linger.ms": 0,
+            "message.max.bytes": max_request_bytes,
+            # A request must not be delivered after its caller has given up.
+            "delivery.timeout.ms": timeout_ms,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
+def answers_consumer(
+    client_config: ClientConfig,
+    *,
+    max_record_bytes: int,
+    on_error: Callable[[KafkaError], None],
+    fetch_min_bytes: int = 1,
+    offset_reset: str = "latest",
+) -> Consumer:
+    """A consumer without a group, with manually assigned partitions, librdkafka's. It commits no offsets.
+
+    The other settings that could matter were measured side by side, and changed neither the latency of a lone
+    request (1.5 ms, of it 0.9 until a reader of the requests has it) nor the processor time:
+    `fetch.wait.max.ms`, `fetch.queue.backoff.ms`, `queued.min.messages`, `check.crcs`,
+    `socket.nagle.disable`, here and in the producer.
+
+    `max_record_bytes` is the largest record of its topic. The brokers collect `fetch_min_bytes` for half a
+    second at most. `offset_reset` is Kafka's auto.offset.reset. `on_error` is called in `poll`, and may be
+    called for each attempt to connect. librdkafka looks for the coordinator of `group.id` all the same, so
+    the brokers make their `__consumer_offsets`.
+    """
+    return Consumer(
+        {
+            **_librdkafka_connection(client_config),
+            "group.id": "group-coordinator-answers",  # it needs one
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": offset_reset,
+            "isolation.level": "read_uncommitted",
+            "max.partition.fetch.bytes": max_record_bytes,
+            "fetch.min.bytes": fetch_min_bytes,
+            "fetch.error.backoff.ms": 100,
+            "allow.auto.create.topics": False,
+            "error_cb": on_error,
+        }
+    )
+
+
+def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int) -> Producer:
+    """A producer of a replica's answers, librdkafka's. Nothing of it waits for a broker.
+
+    It may lose an answer or write it twice, because the query's answer follows.
+    """
+    return Producer(
+        {
+            **_librdkafka_connection(client_config),
+            "acks": "all",
+            "enable.idempotence": False,
+            "linger.ms": 0,
+            "message.max.bytes": max_record_bytes,
+            # An answer that is late has been given by the query.
+            "delivery.timeout.ms": 5_000,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
+def claims_consumer(client_config: ClientConfig) -> Consumer:
+    """A consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
+
+    It ends each partition with an event, and asks for records only while a partition is assigned.
+    """
+    return Consumer(
+        {
+            **_librdkafka_connection(client_config),
+            "group.id": "group-coordinator-owner",  # it needs one
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": 10,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
+def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
+    """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    return _connected(
+        KafkaProducer,
+        client_config,
+        acks="all",
+        enable_idempotence=False,  # a clock record written twice does no harm
+        linger_ms=0,
+        bootstrap_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,
+        reconnect_backoff_max_ms=reconnect_max_ms,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def topic_metadata_producer(
+    client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int
+) -> KafkaProducer:
+    """A producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    return _connected(
+        KafkaProducer,
+        client_config,
+        acks="all",
+        enable_idempotence=False,  # a record written twice changes nothing
+        linger_ms=0,
+        bootstrap_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,  # a late record may be wrong by then
+        max_request_size=max_request_bytes,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def producer(client_config: ClientConfig) -> KafkaProducer:
+    """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
+    KafkaError.
+    """
+    return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
+
+
+def admin(
+    client_config: ClientConfig,
+    *,
+    bootstrap_timeout_ms: int | None = None,
+    request_timeout_ms: int | None = None,
+) -> KafkaAdminClient:
+    """An admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request.
+    None leaves kafka-python's default.
+
+    Raises KafkaError, and ValueError if the servers are not a list of HOST:PORT.
+    """
+    given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
+    return _connected(
+        KafkaAdminClient,
+        client_config,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def group_admin(client_config: ClientConfig) -> AdminClient:
+    """An admin client for groups and their offsets, librdkafka's. It connects at its first request."""
+    return AdminClient(_librdkafka_connection(client_config))
+
+
+def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
+    """Make a client of kafka-python, which connects at once. Raises KafkaError, of these ClusterRefused if a
+    broker's certificate or the login is refused.
+    """
+    settings |= client_config.kafka_python_settings()
+    left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
+    is_short = "," in client_config.bootstrap_servers or bool(client_config.properties)
+    attempt_ms = FIRST_ATTEMPT_MS if is_short else left_ms
+    give_up_s = time.monotonic() + left_ms / 1000
+    servers = [server.strip() for server in client_config.bootstrap_servers.split(",")]
+    silent: set[str | None] = set()
+    while True:
+        settings["bootstrap_servers"] = [server for server in servers if server not in silent] or servers
+        refusals = Refusals()
+        is_last = attempt_ms >= left_ms
+        timeout_ms = max(left_ms, 1) if is_last else attempt_ms
+        try:
+            return make(**settings, bootstrap_timeout_ms=timeout_ms, kafka_client=refusals.client)
+        except KafkaTimeoutError as error:
+            refusals.raise_first(error, is_last=is_last)
+            if is_last:
+                raise
+            silent.add(refusals.latest)
+            attempt_ms = int(attempt_ms * ATTEMPT_FACTOR)
+            left_ms = int((give_up_s - time.monotonic()) * 1000)
+
+
+def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
+    """`client_config` for librdkafka's clients."""
+    return {
+        **client_config.librdkafka_settings(),
+        "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member
+        "log_level": 0,
+    }

@@ -1,0 +1,217 @@
+"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, or unsecured ones.
+
+They are got as Kafka's clients in Java get them (KIP-768, and KIP-255 for unsecured tokens), so that one
+file of settings serves Spark's Kafka clients and those of Python.
+"""
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from connections.pem import client_context
+
+TIMEOUT_S = 10.0
+# A token is replaced after this part of its life. Java's default of sasl.login.refresh.window.factor.
+REFRESH_AFTER = 0.8
+# The time between two attempts to replace a token that has not expired.
+RETRY_AFTER_S = 10.0
+UNSECURED_LIFETIME_S = 3_600
+# The life of a token that does not tell its end.
+UNKNOWN_LIFETIME_S = 300
+_MAX_ANSWER_BYTES = 1024 * 1024
+
+
+class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
+    """There is no token. The message names the endpoint or the file, and no secret."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogin:
+    """Where tokens come from. `endpoint` is a URL, of a file too. If it is None, this process makes unsecured
+    tokens for `subject`.
+
+    `trusted` are the certificates (PEM) for https. If it is None, this machine's certificates are trusted.
+    `extensions` are the extensions of RFC 7628.
+    """
+
+    endpoint: str | None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
+    trusted: str | None = field(default=None, repr=False)
+    subject: str | None = None
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and when it ends, in seconds since 1970."""
+
+    text: str = field(repr=False)
+    expires_s: float
+
+
+class TokenSource:
+    """The tokens of one login, for all clients of this process. A token is replaced near its end."""
+
+    def __init__(self, login: TokenLogin) -> None:
+        self.login = login
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._fresh_until_s = 0.0
+
+    def token(self) -> Token:
+        """A token that has not expired. Raises TokenError."""
+        with self._lock:
+            now_s = time.time()
+            if self._token is None or now_s >= self._fresh_until_s:
+                self._replace(now_s)
+            assert self._token is not None
+            return self._token
+
+    def _replace(self, now_s: float) -> None:
+        """Get a new token. While there is none, the old one stays until it expires."""
+        try:
+            self._token = _new_token(self.login, now_s)
+        except TokenError as error:
+            failed_at_s = time.time()  # the attempt may have lasted until its timeout
+            if self._token is None or failed_at_s >= self._token.expires_s:
+                raise
+            import structlog  # executors need not have it
+
+            structlog.get_logger().warning(
+                "no new token: the old one is used until it expires", why=str(error)
+            )
+            self._fresh_until_s = min(failed_at_s + RETRY_AFTER_S, self._token.expires_s)
+        else:
+            self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
+    """The tokens of a login for kafka-python."""
+
+    def __init__(self, login: TokenLogin) -> None:
+        self._login = login
+
+    def token(self) -> str:
+        """A token. Raises TokenError."""
+        return source_of(self._login).token().text
+
+    def extensions(self) -> dict[str, str]:
+        """The extensions of RFC 7628."""
+        return dict(self._login.extensions)
+
+
+class TokenCallback:
+    """The tokens of a login for librdkafka's clients: their `oauth_cb`."""
+
+    def __init__(self, login: TokenLogin) -> None:
+        self._login = login
+
+    def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
+        """(token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
+        token = source_of(self._login).token()
+        return token.text, token.expires_s, "", dict(self._login.extensions)
+
+
+@cache
+def source_of(login: TokenLogin) -> TokenSource:
+    """This process's tokens of a login."""
+    return TokenSource(login)
+
+
+def _new_token(login: TokenLogin, now_s: float) -> Token:
+    if login.endpoint is None:
+        return _unsecured(login.subject or "", now_s)
+    if login.endpoint.startswith("file:"):
+        text, lifetime_s = _from_file(login.endpoint), None
+    else:
+        text, lifetime_s = _from_endpoint(login)
+    expires_s = _expires_s(text) or now_s + (lifetime_s or UNKNOWN_LIFETIME_S)
+    if expires_s <= now_s:
+        raise TokenError(f"the token of {login.endpoint} has expired")
+    return Token(text, expires_s)
+
+
+def _from_file(url: str) -> str:
+    path = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path))
+    try:
+        text = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise TokenError(f"the token in {path} cannot be read: {reason}") from None
+    if not text:
+        raise TokenError(f"the token in {path} cannot be read: the file is empty")
+    return text
+
+
+def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
+    """The token and its life in seconds. Raises TokenError."""
+    assert login.endpoint is not None
+    form = {"grant_type": "client_credentials"}
+    if login.scope is not None:
+        form["scope"] = login.scope
+    credentials = base64.b64encode(f"{login.client_id}:{login.client_secret}".encode()).decode()
+    request = urllib.request.Request(  # noqa: S310 - the scheme was checked with the settings
+        login.endpoint,
+        data=urllib.parse.urlencode(form).encode(),
+        headers={"Authorization": f"Basic {credentials}", "Accept": "application/json"},
+    )
+    context = client_context(login.trusted) if login.endpoint.startswith("https:") else None
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310
+            found: Any = json.loads(answer.read(_MAX_ANSWER_BYTES))
+            lifetime = found.get("expires_in")
+            return str(found["access_token"]), None if lifetime is None else float(lifetime)
+    except urllib.error.HTTPError as error:
+        reason = f"it answers {error.code} {_error_of(error)}".rstrip()
+    except (OSError, urllib.error.URLError) as error:
+        reason = str(getattr(error, "reason", None) or error)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        reason = "its answer is not JSON with an access_token"
+    raise TokenError(f"the token endpoint {login.endpoint} gives client {login.client_id} no token: {reason}")
+
+
+def _error_of(error: urllib.error.HTTPError) -> str:
+    """The error's code as RFC 6749 has it, "" if there is none."""
+    try:
+        found: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
+        return str(found["error"])[:100]
+    except (OSError, KeyError, ValueError, TypeError):
+        return ""
+
+
+def _expires_s(token: str) -> float | None:
+    """The end of a JWT, None if the token is not a JWT that has one."""
+    try:
+        payload = token.split(".")[1]
+        claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, ValueError, TypeError):
+        return None
+
+
+def _unsecured(subject: str, now_s: float) -> Token:
+    """An unsecured JWS (RFC 7515, appendix A.5), which only brokers for development accept."""
+    expires_s = now_s + UNSECURED_LIFETIME_S
+    claims = {"sub": subject, "iat": now_s, "exp": expires_s}
+    return Token(f"{_part({'alg': 'none'})}.{_part(claims)}.", expires_s)
+
+
+def _part(content: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")

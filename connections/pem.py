@@ -1,0 +1,98 @@
+"""Certificates and keys as text (PEM, RFC 7468), and what Python's ssl makes of them."""
+
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
+
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
+_CERTIFICATE = "CERTIFICATE"
+_KEYS = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
+
+
+class PemError(ValueError):
+    """The text has not what it should have, or it cannot be used. The message quotes nothing of it."""
+
+
+def certificates(text: str) -> str:
+    """The certificates in a PEM text, in their order. Raises PemError if there is none."""
+    found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
+    if not found:
+        raise PemError("it has no certificate as PEM")
+    return "\n".join(found) + "\n"
+
+
+def private_key(text: str) -> str:
+    """The private key in a PEM text. Raises PemError unless there is one, as PKCS#8, which Kafka's clients in
+    Java need.
+    """
+    found = [match for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
+    if len(found) != 1:
+        raise PemError("it has no private key as PEM" if not found else "it has more than one private key")
+    if found[0][1] not in _KEYS:
+        raise PemError(
+            f"its key is a {found[0][1]}, not PKCS#8 (BEGIN PRIVATE KEY). "
+            "`openssl pkcs8 -topk8 -nocrypt` converts it"
+        )
+    return found[0][0] + "\n"
+
+
+def client_context(
+    trusted: str | None,
+    chain: str | None = None,
+    key: str | None = None,
+    key_password: str | None = None,
+    *,
+    checks_host: bool = True,
+) -> ssl.SSLContext:
+    """A context for clients. If `trusted` is None, they trust what this machine trusts. `chain` and `key` are
+    a client's certificate. Raises PemError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = checks_host
+    try:
+        if trusted is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cadata=trusted)
+    except ssl.SSLError as error:
+        raise PemError(f"the trusted certificates cannot be used: {_reason(error)}") from None
+    if chain is not None and key is not None:
+        try:
+            with _as_file(key + chain) as path:
+                # Without a password, OpenSSL would ask for it on the terminal.
+                context.load_cert_chain(path, password=key_password or "")
+        except (ssl.SSLError, OSError) as error:
+            raise PemError(
+                f"the certificate and its key cannot be used: {_reason(error)}"
+                + ("" if key_password is None else " (is the key's password right?)")
+            ) from None
+    return context
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    return str(reason).replace("_", " ").lower()
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path under which the text can be read during the block. The text is written to no disk where the
+    system has files in memory.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem")
+        try:
+            with open(descriptor, "w", closefd=False) as file:
+                file.write(text)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with NamedTemporaryFile("w", suffix=".pem") as named:
+            named.write(text)
+            named.flush()
+            yield named.name

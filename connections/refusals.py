@@ -1,0 +1,141 @@
+"""Why a client of kafka-python does not reach its cluster: what it tries again and only writes to its log."""
+
+import ssl
+from functools import partial
+from typing import Any
+
+from kafka.errors import (
+    IllegalSaslStateError,
+    InvalidReceiveError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from connections.oauth_tokens import TokenError
+
+
+class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
+    """A broker refuses the login, or its certificate is not trusted. The message says what to change."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Refusals:
+    """Why connections failed, of one client that is given `client` as its `kafka_client`.
+
+    `latest` is the server that it has tried last, as ``host:port``.
+    """
+
+    def __init__(self) -> None:
+        self.latest: str | None = None
+        self._found: str | None = None
+        self._guessed: str | None = None
+
+    def client(self, **settings: Any) -> KafkaNetClient:
+        """kafka-python's network client, which reports here."""
+        net = NetworkSelector(**settings)
+        return KafkaNetClient(net=net, manager=_Manager(self, net, **settings))
+
+    def raise_first(self, error: Exception, *, is_last: bool) -> None:
+        """Raise ClusterRefused if there was a refusal. `error` is what the client's maker raised. After the
+        last attempt a connection that the broker closed counts, too.
+        """
+        if found := self._found or (self._guessed if is_last else None):
+            raise ClusterRefused(found) from error
+
+    def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
+        """A connection to a broker ended with this error."""
+        reason = _reason(address, settings, error)
+        cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
+        if reason is not None:
+            self._found = self._found or reason
+        elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
+            protocol = settings["security_protocol"]
+            self._guessed = (
+                f"the broker at {address} closes connections by {protocol}: does it want another "
+                "security.protocol, or a certificate (ssl.keystore)?"
+            )
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no types
+    """Tells why each connection failed."""
+
+    def __init__(self, refusals: Refusals, net: NetworkSelector, **settings: Any) -> None:
+        self._refusals = refusals
+        super().__init__(net, **settings)
+
+    def get_connection(self, node_id: Any, *given: Any, **options: Any) -> Any:
+        is_new = node_id not in self._conns
+        connection = super().get_connection(node_id, *given, **options)
+        if is_new:
+            node = self.cluster.broker_metadata(node_id)
+            self._refusals.latest = address = f"{node.host}:{node.port}"
+            note = partial(self._refusals.note, address, self.config)
+            connection.close_future.add_errback(note)
+        return connection
+
+    async def _build_transport(self, *given: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(*given, **options)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, Exception | None]:
+            """A broker that refuses a login says why and hangs up. kafka-python drops what it reads together
+            with the end of the connection. The end is read again.
+            """
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = receive_all
+        return transport
+
+
+def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
+    """A sentence for an error that another attempt will not mend, None for others."""
+    mechanism = settings.get("sasl_mechanism")
+    if isinstance(error, TokenError):
+        return str(error.args[0])
+    if isinstance(error, SaslAuthenticationFailedError):
+        user = settings.get("sasl_plain_username")
+        who = f"as {user} by {mechanism}" if user else f"by {mechanism}"
+        return f"the broker at {address} refuses the login {who}: {_last(error)}"
+    if isinstance(error, UnsupportedSaslMechanismError):
+        return f"the broker at {address} has no login by {mechanism} (sasl.mechanism): {_last(error)}"
+    if isinstance(error, KafkaConfigurationError):
+        return str(error)
+    if isinstance(error, InvalidReceiveError):  # it is TLS's alert
+        return f"the broker at {address} does not speak {settings['security_protocol']} (security.protocol)"
+    if isinstance(error, IllegalSaslStateError):
+        return f"the broker at {address} expects no login on this port (security.protocol)"
+    if isinstance(error, KafkaConnectionError):
+        # A refused certificate of the client is first seen by what is read after the handshake.
+        cause = error.args[0] if error.args and isinstance(error.args[0], ssl.SSLError) else error.__context__
+        return _reason_of_tls(address, cause)
+    return None
+
+
+def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the broker at {address} is not trusted (ssl.truststore): "
+            f"{error.verify_message}"
+        )
+    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return f"the broker at {address} does not speak TLS on this port (security.protocol)"
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+        return f"the broker at {address} wants a client with a certificate that it trusts (ssl.keystore)"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection to the broker at {address}: {error.reason or error}"
+    return None
+
+
+def _last(error: Exception) -> str:
+    """The broker's own words, without kafka-python's name of the error before them."""
+    text = str(error.args[0]) if error.args else type(error).__name__
+    return text.partition(": ")[2] or text

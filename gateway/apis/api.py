@@ -1,0 +1,123 @@
+"""The row of an API: all that the gateway has to know of its requests. `gateway.apis` has the tables of rows.
+
+An API without a row passes undecoded.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.screened import Screened
+from gateway.authorization.acls import Operation
+from gateway.wire import beside, codec
+from gateway.wire.codec import Fields
+from gateway.wire.framing import RequestHeader
+from gateway.wire.newer_messages import NewerApiKey
+from gateway.wire.schema_reader import Pause
+from state.messages import Response
+
+Answer = Fields | Deferred
+# Returns when the request's own requests to the coordinator are on their way, in order.
+Serve = Callable[[RequestContext, Any], Awaitable[Answer]]
+ServeAtOnce = Callable[[RequestContext, Any], Answer | None]
+Decode = Callable[[RequestHeader, bytes, Pause | None], Any]
+Screen = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
+Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
+
+
+def _error_code(answer: Any) -> int:
+    return getattr(answer, "error_code", 0)
+
+
+def _always(version: int, response: bytes) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """An API that the gateway answers.
+
+    `serve_at_once` waits for nothing. Where it returns None, `serve` has to look something up. Without
+    `serve` it answers every request. `decode` raises ProtocolError.
+
+    `parks` is the class of the coordinator's answer to a request that it may park. With `asks_coordinator`
+    False the request itself is answered without the coordinator. `is_metered`: it counts for the quotas of
+    clients. `is_alone`: a connection has no other request under way with it. `of_consumer_protocol`: it is
+    hidden from ApiVersions while that protocol is switched off. `error_code` returns the error in a
+    coordinator's answer, for the metrics. `is_upstreams` returns whether a broker has to answer a request.
+    """
+
+    key: ApiKey
+    serve: Serve | None = None
+    serve_at_once: ServeAtOnce | None = None
+    decode: Decode = codec.decode_request
+    parks: type[Response] | None = None
+    asks_coordinator: bool = True
+    is_metered: bool = True
+    is_alone: bool = False
+    of_consumer_protocol: bool = False
+    error_code: Callable[[Any], int] = _error_code
+    is_upstreams: Callable[[Any], bool] | None = None
+    versions: range = range(0)
+    """Those of the codec, if none are given."""
+    takes_room: bool = field(init=False)
+    """Whether it needs room at the coordinator. A request that may be parked waits for its turn instead."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", self.versions or codec.versions(self.key))
+        object.__setattr__(self, "takes_room", self.asks_coordinator and self.parks is None)
+
+    async def decoded(self, header: RequestHeader, message: bytes) -> Any:
+        """Decode a request, beside the event loop if it is large. Raises ProtocolError."""
+        if len(message) <= beside.AT_ONCE_BYTES:
+            return self.decode(header, message, None)
+        return await beside.run(self.decode, header, message, beside.pause)
+
+    async def answer(self, context: RequestContext, request: Any) -> Answer:
+        """Answer a request that may need something to wait for."""
+        if self.serve is not None:
+            return await self.serve(context, request)
+        assert self.serve_at_once is not None, "a row has a handler"
+        answer = self.serve_at_once(context, request)
+        assert answer is not None, "it is the only handler"
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """An API that brokers answer, of which the gateway checks requests or changes responses.
+
+    Four may take entries out of a request, and add something to the response: `guard` takes what the ACLs
+    forbid, `groups` what the coordinator answers, `brokers` what is the coordinator's among a broker's
+    settings, `internal` what would change the coordinator's own topics. A request without a guard needs the
+    operation `needs` on the cluster, or is for super users, unless Kafka has no ACLs for it (`is_free`). With
+    `is_hidden` it is absent from ApiVersions while the gateway checks ACLs.
+
+    `rewrite` changes the responses for which `is_rewritten` returns true. That gets the version and the
+    bytes, and raises ProtocolError.
+    """
+
+    key: ApiKey | NewerApiKey
+    guard: Screen | None = None
+    groups: Screen | None = None
+    brokers: Screen | None = None
+    internal: Screen | None = None
+    needs: Operation | None = None
+    is_free: bool = False
+    is_hidden: bool = False
+    rewrite: Rewrite | None = None
+    is_rewritten: Callable[[int, bytes], bool] = _always
+    versions: range | None = None
+    """Those of the codec, if none are given and `is_decoded`; None: all."""
+
+    def __post_init__(self) -> None:
+        if self.versions is None and self.is_decoded:
+            object.__setattr__(self, "versions", codec.versions(self.key))
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the gateway may have to decode requests or responses."""
+        return any((self.guard, self.groups, self.brokers, self.internal, self.rewrite))

@@ -1,0 +1,90 @@
+"""The settings of the group coordinator among those of brokers: DescribeConfigs (key 32), AlterConfigs (33)
+and IncrementalAlterConfigs (44) for the resource type BROKER.
+
+Groups have this coordinator's settings, whatever a broker's own coordinator has. No request changes them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.apis.context import RequestContext
+from gateway.apis.screened import Screened
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.wire import beside, codec
+from state.errors import ErrorCode
+from state.kafka.requests import DescribeGroupConfigs
+from state.kafka.responses import GroupConfigValue
+
+_BROKER = 4  # ConfigResource.Type.BROKER
+_STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigSource
+_PREFIXES = "group.", "offsets.", "offset.metadata."
+# All shards of the coordinator have the same settings, so any name does.
+_ANY_GROUP = "settings"
+
+
+def _is_coordinators(name: str) -> bool:
+    return name.startswith(_PREFIXES)
+
+
+async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
+    """DescribeConfigs: a broker's response with this coordinator's values. A setting that the coordinator
+    lacks, or of which it does not tell the value now, is left out. Raises ProtocolError.
+    """
+    request = await beside.decode_passed(context.header, message)
+    if all(resource.resource_type != _BROKER for resource in request.resources):
+        return None
+    asked = DescribeGroupConfigs(**context.to_group(_ANY_GROUP), of_coordinator=True)
+    async with context.fan_out.place(context):
+        answer = await context.send(asked, ANSWER_TIMEOUT_MS)
+    in_force = {config.name: config for config in answer.configs}
+
+    def change(response: Any) -> None:
+        for found in response.results:
+            if found.resource_type == _BROKER:
+                _put(found, in_force)
+
+    return Screened(message, {}, change)
+
+
+def _put(found: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
+    found.configs = [c for c in found.configs if not _is_coordinators(c.name) or c.name in in_force]
+    for config in found.configs:
+        if not _is_coordinators(config.name):
+            continue
+        ours = in_force[config.name]
+        config.value, config.read_only = ours.value, True
+        config.config_source = _DEFAULT_CONFIG if ours.is_default else _STATIC_BROKER_CONFIG
+        if config.synonyms:
+            config.synonyms = []
+            only = {"name": ours.name, "value": ours.value, "source": config.config_source}
+            codec.extend(config, "synonyms", [only])
+
+
+async def screen_alterations(context: RequestContext, message: bytes) -> Screened | None:
+    """AlterConfigs, IncrementalAlterConfigs: a resource that names such a setting is refused. Raises
+    ProtocolError.
+    """
+    request = await beside.decode_passed(context.header, message)
+    named = [(resource, _first_of_coordinator(resource)) for resource in request.resources]
+    refused = [
+        {
+            "resource_type": _BROKER,
+            "resource_name": resource.resource_name,
+            "error_code": ErrorCode.INVALID_CONFIG,
+            "error_message": f"{name} is a setting of the group coordinator, given where that starts.",
+        }
+        for resource, name in named
+        if name is not None
+    ]
+    if not refused:
+        return None
+    request.resources = [resource for resource, name in named if name is None]
+    remaining = await beside.with_body(context.header, message, request) if request.resources else None
+    return Screened(remaining, {"responses": refused})
+
+
+def _first_of_coordinator(resource: Any) -> str | None:
+    """The first of the coordinator's settings that the resource names."""
+    if resource.resource_type != _BROKER:
+        return None
+    return next((config.name for config in resource.configs if _is_coordinators(config.name)), None)

@@ -1,0 +1,42 @@
+"""The options of a gateway."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from connections.address import Address
+from connections.client_config import ClientConfig
+from gateway.authorization.sources import AclOptions
+from gateway.limits import Limits
+from gateway.net.advertised import Template
+from gateway.security.authentication import Security
+from records.layout import TopicLayout
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The gateway listens on `listen` for any broker, and for broker n on the port n + 1 above it. With port
+    0 all ports are free ones that the system chooses. With `shares_ports` other processes of the same gateway
+    may listen on the same ports (SO_REUSEPORT).
+
+    `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
+    `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`.
+
+    `reply_partition` None: the gateway draws one. `acls` None: every client may do everything. `quotas` is
+    a file: see `gateway.quotas.rules`. With `expose_internal_topics` clients see the coordinator's own topics
+    as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0.
+    """
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    listen: Address
+    advertised_host: str | None = None
+    templates: Sequence[Template] = ()
+    shares_ports: bool = False
+    reply_partition: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    security: Security = field(default_factory=Security)
+    acls: AclOptions | None = None
+    quotas: Path | None = None
+    expose_internal_topics: bool = False
+    consumer_protocol: bool = True

@@ -1,0 +1,70 @@
+"""The requests in one client's bytes, and whether more bytes of it are read."""
+
+from asyncio import Transport
+from collections import deque
+from enum import Enum
+
+from gateway.wire.framing import FrameBuffer
+
+
+class Reason(Enum):
+    """Why nothing is read of a client."""
+
+    FULL = "as much of it is under way as a connection may have"
+    WAITING = "the gateway waits before it goes on: for room at the coordinator, or to begin with it at all"
+    HELD = "all clients together have sent too much, or it is the turn of others"
+    MUTED = "the client is throttled: no more requests of it are taken up"
+
+    # An enum's own is a function of Python. `reasons` is looked at for each request.
+    __hash__ = object.__hash__
+
+
+FULL, WAITING, HELD, MUTED = Reason
+
+
+class Reading:
+    """Requests are read whole. While there are `reasons`, the transport is paused.
+
+    The transport is set when the client is connected. `requests` wait to be taken up. `bytes` are theirs.
+    `buffer` has what is not a request yet.
+    """
+
+    __slots__ = ("buffer", "bytes", "reasons", "requests", "transport")
+
+    transport: Transport
+
+    def __init__(self, frame_max_bytes: int) -> None:
+        self.buffer = FrameBuffer(frame_max_bytes)
+        self.requests: deque[bytes] = deque()
+        self.bytes = 0
+        self.reasons: frozenset[Reason] = frozenset()
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes. Raises ProtocolError for a frame that is too large."""
+        requests = self.buffer.feed(data)
+        self.requests += requests
+        self.bytes += sum(map(len, requests))
+
+    def next(self) -> bytes:
+        """The first request that waits."""
+        request = self.requests.popleft()
+        self.bytes -= len(request)
+        return request
+
+    def set(self, reason: Reason, *, holds: bool) -> None:
+        """Whether this reason to read nothing holds."""
+        if holds is not (reason in self.reasons):
+            self._replace(self.reasons | {reason} if holds else self.reasons - {reason})
+
+    def forget_reasons(self) -> None:
+        """Read on, whatever was in the way."""
+        self._replace(frozenset())
+
+    def _replace(self, reasons: frozenset[Reason]) -> None:
+        before, self.reasons = self.reasons, reasons
+        if bool(before) is bool(reasons) or self.transport.is_closing():
+            return
+        if reasons:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()

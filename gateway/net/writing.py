@@ -1,0 +1,130 @@
+"""The responses to one client, in the order of its requests, until the kernel has them."""
+
+import time
+from asyncio import Future, Transport
+from collections import deque
+
+from gateway.metrics.counts import Counts
+from gateway.net.life import Life
+from gateway.net.place import Place
+from gateway.net.unread import Unread
+
+# Smaller responses are not counted as unread. A connection has at most `in_flight_per_connection` of them.
+_SMALL_BYTES = 4096
+
+
+class Writing:
+    """The places of the requests under way. A response leaves its place when the kernel has all of it.
+
+    The transport is set when the client is connected. `taken_bytes` are the bytes of the requests that have
+    places. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` the
+    event loop is about to call `flush`.
+    """
+
+    __slots__ = (
+        "_being_sent", "_counts", "_life", "_unread", "is_due", "places", "taken_bytes", "transport",
+        "unsent",
+    )  # fmt: skip
+
+    transport: Transport
+
+    def __init__(self, life: Life, counts: Counts, unread: Unread) -> None:
+        self._life = life
+        self._counts = counts
+        self._unread = unread
+        self.places: deque[Place] = deque()
+        self.taken_bytes = 0
+        self._being_sent = 0
+        """The first places whose responses are written. The kernel does not have all of them yet."""
+        self.is_due = False
+        self.unsent: Future[None] | None = None
+
+    def enter(self, request_bytes: int) -> Place:
+        """The place of a request that is taken up."""
+        place = Place(request_bytes)
+        self.taken_bytes += request_bytes
+        self.places.append(place)
+        return place
+
+    def put(self, place: Place, frame: tuple[bytes, ...]) -> None:
+        """A response is ready. `flush` writes it in its turn."""
+        place.frame, place.waits_for = frame, None
+        if frame and len(frame[-1]) > _SMALL_BYTES and self._may_write():
+            place.response_bytes = len(frame[-1])
+            self._unread.add(self._life.end, place.response_bytes)
+        self._counts.answer(place.api_key, time.monotonic() - place.began_s)
+
+    def flush(self) -> bool:
+        """Write the responses that are ready and have no unanswered request before them. Returns whether the
+        kernel has them.
+        """
+        self.is_due = False
+        if self._being_sent or not self._may_write():
+            return False
+        parts: list[bytes] = []
+        for place in self.places:
+            if place.frame is None:
+                break
+            parts += place.frame
+            self._being_sent += 1
+        if len(parts) == 1:
+            self._counts.sent_bytes += len(parts[0])
+            self.transport.write(parts[0])
+        elif parts:
+            self._counts.sent_bytes += sum(map(len, parts))
+            self.transport.writelines(parts)
+        if self.unsent is not None:
+            return False
+        self._leave()
+        return True
+
+    def write_part(self, place: Place, part: bytes) -> int:
+        """Write a part of the first response. Returns how many bytes of it the kernel does not have: for
+        `part_is_sent`.
+        """
+        if not self._may_write():
+            return 0
+        assert self.places[0] is place
+        self._counts.sent_bytes += len(part)
+        self.transport.write(part)
+        if self.unsent is None:
+            return 0
+        self._unread.add(self._life.end, len(part))
+        return len(part)
+
+    def part_is_sent(self, number: int) -> None:
+        """The kernel has these bytes of a part."""
+        self._unread.remove(self._life.end, number)
+
+    def pause(self, unsent: Future[None]) -> None:
+        """The kernel takes no more for now."""
+        self.unsent = unsent
+
+    def resume(self) -> None:
+        """The kernel has all that was written."""
+        if self.unsent is not None:
+            self.unsent.set_result(None)
+            self.unsent = None
+        self._leave()
+
+    def cancel(self) -> None:
+        """Nobody waits for what is not answered yet."""
+        for place in self.places:
+            if place.waits_for is not None:
+                place.waits_for.cancel()
+
+    def forget(self) -> None:
+        """The client is gone: nothing counts as unread."""
+        self._unread.forget(self._life.end)
+
+    def _may_write(self) -> bool:
+        return self._life.state.gives and not self.transport.is_closing()
+
+    def _leave(self) -> None:
+        """The kernel has the responses that were written: their places are free."""
+        for _ in range(self._being_sent):
+            place = self.places.popleft()
+            if place.response_bytes:
+                self._unread.remove(self._life.end, place.response_bytes)
+            self.taken_bytes -= place.request_bytes
+        self._being_sent = 0

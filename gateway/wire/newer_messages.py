@@ -1,0 +1,87 @@
+"""What Kafka 4.4 has and kafka-python lacks: keys of APIs, and versions of messages. Such a message is
+kafka-python's own, with what is new in it.
+"""
+
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from types import new_class
+from typing import Any
+
+from kafka.protocol import admin, metadata, producer
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.api_message import ApiMessage
+
+from gateway.wire.schema_notation import Schema
+
+Patch = Callable[[Any], None]
+
+
+class NewerApiKey(IntEnum):
+    """Keys of APIs by Kafka's names, as in kafka-python's `ApiKey`."""
+
+    StreamsGroupTopologyDescriptionUpdate = 93
+    UnregisterController = 94
+
+
+def _newer(message: type[ApiMessage], patch: Patch) -> Any:
+    """A class of the same name, made of the patched definition. kafka-python's clients keep theirs."""
+
+    def json_patch(_: type, json: Any) -> Any:
+        patch(json)
+        return json
+
+    body: dict[str, Any] = {"json_patch": classmethod(json_patch)}
+    newer = new_class(message.__name__, (message,), {}, lambda attributes: attributes.update(body))
+    if not message.is_request():
+        # The definition of a response also enters itself as the one that clients decode.
+        ResponseClassRegistry.register_response_class(weakref.proxy(message))
+    return newer
+
+
+def _up_to(version: int, *fields: Schema) -> Patch:
+    """A message of versions up to this one, with these fields at its end."""
+
+    def patch(json: Any) -> None:
+        json["validVersions"] = f"0-{version}"
+        json["fields"] += fields
+
+    return patch
+
+
+def _field(json: Any, name: str) -> Any:
+    (found,) = (field for field in json["fields"] if field["name"] == name)
+    return found
+
+
+def _topics_by_id(json: Any) -> None:
+    """TxnOffsetCommit names topics up to version 5, and has their ids from version 6 on (KIP-1319)."""
+    json["validVersions"] = "0-6"
+    topics = _field(json, "Topics")
+    _field(topics, "Name")["versions"] = "0-5"
+    topics["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+"})
+
+
+def _with_messages(json: Any) -> None:
+    """DeleteGroups has a text beside each error from version 3 on."""
+    json["validVersions"] = "0-3"
+    text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+"}
+    _field(json, "Results")["fields"].append({**text, "default": "null"})
+
+
+# The cluster and the node that the client takes the server for (KIP-1242).
+_CLUSTER_ID = {
+    "name": "ClusterId",
+    "type": "string",
+    "versions": "5+",
+    "nullableVersions": "5+",
+    "default": "null",
+}
+_NODE_ID = {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"}
+
+ApiVersionsRequest = _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID))
+ApiVersionsResponse = _newer(metadata.ApiVersionsResponse, _up_to(5))
+DeleteGroupsRequest = _newer(admin.DeleteGroupsRequest, _up_to(3))
+DeleteGroupsResponse = _newer(admin.DeleteGroupsResponse, _with_messages)
+TxnOffsetCommitRequest = _newer(producer.TxnOffsetCommitRequest, _topics_by_id)
+TxnOffsetCommitResponse = _newer(producer.TxnOffsetCommitResponse, _topics_by_id)

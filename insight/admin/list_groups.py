@@ -1,0 +1,107 @@
+"""ListGroups: the existing groups of both protocols, from the compacted groups topic at the time of the call.
+
+The list contains every record before the topic's end offsets, which the call reads at its beginning. These
+records are the results of the coordinator's last committed batch and of all batches before it. The result of
+the running batch may be missing, even if a client has its response already. The list costs the coordinator
+nothing.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+from msgspec import Struct
+
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from connections.client_config import ClientConfig
+from insight.rocketmq_group import client_version, group_state
+from records.codec import UNREADABLE
+from records.history import GroupTable, decode_any_snapshot
+from records.layout import TopicLayout
+from records.reader import TopicReader
+from records.truncation import AnyView
+from state.kafka.snapshot import GroupSnapshot
+from state.protocol import GroupType
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+
+# The types as Kafka's tool prints them. Source: GroupType.java.
+CLASSIC_TYPE = "Classic"
+CONSUMER_TYPE = "Consumer"
+ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
+
+log = structlog.get_logger()
+
+
+class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and
+    `client_versions`, the versions that their connections report.
+    """
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    clients: int | None = None
+    client_versions: list[str] = []
+
+
+def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
+    """Return every group of either protocol, including empty groups, by id.
+
+    Raises KafkaTimeoutError, or another KafkaError of the broker.
+    """
+    table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
+    with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+        for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
+            _apply(table, record.key, record.value)
+    return table.groups
+
+
+def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -> None:
+    try:
+        table.apply(key, value)
+    except UNREADABLE as error:
+        log.warning("a record of the groups topic cannot be read", key=key, error=str(error))
+
+
+def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
+    """Return RocketMQ's groups and those of Kafka's that kafka-consumer-groups lists.
+
+    The protocol type of such a Kafka group is "consumer", or not set if the group has offsets but never had
+    members (a simple group).
+
+    Source: ListGroupsOptions.forConsumerGroups.
+    """
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or _is_of_consumers(g)]
+
+
+def _is_of_consumers(group: GroupSnapshot) -> bool:
+    return (group.protocol_type or "") in ("", PROTOCOL_TYPE)
+
+
+def listed(group: AnyView) -> ListedGroup:
+    """Return the group's row."""
+    if isinstance(group, RocketMqSnapshot):
+        return ListedGroup(
+            group=group.group_id,
+            type=ROCKETMQ_TYPE,
+            state=group_state(group),
+            protocol_type="",
+            clients=len({consumer.client_id for consumer in group.consumers}),
+            client_versions=sorted({client_version(consumer) for consumer in group.consumers}),
+        )
+    return ListedGroup(
+        group=group.group_id,
+        type=CONSUMER_TYPE if group.consumer else CLASSIC_TYPE,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+    )
+
+
+def select_groups(
+    groups: Iterable[AnyView], states: frozenset[str], types: frozenset[str]
+) -> list[ListedGroup]:
+    """Return the consumer groups that are in one of the states and of one of the types; an empty set does not
+    filter.
+    """
+    rows = map(listed, consumer_groups(groups))
+    return [row for row in rows if (not types or row.type in types) and (not states or row.state in states)]

@@ -1,0 +1,175 @@
+"""What is wrong with a group, each in one sentence. The gravest is first.
+
+The thresholds are the page's own. `insight.why`, which knows the rules, is asked what happened to the group.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+
+from msgspec import Struct
+
+from insight.page.fleet import GroupFacts, Lag
+from insight.page.words import thousands
+from insight.why.clock import duration_text
+from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
+from insight.why.report import Report, client_of
+from insight.why.text import names_of
+from insight.why.wording import count, shortened
+from state.kafka.snapshot import GroupSnapshot
+
+OFTEN = 5
+"""So many rebalances in the last hour are often."""
+LONG_MS = 30_000
+"""A rebalance that takes longer is long."""
+STUCK_MS = 120_000
+"""A partition whose records wait longer than this, without a commit, is stuck."""
+
+_NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+class Kind(IntEnum):
+    """What can be wrong, the gravest first."""
+
+    QUARANTINED = 0
+    REBALANCING = 1
+    STUCK = 2
+    WITHOUT_MEMBERS = 3
+    OFTEN = 4
+
+
+class Finding(Struct, frozen=True):
+    """Something that is wrong. `since_ms` is None where there is no beginning."""
+
+    kind: Kind
+    sentence: str
+    since_ms: int | None = None
+
+
+def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Finding]:
+    """Return what is wrong with the group now. `report` is that of its last hour, None without entries."""
+    if facts.view is None:
+        return []
+    found = [*_quarantined(facts)]
+    if isinstance(facts.view, GroupSnapshot):
+        found += [*_rebalancing(facts.view, report, now_ms)]
+        found += [*_behind(facts.view, facts, now_ms)]
+    if report is not None:
+        found += [*_often(report.rebalances, report)]
+    return sorted(found, key=lambda one: one.kind)
+
+
+def _quarantined(facts: GroupFacts) -> Iterator[Finding]:
+    if facts.view is not None and facts.view.quarantined is not None:
+        yield Finding(
+            Kind.QUARANTINED, f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
+        )
+
+
+def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """A rebalance that takes long, and the members that it waits for."""
+    last = report.rebalances[-1] if report is not None and report.rebalances else None
+    under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
+    since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
+    if view.state not in _NOT_SETTLED or now_ms - since_ms < LONG_MS:
+        return
+    awaited = awaited_members(last) if last is not None and under_way else []
+    names = names_of(report) if report is not None else None
+    listed = shortened([names.of(m) if names is not None else m for m in awaited])
+    took = duration_text(now_ms - since_ms)
+    whom = f" and waits for {listed}" if awaited else ""
+    yield Finding(Kind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
+
+
+def awaited_members(rebalance: Rebalance) -> list[str]:
+    """Return the members that a rebalance under way still waits for."""
+    if rebalance.goes_by_epochs:
+        return [way.member_id for way in rebalance.progress if way.settled_after_ms is None]
+    came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
+    if rebalance.generation_to is not None:
+        return [rebalance.leader_id] if rebalance.leader_id is not None else []
+    return [member_id for member_id in rebalance.waited_for if member_id not in came]
+
+
+def _behind(view: GroupSnapshot, facts: GroupFacts, now_ms: int) -> Iterator[Finding]:
+    """Partitions with records that nobody commits."""
+    behind = {where: lag for where, lag in facts.lags.items() if lag.records}
+    if not behind:
+        return
+    records = sum(lag.records or 0 for lag in behind.values())
+    if not view.members and not view.truncated:
+        since_ms = _oldest(list(behind.values()))
+        young_ms = max(view.state_timestamp_ms, *(lag.commit.at_ms for lag in facts.lags.values()))
+        if now_ms - young_ms < STUCK_MS:
+            return  # a consumer that is started again, or one that commits and never joins
+        yield Finding(
+            Kind.WITHOUT_MEMBERS, f"It has no members, and {thousands(records)} records wait for it", since_ms
+        )
+        return
+    stuck = {where: lag for where, lag in behind.items() if _is_stuck(lag, now_ms)}
+    if stuck:
+        worst = max(stuck, key=lambda where: stuck[where].records or 0)
+        lag = stuck[worst]
+        others = f", and {count(len(stuck) - 1, 'partition')} more" if len(stuck) > 1 else ""
+        yield Finding(
+            Kind.STUCK,
+            f"{worst[0]}-{worst[1]} has no commit since {duration_text(now_ms - lag.commit.at_ms)}, "
+            f"{thousands(lag.records or 0)} records behind{others}",
+            lag.commit.at_ms,
+        )
+
+
+def _is_stuck(lag: Lag, now_ms: int) -> bool:
+    since_ms = lag.seen_ms if lag.since_ms is None else lag.since_ms
+    return since_ms is not None and min(now_ms - since_ms, now_ms - lag.commit.at_ms) > STUCK_MS
+
+
+def _oldest(lags: Sequence[Lag]) -> int | None:
+    return min((lag.since_ms for lag in lags if lag.since_ms is not None), default=None)
+
+
+def _often(rebalances: Sequence[Rebalance], report: Report) -> Iterator[Finding]:
+    if len(rebalances) >= OFTEN:
+        yield Finding(
+            Kind.OFTEN, f"{len(rebalances)} rebalances in the last hour{_main_cause(rebalances)}", None
+        )
+
+
+_SENTENCES = {
+    CauseKind.MEMBER_JOINED: "{client} joined",
+    CauseKind.MEMBER_LEFT: "{client} left",
+    CauseKind.SESSION_TIMEOUT: "the session of {client} timed out",
+    CauseKind.SYNC_TIMEOUT: "{client} sent no SyncGroup in time",
+    CauseKind.METADATA_CHANGED: "{client} changed its metadata",
+    CauseKind.LEADER_REJOINED: "the leader {client} joined again",
+    CauseKind.STATIC_MEMBER_RETURNED: "the static member {client} came back",
+    CauseKind.SUBSCRIPTION_CHANGED: "{client} changed its subscription",
+    CauseKind.TOPICS_CHANGED: "topics changed",
+    CauseKind.PATTERN_RESOLVED: "a pattern matched other topics",
+    CauseKind.REBALANCE_TIMEOUT: "{client} did not give partitions up in time",
+    CauseKind.JOIN_TIMEOUT: "{client} did not join in time",
+    CauseKind.CONVERTED: "the group changed its protocol",
+    CauseKind.UNKNOWN: "the cause is not in the history",
+}
+
+
+def _main_cause(rebalances: Sequence[Rebalance]) -> str:
+    """Return `: before 13 of them the session of worker-3 timed out`.
+
+    It names one client and one kind of cause if these are half of all, else one client, else one kind.
+    """
+    whole = len(rebalances)
+    (kind, client), times = Counter((r.cause.kind, client_of(r)) for r in rebalances).most_common(1)[0]
+    if times * 2 >= whole:
+        return f": before {_of(times, whole)} {_SENTENCES[kind].format(client=client)}"
+    client, times = Counter(map(client_of, rebalances)).most_common(1)[0]
+    if times * 2 >= whole:
+        kinds = Counter(r.cause.kind for r in rebalances if client_of(r) == client)
+        told = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(3))
+        return f": {client} caused {_of(times, whole)} ({told})"
+    kind, times = Counter(r.cause.kind for r in rebalances).most_common(1)[0]
+    return f": before {_of(times, whole)} {_SENTENCES[kind].format(client='a member')}"
+
+
+def _of(times: int, whole: int) -> str:
+    return "each" if times == whole else f"{times} of them"

@@ -1,0 +1,27 @@
+"""When a reader with an open page is told that there is something new."""
+
+from collections.abc import Callable
+
+HOLD_S = 5.0
+"""So long at most a change is held back: then the reader gets what there is."""
+
+
+class Held:
+    """The version of one reader's page. A new one is held back until a page would show what is new: else the
+    reader would ask for a page in vain, which keeps the interpreter from making what is awaited.
+    """
+
+    def __init__(self) -> None:
+        self._told: int | None = None
+        self._held_from_s: float | None = None
+
+    def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
+        """Return the version to tell. `is_shown` is asked only about a new one."""
+        if self._told is not None and newest != self._told:
+            if self._held_from_s is None:
+                self._held_from_s = now_s
+            if now_s - self._held_from_s < HOLD_S and not is_shown():
+                return self._told
+        self._held_from_s = None
+        self._told = newest
+        return newest

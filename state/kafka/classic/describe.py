@@ -1,0 +1,39 @@
+"""DescribeGroups. Rows V2, V3. Source: ClassicGroup.describe."""
+
+from msgspec import UNSET
+
+from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.context import StepContext
+from state.kafka.offsets.pending import pending_offsets
+from state.kafka.requests import DescribeGroup, ReplyTo
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
+
+
+def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
+    """Answer with the group as Kafka describes it. Protocol and members' metadata are shown only if the group
+    is Stable.
+    """
+    group = context.group_of(ClassicGroup)
+    stable = group.state is GroupState.STABLE
+    row = context.rule("V2" if stable else "V3")
+    members = [
+        DescribedMember(
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            member_metadata=m.metadata(group.protocol_name) if stable else b"",
+            member_assignment=m.assignment,
+        )
+        for m in group.members.values()
+    ]
+    context.reply(
+        reply_to,
+        DescribeGroupResponse,
+        row,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=members,
+        pending_offsets=pending_offsets(group) if group.pending else UNSET,
+    )

@@ -1,0 +1,82 @@
+"""Requests of the consumer protocol for a group id that has no consumer group. Rows HB15, HB17 to HB19, HB36,
+AD2.
+
+Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
+"""
+
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.request_checks import check_request
+from state.kafka.consumer.upgrade import upgrade
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.context import RuleId, StepContext
+from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat, ReplyTo
+from state.kafka.responses import ConsumerGroupDescribeResponse
+from state.kafka.start_anew import start_anew
+from state.protocol import Refusal
+
+
+def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Make a consumer group for the request if it joins: a new group, or the classic group that becomes one.
+    Raise Refused if it does not join, or the group cannot become one.
+    """
+    if request.member_epoch != 0:
+        raise _no_consumer_group(context, leaves=request.member_epoch < 0)
+    if context.has_group and not isinstance(context.group, ClassicGroup):
+        raise _of_another_type(context.rule("HB19"), context.group_id)
+    context.save()
+    if not context.has_group:
+        reason = "first ConsumerGroupHeartbeat for this group id"
+        context.create_group(ConsumerGroup, context.rule("HB15"), reason)
+    elif context.group.is_empty:
+        reason = "the Empty classic group becomes a consumer group; its offsets stay"
+        start_anew(context, context.rule("HB17"), ConsumerGroup, reason)
+    else:
+        context.rule("HB18")
+        upgrade(context, request)
+
+
+def _no_consumer_group(context: StepContext, *, leaves: bool) -> Refused:
+    if not context.has_group:
+        missing = context.rule("HB36" if leaves else "HB15")
+        return Refused(missing, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {context.group_id} does not exist.")
+    row = "HB19"
+    if isinstance(context.group, ClassicGroup):
+        row = "HB17" if context.group.is_empty else "HB18"
+    return _of_another_type(context.rule("HB36" if leaves else row), context.group_id)
+
+
+def _of_another_type(rule: RuleId, group_id: str) -> Refused:
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id))
+
+
+def _is_not_ours(group_id: str) -> str:
+    return f"Group {group_id} is not a consumer group."
+
+
+def describe_no_group(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) -> None:
+    """Row AD2: there is nothing to describe."""
+    message = _is_not_ours(context.group_id) if context.has_group else f"Group {context.group_id} not found."
+    row, error = context.rule("AD2"), ErrorCode.GROUP_ID_NOT_FOUND
+    context.reply(reply_to, ConsumerGroupDescribeResponse, row, error, error_message=message)
+
+
+def refusal_of_heartbeat(
+    group_id: str, request: ConsumerGroupHeartbeat, request_id: str, config: CoordinatorConfig
+) -> Refusal:
+    """Why a group that is none of Kafka's refuses the request (row HB19), if it is not refused by itself."""
+    context = StepContext(None, group_id, request_id, 0, config)
+    try:
+        check_request(context, request)
+    except Refused as refused:
+        return refused.rule, refused.error, refused.message
+    return "HB19", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)
+
+
+def refusal_of_describe(
+    group_id: str, _: ConsumerGroupDescribe, request_id: str, config: CoordinatorConfig
+) -> Refusal:
+    """Row AD2, for a group that is none of Kafka's."""
+    return "AD2", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)

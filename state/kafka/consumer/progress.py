@@ -1,0 +1,41 @@
+"""The end of a step: whether the group has come to rest. Rows GS1 and GS4."""
+
+from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
+from state.kafka.context import StepContext
+from state.kafka.history import EntryType
+from state.kafka.protocol import Before
+
+
+def progress_of(group: ConsumerGroup) -> Before:
+    """Return the state of the group, and whether its members are on their way to their targets."""
+    return group.progress
+
+
+def note_state(context: StepContext, before: Before) -> None:
+    """Note the new state of the group, and record that it has become Stable or Empty. `before` is from before
+    the step, `Empty` for a new group.
+
+    Every change of the state has a history entry, so a step without one costs nothing here.
+    """
+    if not context.has_history:
+        return
+    state_before, was_rebalancing = before
+    group = context.group_of(ConsumerGroup)
+    group.forget_progress()
+    state = group.progress.state
+    if state == state_before:
+        return
+    group.state_timestamp_ms = context.now_ms
+    if state is ConsumerGroupState.EMPTY:
+        context.record(context.rule("GS1"), EntryType.EMPTY, "the last member is gone")
+    elif state is ConsumerGroupState.STABLE:
+        began_ms = group.last_rebalance_at_ms
+        # A static member that comes back in time ends no rebalance.
+        has_rebalanced = began_ms is not None and (was_rebalancing or began_ms == context.now_ms)
+        context.record(
+            context.rule("GS4"),
+            EntryType.STABLE,
+            "every member has its target assignment",
+            members=list(group.members),
+            took_ms=context.now_ms - began_ms if has_rebalanced and began_ms is not None else None,
+        )

@@ -1,0 +1,169 @@
+"""What a protocol of Kafka is: `KafkaProtocol`.
+
+`state.kafka.protocols` has all of them. A request finds its handler by the protocol of its group, and by its
+own type (`state.kafka.step`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from state.config import CoordinatorConfig
+from state.kafka.admin import delete_group, describe_as_not_classic
+from state.kafka.any_group import KafkaGroup
+from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.effects import Effects, unchanged
+from state.kafka.group_settings import GroupSetting
+from state.kafka.offsets.commit import commit
+from state.kafka.offsets.delete import delete_offsets
+from state.kafka.offsets.fetch import fetch
+from state.kafka.offsets.transactions import txn_commit
+from state.kafka.requests import (
+    DeleteGroup,
+    DescribeGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    ReplyTo,
+    TxnOffsetCommit,
+)
+from state.kafka.responses import OffsetFetchResponse
+from state.kafka.snapshot import GroupSnapshot
+from state.kafka.timers import RANK, DeadlineReached, Timer, TimerKind
+from state.messages import ErrorResponse
+from state.protocol import GroupProtocol, GroupType, Handler, Handlers
+
+G = TypeVar("G", bound=KafkaGroup)
+
+Before = tuple[str, bool]
+"""The state of a group before a step, and whether its members were on their way to their targets."""
+
+Learners = Mapping[type, Callable[[StepContext, Any], None]]
+"""By the type of what is told."""
+
+
+class KafkaProtocol(GroupProtocol[G, StepContext, DeadlineReached]):
+    """The rules for the groups of one of Kafka's protocols.
+
+    A handler takes the context, its request, and the address of the answer. `facts` are handlers of what the
+    coordinator's own service tells, which has no answer. Offsets are the same in every protocol but for who
+    may commit and fetch them, so a protocol has checks for these requests and no handlers.
+    """
+
+    group_type = GroupType.KAFKA
+    group_class: ClassVar[type[Any]]
+    without_own_group: ClassVar[Handlers] = {}
+    """Handlers of this protocol's own requests for a group id that has no group, or one of another protocol.
+    The `handlers` of that group's protocol go first.
+    """
+    facts: ClassVar[Learners] = {}
+    checks_group_id: ClassVar[Sequence[type]] = ()
+    """This protocol's own requests that check by themselves whether the group id is empty."""
+    settings: ClassVar[Sequence[GroupSetting]] = ()
+    """What a group can have of its own, by AlterConfigs of the resource GROUP."""
+    breaks_ties_by_member = True
+    """Whether the member id decides which of two like deadlines fires first, not the order of `timers`."""
+
+    def all_handlers(self) -> dict[type, Handler]:
+        """Return `handlers`, and those that a protocol has unless it has its own."""
+        return {
+            OffsetCommit: self.commit,
+            TxnOffsetCommit: self.txn_commit,
+            OffsetFetch: self.fetch,
+            OffsetDelete: delete_offsets,
+            DescribeGroup: describe_as_not_classic,
+            DeleteGroup: delete_group,
+            **self.handlers,
+        }
+
+    # Deadlines.
+
+    @abstractmethod
+    def timers(self, group: G) -> Iterator[Timer]:
+        """The armed timers of the group and its members, without retention."""
+
+    @abstractmethod
+    def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+        """Some armed timers, the timer of this kind among them, without a visit to all members."""
+
+    def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
+        return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)
+
+    def due_deadlines(self, group: G, until_ms: int, config: CoordinatorConfig) -> list[DeadlineReached]:
+        due = [DeadlineReached(*timer) for timer in self._armed(group) if timer[0] <= until_ms]
+        by_member = self.breaks_ties_by_member
+        return sorted(due, key=lambda d: (d.deadline_ms, RANK[d.kind], d.member_id if by_member else ""))
+
+    def is_armed(self, group: G, deadline: DeadlineReached, config: CoordinatorConfig) -> bool:
+        if group.quarantined is not None:
+            return False
+        kind = deadline.kind
+        if kind is TimerKind.RETENTION:
+            return group.retention_deadline_ms == deadline.deadline_ms
+        timers = self.timers_of(group, kind, deadline.member_id)
+        return next((at_ms for at_ms, of, _ in timers if of is kind), None) == deadline.deadline_ms
+
+    def _armed(self, group: G) -> Iterator[Timer]:
+        """The armed timers. A quarantined group has none."""
+        if group.quarantined is not None:
+            return
+        yield from self.timers(group)
+        if group.retention_deadline_ms is not None:
+            yield group.retention_deadline_ms, TimerKind.RETENTION, ""
+
+    @abstractmethod
+    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+        """Shift the deadlines by the time for which time stood still, and let sessions begin anew."""
+
+    def answer_parked(self, context: StepContext, row: RuleId) -> None:
+        """Answer every parked request with an error, because the group's deadlines stop. A protocol that
+        answers each request at once has none.
+        """
+
+    # Settings.
+
+    def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
+        """Return the row and a sentence if values of all settings do not go together, else None."""
+        return None
+
+    # The end of a step.
+
+    def before(self, group: G) -> Before:
+        """Return what `settle` compares with."""
+        return group.state, False
+
+    def settle(self, context: StepContext, before: Before) -> None:
+        """Note where the group has come to by a step. `before` is of the protocol that it had then."""
+
+    # Who may commit and fetch offsets.
+
+    @abstractmethod
+    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict: ...
+
+    @abstractmethod
+    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict: ...
+
+    def check_fetch(self, context: StepContext, request: OffsetFetch) -> Verdict | None:
+        """Return why the request is refused, None if it is not."""
+        return None
+
+    def commit(self, context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
+        commit(context, request, reply_to, self.check_commit(context, request))
+
+    def txn_commit(self, context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
+        txn_commit(context, request, reply_to, self.check_txn_commit(context, request))
+
+    def fetch(self, context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
+        refusal = self.check_fetch(context, request)
+        if refusal is not None:
+            context.reply(reply_to, OffsetFetchResponse, *refusal)
+        else:
+            fetch(context, request, reply_to)
+
+    # Readers.
+
+    @abstractmethod
+    def view(self, group: G) -> GroupSnapshot: ...
+
+    def refused(self, group: G, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
+        return unchanged(group, answers)

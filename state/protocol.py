@@ -1,0 +1,94 @@
+"""What a protocol is: an object without any state of its own, one for each type of group that is stored.
+
+`state.dispatch` has all of them, by the type of the group.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.inputs import Outage
+from state.messages import ErrorResponse
+
+G = TypeVar("G")
+X = TypeVar("X")
+D = TypeVar("D")
+
+
+class GroupType(StrEnum):
+    """Whose group it is. Groups of one type share a step, and may be converted into each other."""
+
+    KAFKA = "Kafka"
+    ROCKETMQ = "RocketMQ"
+
+
+Handler = Callable[..., None]
+"""It takes the context and the request, and in Kafka's protocols the address of the answer. It changes the
+group, and answers now or later.
+"""
+
+Handlers = Mapping[type, Handler]
+"""By the type of the request."""
+
+Refusal = tuple[str, ErrorCode, str]
+"""The row that decided it, the error, and a sentence that says what is wrong."""
+
+
+WhyRefused = Callable[[str, Any, str, CoordinatorConfig], Refusal]
+"""It takes the group id, the request, the request's id and the configuration."""
+
+
+class StoredKind(ABC, Generic[G, D]):
+    """What the timeline and readers ask of something that is stored of a group id. `G` is its type, `D` the
+    type of its deadlines.
+    """
+
+    group_type: ClassVar[GroupType]
+    group_class: ClassVar[type]
+    refusals: ClassVar[Mapping[type, WhyRefused]] = {}
+    """By the type of the request: why a group of another `group_type` refuses it, if not by row X3."""
+
+    @abstractmethod
+    def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
+        """Return the time of the group's earliest deadline in ms, None if no deadline is armed."""
+
+    @abstractmethod
+    def due_deadlines(self, group: G, until_ms: int, config: CoordinatorConfig) -> Sequence[D]:
+        """Return the group's deadlines up to `until_ms` in the order in which they fire."""
+
+    @abstractmethod
+    def is_armed(self, group: G, deadline: D, config: CoordinatorConfig) -> bool:
+        """Whether a deadline that was due is still armed, after other deadlines fired."""
+
+    @abstractmethod
+    def view(self, group: G) -> Any:
+        """Return the group as it is shown on the groups topic."""
+
+    @abstractmethod
+    def refused(self, group: G, answers: Sequence[tuple[int, ErrorResponse]]) -> Any:
+        """Return the effects of a step that changes nothing of the group and gives these answers, each with
+        its partition of the responses topic.
+        """
+
+
+class GroupProtocol(StoredKind[G, D], Generic[G, X, D]):
+    """The rules for the groups of one protocol. `X` is the type of the context of its steps."""
+
+    handlers: ClassVar[Handlers]
+
+    @abstractmethod
+    def deadline_reached(self, context: X, deadline: D) -> None:
+        """Handle a due deadline. It is disarmed unless the handling arms it again."""
+
+    @abstractmethod
+    def take_over(self, context: X, outage: Outage) -> None:
+        """Handle the end of an outage, for which time stood still. The group is not quarantined."""
+
+    @abstractmethod
+    def release(self, context: X) -> int | None:
+        """Let the deadlines of a group go on that is quarantined no longer. Return the time in ms of a
+        deadline of the whole group, if any.
+        """

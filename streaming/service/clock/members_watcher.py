@@ -1,0 +1,113 @@
+"""The members watcher: it finds out from the groups topic whether any group has members (`Pace`)."""
+
+import time
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from connections.client_config import ClientConfig
+from records.codec import UNREADABLE
+from records.layout import TopicLayout
+from records.reader import TopicReader
+from streaming.service.background import BackgroundThread
+from streaming.service.clock.pace import Pace
+
+# The maximum time of a request to the brokers, and so of `stop`.
+BROKER_TIMEOUT_MS = 5_000
+LOOK_S = 1.0
+RETRY_PAUSE_S = 5.0
+
+log = structlog.get_logger()
+
+
+class _View(Struct):
+    """The fields of the views of both protocols that show whether somebody may wait for a deadline."""
+
+    members: list[msgspec.Raw] = []
+    pending_members: list[msgspec.Raw] = []
+    consumers: list[msgspec.Raw] = []
+    producers: list[msgspec.Raw] = []
+    truncated: bool = False
+
+
+_decode = msgspec.json.Decoder(_View).decode
+
+
+class GroupsWithMembers:
+    """The groups that have members, pending members or clients by their last records on the groups topic."""
+
+    def __init__(self) -> None:
+        self._groups: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take the next record of the groups topic. A view that cannot be decoded counts as one with
+        members.
+        """
+        if value is None or not _has_members(value):
+            self._groups.discard(key)
+        else:
+            self._groups.add(key)
+
+
+def _has_members(value: bytes) -> bool:
+    try:
+        view = _decode(value)
+    except UNREADABLE:
+        return True
+    return view.truncated or bool(view.members or view.pending_members or view.consumers or view.producers)
+
+
+class MembersWatcher(BackgroundThread):
+    """Reads the groups topic when no request has come for a while, and reports to `pace` whether no group has
+    members. A thread of the coordinator's process. While no broker answers, it reports nothing.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: Pace) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._pace = pace
+        super().__init__("members-watcher")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._watch()
+            except Exception as error:  # noqa: BLE001 - without this thread, clock records stay frequent for ever
+                log.warning("looking for groups with members failed, trying again", error=repr(error))
+                self._stopped.wait(RETRY_PAUSE_S)
+
+    def _watch(self) -> None:
+        """Read the groups topic whenever `pace` needs it, until stopped. Raises KafkaError."""
+        if not self._wait_for_quiet():
+            return
+        with TopicReader(
+            self._client_config,
+            max_record_bytes=self._layout.response_record_max_bytes,
+            timeout_ms=BROKER_TIMEOUT_MS,
+        ) as reader:
+            groups = GroupsWithMembers()
+            partitions = reader.partitions_of(self._layout.groups_topic)
+            reader.start(beginning=partitions)
+            while self._wait_for_quiet():
+                asked_at_s = time.monotonic()
+                ends = reader.ends(partitions)
+                while not reader.has_read(ends):
+                    if self._stopped.is_set():
+                        return
+                    for record in reader.poll():
+                        groups.apply(record.key, record.value)
+                if not groups:
+                    self._pace.no_member(asked_at_s)
+                self._stopped.wait(LOOK_S)
+
+    def _wait_for_quiet(self) -> bool:
+        """Wait until `pace` needs to know whether groups have members. False if stopped."""
+        while not self._stopped.is_set():
+            if self._pace.is_unproven():
+                return True
+            self._stopped.wait(LOOK_S)
+        return False

@@ -1,0 +1,108 @@
+"""The pace of clock records: frequent while a deadline may come, rare while no group has a member.
+
+Only deadlines wait for clock records. Requests do not, because a request's own append time advances its
+group. So clock records may be rare while no group has a member or a client. Offset retention, the expiry of
+locks and of member ids that nobody uses are then late by one pause at most.
+
+The groups topic shows that no group has a member. It is read to its end as of a moment after a batch has
+processed the last request (`streaming.service.clock.members_watcher`). Any later request makes clock records
+frequent again.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+REST_INTERVAL_MS = 2_000
+"""The interval of clock records while no group has a member."""
+QUIET_S = 3.0
+"""After the last request, clock records stay frequent for this long."""
+
+
+class Pace:
+    """Decides the pause between two clock records. Safe for threads.
+
+    The ticker reports the offsets of its records, the supervisor how far batches have read, and the watcher
+    of the groups topic what it has found. `interval_ms` is the interval while a deadline may come.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        interval_ms: int,
+        *,
+        rest_interval_ms: int = REST_INTERVAL_MS,
+        quiet_s: float = QUIET_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval_s = interval_ms / 1000
+        self._rest_interval_s = max(rest_interval_ms, interval_ms) / 1000
+        self._quiet_s = quiet_s
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._sooner = threading.Event()
+        # The offset of the next clock record of each partition if no other record comes, -1 if unknown.
+        self._next = [-1] * partitions
+        # By partition: an offset behind requests that no batch has read yet.
+        self._unread: dict[int, int] = {}
+        self._request_at_s = now_s()
+        # No group had a member at this time.
+        self._no_member_at_s = float("-inf")
+
+    @property
+    def longest_interval_ms(self) -> int:
+        """The longest interval between clock records."""
+        return round(self._rest_interval_s * 1000)
+
+    def appended(self, offsets: Sequence[int]) -> None:
+        """The ticker has appended a clock record to each partition, with these offsets."""
+        with self._lock:
+            for partition, offset in enumerate(offsets):
+                if offset != self._next[partition]:
+                    self._unread[partition] = offset
+                    self._see_request()
+                self._next[partition] = offset + 1
+
+    def batch_read(self, ends: Mapping[int, int]) -> None:
+        """A committed batch has read the partitions up to these offsets."""
+        with self._lock:
+            for partition, end in ends.items():
+                unread = self._unread.get(partition)
+                if unread is not None and end >= unread:
+                    del self._unread[partition]
+                    self._see_request()
+                elif end > self._next[partition]:
+                    self._see_request()
+
+    def is_unproven(self) -> bool:
+        """Whether batches have processed all requests, none has come for a while, and it is not known yet
+        whether a group has a member.
+        """
+        with self._lock:
+            is_quiet = self._now_s() - self._request_at_s > self._quiet_s
+            return is_quiet and not self._unread and self._no_member_at_s <= self._request_at_s
+
+    def no_member(self, at_s: float) -> None:
+        """No group had a member at this time by the clock `now_s`."""
+        with self._lock:
+            self._no_member_at_s = at_s
+
+    def is_resting(self) -> bool:
+        """Whether no group can have a deadline that a client waits for."""
+        with self._lock:
+            return self._no_member_at_s > self._request_at_s
+
+    def wait(self) -> None:
+        """Wait until the next clock record is due, or `hurry`."""
+        self._sooner.wait(self._rest_interval_s if self.is_resting() else self._interval_s)
+        self._sooner.clear()
+
+    def hurry(self) -> None:
+        """End the wait, or the next one."""
+        self._sooner.set()
+
+    def _see_request(self) -> None:
+        was_resting = self._no_member_at_s > self._request_at_s
+        self._request_at_s = self._now_s()
+        if was_resting:
+            self._sooner.set()

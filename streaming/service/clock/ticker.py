@@ -1,0 +1,194 @@
+"""The ticker: it attests how far time has advanced, by clock records in the requests topic itself.
+
+Each round appends a record to every partition and waits until all are acknowledged. Every request with a
+timestamp before the earliest of their append times then precedes one of these records or is readable already.
+The next round's records attest that time. So time is in the log, no request is late, and without a ticker
+time stands still and no session expires. Two tickers do no harm.
+"""
+
+import time
+from collections.abc import Callable
+
+import structlog
+from kafka.errors import KafkaError
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from records.codec import clock_record
+from streaming.service.background import BackgroundThread
+from streaming.service.clock.pace import Pace
+
+DEFAULT_INTERVAL_MS = 100
+DEFAULT_MAX_SKEW_MS = 5_000
+NOTHING_ATTESTED_MS = 0
+# A clock record that is not acknowledged within this time is given up, because the next one attests a later
+# time.
+DELIVERY_TIMEOUT_MS = 5_000
+RECONNECT_MAX_MS = 1_000
+
+log = structlog.get_logger()
+
+
+class Ticker(BackgroundThread):
+    """Appends clock records until stopped. A thread of the coordinator's process.
+
+    `pace` decides the pauses between them. If it is None, each pause is `interval_ms`. Its records carry
+    `owner_epoch`, see `streaming.service.ownership.owner`. `clock_lag_ms` is the maximum difference
+    between brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than
+    `max_skew_ms`, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
+    members.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        topic: str,
+        partitions: int,
+        *,
+        owner_epoch: int | None = None,
+        interval_ms: int = DEFAULT_INTERVAL_MS,
+        clock_lag_ms: int = 0,
+        max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+        pace: Pace | None = None,
+    ) -> None:
+        self._client_config = client_config
+        self._topic = topic
+        self._partitions = partitions
+        self._owner_epoch = owner_epoch
+        self._interval_s = interval_ms / 1000
+        self._clock_lag_ms = clock_lag_ms
+        self._max_skew_ms = max_skew_ms
+        self._wall_ms = wall_ms
+        self.pace = pace or Pace(partitions, interval_ms)
+        super().__init__("ticker")
+        self._attested_at_s = time.monotonic()
+        self._failing_since_s: float | None = None
+        self.attested_ms = NOTHING_ATTESTED_MS
+        self.alarm: str | None = None
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.pace.hurry()  # ends a wait for the next round
+        super().stop()
+
+    def age_s(self) -> float:
+        """Seconds since a round was attested, or since the ticker was made."""
+        return time.monotonic() - self._attested_at_s
+
+    def cut_off_s(self) -> float:
+        """For how many seconds no broker has acknowledged a record, 0 if the last attempt succeeded."""
+        since_s = self._failing_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                appender = _Appender(self._client_config, self._topic, self._partitions, self._owner_epoch)
+            except KafkaError as error:
+                self._failed(f"no broker answers: {error}")
+                self._stopped.wait(self._interval_s)
+                continue
+            try:
+                self._tick(appender)
+            finally:
+                appender.close()
+
+    def _tick(self, appender: "_Appender") -> None:
+        while not self._stopped.is_set():
+            try:
+                # The first append shows how late it is. The second attests that at once instead of a round
+                # later.
+                self._append(appender)
+                self._append(appender)
+            except KafkaError as error:
+                self._failed(f"the broker acknowledges no clock record: {error}")
+                self._stopped.wait(self._interval_s)
+                continue
+            self.pace.wait()
+
+    def _append(self, appender: "_Appender") -> None:
+        appended = appender.append(self.attested_ms)
+        self.pace.appended([offset for _, offset in appended])
+        self._attest([at_ms for at_ms, _ in appended])
+
+    def _attest(self, append_times_ms: list[int]) -> None:
+        self._failing_since_s = None
+        wall_ms = self._wall_ms()
+        skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
+        if skew_ms > self._max_skew_ms:
+            self._raise_alarm(
+                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, "
+                f"{self._max_skew_ms} are allowed"
+            )
+            return
+        # Less 1 ms, because a request of the same millisecond may follow the clock record.
+        self.attested_ms = max(self.attested_ms, min(append_times_ms) - 1 - self._clock_lag_ms)
+        self._attested_at_s = time.monotonic()
+        if self.alarm is not None:
+            log.info("time goes on", attested_ms=self.attested_ms)
+            self.alarm = None
+
+    def _failed(self, reason: str) -> None:
+        if self._failing_since_s is None:
+            self._failing_since_s = time.monotonic()
+        self._raise_alarm(reason)
+
+    def _raise_alarm(self, reason: str) -> None:
+        if self.alarm is None:
+            log.error("time stands still", reason=reason)
+        self.alarm = f"time stands still, no deadline passes: {reason}"
+
+
+def brokers_time_ms(client_config: ClientConfig, topic: str, partitions: int) -> int:
+    """The broker's current time in ms: every request now on the topic was appended then or before.
+
+    Raises KafkaError.
+    """
+    appender = _Appender(client_config, topic, partitions)
+    try:
+        return max(at_ms for at_ms, _ in appender.append(NOTHING_ATTESTED_MS))
+    finally:
+        appender.close()
+
+
+def fence(client_config: ClientConfig, topic: str, partitions: int, owner_epoch: int) -> None:
+    """Append a clock record of this epoch to every partition, and wait until all are acknowledged.
+
+    A batch of an earlier owner that reads beyond them fails. Raises KafkaError.
+    """
+    appender = _Appender(client_config, topic, partitions, owner_epoch)
+    try:
+        appender.append(NOTHING_ATTESTED_MS)
+    finally:
+        appender.close()
+
+
+class _Appender:
+    """A producer that writes one clock record to each partition and waits for all. Raises KafkaError.
+
+    After a failure it reconnects by itself, and gives up unwritten records after their timeout.
+    """
+
+    def __init__(
+        self, client_config: ClientConfig, topic: str, partitions: int, owner_epoch: int | None = None
+    ) -> None:
+        self._topic = topic
+        self._partitions = range(partitions)
+        self._owner_epoch = owner_epoch
+        self._producer = kafka_clients.clock_producer(
+            client_config, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
+        )
+
+    def append(self, time_ms: int) -> list[tuple[int, int]]:
+        """Append a clock record of `time_ms` to every partition. Returns the broker's append time in ms and
+        the offset, by partition.
+        """
+        value = clock_record(time_ms, self._owner_epoch)
+        sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
+        acknowledged = [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000) for future in sent]
+        return [(appended.timestamp, appended.offset) for appended in acknowledged]
+
+    def close(self) -> None:
+        """Close the connections and end the producer's thread."""
+        self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)

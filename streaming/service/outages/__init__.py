@@ -1,0 +1,1 @@
+"""The times without a coordinator: when they began, and when they end."""

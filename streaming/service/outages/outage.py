@@ -1,0 +1,200 @@
+"""Outages: the times without a coordinator, from the last time on which one has acted until clients can reach
+a gateway again.
+
+All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A gateway
+of this process listens before the query starts. If gateways are separate processes, the first request shows
+that clients are back.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from kafka import TopicPartition
+
+from checkpoints.files import FolderError
+from checkpoints.metadata import KnownOutage
+from connections.client_config import ClientConfig
+from records.codec import UNREADABLE, is_clock_record
+from records.early_answers import ReplicaId
+from records.layout import TopicLayout
+from records.reader import Record, TopicReader
+from state.kafka.requests import TopicMetadata, TransactionMarker
+from streaming.service.clock.ticker import brokers_time_ms
+from streaming.service.log_and_state import LogAndState
+from streaming.service.outages.horizon import end_replicas
+
+# Kafka's clients wait up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
+# connect, so a longer silence means that no clients run.
+FIRST_REQUEST_WAIT_S = 30.0
+# A request counts as sent in the outage if it follows the last clock record by at least this long.
+SILENCE_MS = 1_000
+_LOOK_MS = 100
+_READ_TIMEOUT_MS = 30_000
+
+
+class RequestsDeleted(FolderError):
+    """Records of the requests topic were deleted before a batch has handled them. The message says which."""
+
+
+class Acted(NamedTuple):
+    """The greatest times in ms on which coordinators have acted so far, 0 on a new checkpoint.
+
+    They are the last append time that a planned batch has read, and the horizon of their replicas. `batch` is
+    the last planned batch of then. A driver of an earlier owner that wakes up may plan one more, which has to
+    know the outage, because the batch may read beyond these times.
+    """
+
+    batch: int
+    read_ms: int
+    horizon_ms: int
+
+    @property
+    def until_ms(self) -> int:
+        return max(self.read_ms, self.horizon_ms)
+
+
+def acted_so_far(ours: LogAndState, first: ReplicaId) -> Acted:
+    """Return how far coordinators have acted. Answers of replicas before `first` do not count from now on.
+
+    Raises KafkaError.
+    """
+    client_config, layout, checkpoint = ours.client_config, ours.layout, ours.checkpoint
+    batch = checkpoint.last_batch("offsets")
+    ends = checkpoint.planned_ends(batch, layout.requests_topic)
+    read_ms = last_append_ms(client_config, layout.requests_topic, ends) if ends else 0
+    return Acted(batch, read_ms, end_replicas(client_config, layout, first, read_ms))
+
+
+def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
+    """Return all outages, with the one that began after `acted` and ends now. A new checkpoint has none.
+
+    Raises KafkaError and RequestsDeleted.
+    """
+    checkpoint, topic = ours.checkpoint, ours.layout.requests_topic
+    if not acted.until_ms and acted.batch < 0:
+        return []
+    handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
+    _check_all_are_there(ours.client_config, topic, handled)
+    until_ms = brokers_time_ms(ours.client_config, topic, ours.layout.request_partitions)
+    return checkpoint.outages(acted.until_ms, until_ms, acted.batch + 1)
+
+
+class FirstRequest:
+    """The first request that shows that clients reach a gateway again. Raises KafkaError.
+
+    Such a request is appended after this object was made, or during the outage: more than `silence_ms` after
+    the last append of a running coordinator. A request that the last coordinator left unread shows nothing.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        planned_ends: Mapping[int, int],
+        silence_ms: int,
+    ) -> None:
+        last_ms = last_append_ms(client_config, layout.requests_topic, planned_ends)
+        self._silence_ms = silence_ms
+        self._reader = TopicReader(client_config, max_record_bytes=layout.request_record_max_bytes)
+        partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
+        self._ends = self._reader.ends(partitions)
+        self._ticked_ms = dict.fromkeys(partitions, last_ms)
+        self._reader.start(at={p: planned_ends.get(p.partition, 0) for p in partitions})
+
+    def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> bool:
+        """Return whether the request has come, or comes within this time."""
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            found = [self._is_it(record) for record in self._reader.poll(_LOOK_MS)]
+            if any(found):
+                return True
+            if time.monotonic() > give_up_s or given_up():
+                return False
+
+    def _is_it(self, record: Record) -> bool:
+        partition = TopicPartition(record.topic, record.partition)
+        if is_clock_record(record.key, record.value):
+            if record.offset < self._ends[partition]:  # later clock records are this coordinator's own
+                self._ticked_ms[partition] = record.timestamp
+            return False
+        if is_of_the_service(record.value):
+            return False
+        offset, appended_ms = int(record.offset), int(record.timestamp)
+        is_of_the_outage = appended_ms > self._ticked_ms[partition] + self._silence_ms
+        return offset >= self._ends[partition] or is_of_the_outage
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()
+
+
+class _Type(msgspec.Struct):
+    type: str = ""
+
+
+def is_of_the_watcher(value: bytes | None) -> bool:
+    """Whether this is a TopicMetadata record. Only the coordinator's own process sends them."""
+    return _type_of(value) == TopicMetadata.__name__
+
+
+def is_of_the_service(value: bytes | None) -> bool:
+    """Whether the coordinator's own process sends such records: the watcher of topics, and the follower of
+    transactions, which sends a TransactionMarker again until the group has handled it.
+
+    A TransactionMarker may be sent by hand, too (`groups abort-pending`), which shows no client either.
+    """
+    return _type_of(value) in (TopicMetadata.__name__, TransactionMarker.__name__)
+
+
+def _type_of(value: bytes | None) -> str:
+    """The type of a request, "" if the record is not one request."""
+    try:
+        return msgspec.json.decode(value or b"", type=_Type).type
+    except UNREADABLE:
+        return ""
+
+
+def look_out(ours: LogAndState, tick_interval_ms: int) -> FirstRequest | None:
+    """Watch for the first request after the current outage. Returns None on a new checkpoint, which has no
+    outage.
+
+    Raises KafkaError.
+    """
+    checkpoint, layout = ours.checkpoint, ours.layout
+    ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), layout.requests_topic)
+    return FirstRequest(ours.client_config, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
+
+
+def _check_all_are_there(client_config: ClientConfig, topic: str, handled: Mapping[int, int]) -> None:
+    """Check that retention has deleted no record from these offsets on. Raises RequestsDeleted."""
+    if not handled:
+        return
+    partitions = {partition: TopicPartition(topic, partition) for partition in handled}
+    with TopicReader(client_config) as reader:
+        first = reader.beginnings(partitions.values())
+    deleted = [
+        f"{topic}[{partition}] {handled[partition]} to {first[place] - 1}"
+        for partition, place in sorted(partitions.items())
+        if first[place] > handled[partition]
+    ]
+    if deleted:
+        raise RequestsDeleted(
+            f"records were deleted before they were handled: {', '.join(deleted)}. The coordinator does not "
+            "skip them, because requests may be among them (docs/recovery.md, 'Requests that were deleted "
+            "unread')"
+        )
+
+
+def last_append_ms(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> int:
+    """The latest append time before these offsets in ms, 0 if retention has deleted all of these records."""
+    wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
+    with TopicReader(client_config) as reader:
+        first = reader.beginnings(wanted)
+        wanted = {partition: offset for partition, offset in wanted.items() if first[partition] <= offset}
+        reader.start(at=wanted)
+        last = {partition: offset + 1 for partition, offset in wanted.items()}
+        return max(
+            (record.timestamp for record in reader.read_to(last, timeout_ms=_READ_TIMEOUT_MS)), default=0
+        )

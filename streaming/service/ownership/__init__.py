@@ -1,0 +1,1 @@
+"""Which coordinator the topics belong to: claims, the takeover, the wait of a standby."""

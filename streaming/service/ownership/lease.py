@@ -1,0 +1,116 @@
+"""The lease: one coordinator's claim on its topics, with the order of steps that makes a takeover safe.
+
+The order is the proof of docs/decisions/0019-a-standby.md: the claim, then the fence, and only then a look at
+what an earlier owner planned.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from kafka.errors import KafkaError
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Identity
+from checkpoints.upgrades import check_planned, code_version
+from connections.client_config import ClientConfig
+from records.claims import Claim
+from records.layout import TopicLayout
+from streaming.query.owner_guard import OwnerGuard
+from streaming.service.clock.ticker import fence
+from streaming.service.ownership.owner import Ownership, claim_of
+from streaming.service.ownership.standby import Standby
+
+log = structlog.get_logger()
+
+
+class Lease:
+    """Takes the topics for a state, and releases them. Not safe for threads.
+
+    `folder` is locked by this process. `is_shared`: the checkpoint is not in it, so the lock does not protect
+    the checkpoint. `tick_interval_ms` is the longest interval between clock records. All methods but
+    `release` and `close` raise KafkaError.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        folder: Path,
+        *,
+        is_shared: bool,
+        tick_interval_ms: int,
+        take_over: bool,
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._folder = folder
+        self._is_shared = is_shared
+        self._tick_interval_ms = tick_interval_ms
+        self._take_over = take_over
+        self.ownership = Ownership(client_config, layout)
+
+    @property
+    def guard(self) -> OwnerGuard | None:
+        """What every task checks. None where the folder's lock keeps other coordinators out."""
+        if not self._is_shared:
+            return None
+        return OwnerGuard(self._client_config, self._layout.owner_topic, self.ownership.epoch)
+
+    def acquire(self, checkpoint: Checkpoint, identity: Identity) -> None:
+        """Take the topics. Raises NotOwner, FolderError."""
+        wanted = self._wanted(checkpoint, identity)
+        self.ownership.claim(wanted, take_over=self._take_over, moved=identity.moved)
+        self._begin(checkpoint)
+
+    def acquire_when_free(
+        self,
+        checkpoint: Checkpoint,
+        identity: Identity,
+        stopping: threading.Event,
+        say: Callable[[str], None],
+        check: Callable[[], None],
+        claimed: Callable[[], object],
+    ) -> bool:
+        """Wait until the topics are free and take them. False if `stopping` was set before.
+
+        `say` is called with the reason to wait, `check` once a look, and what it raises ends the wait.
+        `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another
+        state.
+        """
+        standby = Standby(self._client_config, self._layout, self.ownership, say, check)
+        wanted = self._wanted(checkpoint, identity)
+        if not standby.claim_when_silent(wanted, stopping, take_over=self._take_over, moved=identity.moved):
+            return False
+        claimed()
+        self._begin(checkpoint)
+        return True
+
+    def release(self) -> None:
+        """Let a standby take over at once, because nothing of this coordinator runs any more."""
+        try:
+            self.ownership.release()
+        except KafkaError as error:
+            log.warning("a standby has to wait for silence", error=repr(error))
+
+    def close(self) -> None:
+        """Close the connection. The claim stays."""
+        self.ownership.close()
+
+    def _wanted(self, checkpoint: Checkpoint, identity: Identity) -> Claim:
+        return claim_of(
+            identity,
+            self._folder,
+            self._tick_interval_ms,
+            checkpoint=str(checkpoint) if self._is_shared else None,
+            above_epoch=checkpoint.newest_owner(),
+        )
+
+    def _begin(self, checkpoint: Checkpoint) -> None:
+        epoch = self.ownership.epoch
+        layout = self._layout
+        fence(self._client_config, layout.requests_topic, layout.request_partitions, epoch)
+        check_planned(checkpoint, code_version())
+        checkpoint.own(epoch)
+        checkpoint.check_committed(layout.requests_topic)

@@ -1,0 +1,334 @@
+"""The owner of the topics: claims on the owner topic, of which one is in force.
+
+The state in a folder is made from one requests topic. A second coordinator with another folder would answer
+every request a second time and differently. So a coordinator claims the topics before it starts anything.
+Each claim's epoch is one above the last. The claim of the highest epoch is in force, and among claims of the
+same epoch the one appended first. If two coordinators start at the same moment, the log decides, and both
+read the same order.
+
+Clock records carry the epoch of the coordinator that appends them. A query fails on a clock record of a
+higher epoch than its own (`streaming.query.pipeline`), so a coordinator that lost the topics answers no
+request after that record.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+from uuid import UUID, getnode, uuid4, uuid5
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from checkpoints.metadata import Identity, Moved
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from records.claims import Claim, Claims
+from records.codec import is_clock_record
+from records.layout import TopicLayout
+from records.reader import Record, TopicReader
+
+# A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
+# coordinator runs.
+SILENCE_MS = 2_000
+SILENT_INTERVALS = 3
+_POLL_MS = 100
+_TIMEOUT_S = 30.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# How often a broker is asked while no clock record comes.
+_ASK_S = 1.0
+_RECONNECT_MAX_MS = 1_000
+
+log = structlog.get_logger()
+
+
+class NotOwner(RuntimeError):
+    """The topics belong to another coordinator. The message names it and says what to do."""
+
+
+def owner_id_of(identity: Identity) -> str:
+    """The owner id of a folder's state. An imported state has its own: its old folder is another owner."""
+    if identity.moved is not None:
+        return identity.moved.owner_id
+    return str(uuid5(UUID(identity.member_id_namespace), "owner"))  # a hash: the namespace is secret
+
+
+def claim_of(
+    identity: Identity,
+    folder: Path,
+    tick_interval_ms: int,
+    *,
+    checkpoint: str | None = None,
+    above_epoch: int = 0,
+) -> Claim:
+    """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
+
+    `Ownership.claim` sets its epoch, one above the standing claim's and above this one.
+    """
+    return Claim(
+        epoch=above_epoch,
+        claim_id=str(uuid4()),
+        owner_id=owner_id_of(identity),
+        requests_topic_id=identity.requests_topic_id,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        folder=str(folder.absolute()),
+        since_ms=int(time.time() * 1000),
+        tick_interval_ms=tick_interval_ms,
+        checkpoint=checkpoint or "",
+        place=_place(folder) if checkpoint else "",
+    )
+
+
+def _place(folder: Path) -> str:
+    """The machine, since its start, and the folder on it."""
+    found = folder.stat()
+    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
+    return f"{machine}/{found.st_dev}/{found.st_ino}"
+
+
+def silence_ms(tick_interval_ms: int) -> int:
+    """After how long without a clock record a coordinator with this interval does not run, in ms."""
+    return max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
+
+
+class ClockRecords:
+    """Watches for the clock records of a running coordinator. All methods raise KafkaError if no broker
+    answers: silence then shows nothing.
+
+    One partition is enough, because a ticker appends to all of them.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
+        self._partition = TopicPartition(layout.requests_topic, 0)
+        self._reader = _reader(client_config)
+        self._is_following = False
+
+    def is_new_topic(self) -> bool:
+        """Whether the requests topic has never had a record."""
+        return not self._reader.ends([self._partition])[self._partition]
+
+    def come_within(self, timeout_s: float) -> bool:
+        """Whether one is appended within this time, from now on, or since the last call if that was False."""
+        if not self._is_following:
+            self._reader.start(end=[self._partition])
+        self._is_following = False
+        give_up_s = time.monotonic() + timeout_s
+        asked_s = time.monotonic()
+        while True:
+            if any(is_clock_record(record.key, record.value) for record in self._reader.poll(_POLL_MS)):
+                return True
+            now_s = time.monotonic()
+            if now_s > min(give_up_s, asked_s + _ASK_S):
+                self._reader.ends([self._partition])
+                asked_s = time.monotonic()
+            if now_s > give_up_s:
+                self._is_following = True
+                return False
+
+    def reconnect(self) -> None:
+        """Go on with a new connection. Raises KafkaError, and keeps the old one then."""
+        reader = _reader(self._client_config)
+        self._reader.close()
+        self._reader, self._is_following = reader, False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()
+
+
+class Ownership:
+    """One coordinator's ownership of the topics: `claim` it, then check regularly whether it is `lost`.
+
+    Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._partition = TopicPartition(layout.owner_topic, 0)
+        self._claims = Claims()
+        self._own: Claim | None = None
+        self._reader = _reader(client_config)
+        self._reader.start(beginning=[self._partition])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this coordinator's claim."""
+        assert self._own is not None
+        return self._own.epoch
+
+    def standing(self, requests_topic_id: str) -> Claim | None:
+        """Return the claim in force on this requests topic, after reading the owner topic to its end.
+
+        A claim with another topic id is of a deleted topic of the same name. Its owner's state does not
+        belong to this topic.
+        """
+        self._read_to_end()
+        standing = self._claims.in_force()
+        return standing if standing and standing.requests_topic_id == requests_topic_id else None
+
+    def claim(
+        self, wanted: Claim, *, take_over: bool, moved: Moved | None = None, silent: Claim | None = None
+    ) -> None:
+        """Make this claim and set its epoch. Raises NotOwner.
+
+        Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
+        them. `moved` says how the state came into its folder: then the topics of the folder that it came from
+        are claimed like its own, unless a coordinator ran there after the export. `silent` is a claim whose
+        coordinator is known not to run (`streaming.service.ownership.standby`).
+        """
+        standing = self.standing(wanted.requests_topic_id)
+        self._check(standing, wanted, moved, take_over=take_over, silent=silent)
+        before = self._claims.in_force()
+        epoch = max(before.epoch if before else 0, wanted.epoch) + 1
+        self._own = msgspec.structs.replace(wanted, epoch=epoch)
+        self._append({self._own.claim_id: self._own})
+        self._read_to_end()
+        winner = self._claims.in_force()
+        if winner is None or winner.claim_id != self._own.claim_id:
+            self._append({self._own.claim_id: None})
+            self._own = None
+            raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
+        if standing and standing.owner_id != wanted.owner_id:
+            log.warning("topics taken over", before=str(standing), now=str(self._own))
+        self._append({claim_id: None for claim_id in self._claims.ids() if claim_id != self._own.claim_id})
+
+    def reconnect(self) -> None:
+        """Read the owner topic anew with a new connection. Raises KafkaError, and keeps the old one then."""
+        reader = _reader(self._client_config)
+        self._reader.close()
+        self._reader, self._claims = reader, Claims()
+        self._reader.start(beginning=[self._partition])
+
+    def release(self) -> None:
+        """Mark the claim: its coordinator has ended in order, so a standby need not wait for silence."""
+        if self._own is not None and self.confirm_lost() is None:
+            self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
+
+    def lost(self) -> Claim | None:
+        """Return the claim that has replaced this coordinator's, None if there is none. Never waits."""
+        try:
+            self._apply_records(self._reader.poll(0))
+        except KafkaError as error:
+            log.warning("the owner topic cannot be read", error=repr(error))
+        return self._claims.after(self.epoch)
+
+    def confirm_lost(self) -> Claim | None:
+        """The same, after reading the topic to its end."""
+        self._read_to_end()
+        return self._claims.after(self.epoch)
+
+    def close(self) -> None:
+        """Close the connection. The claim stays, because the topics belong to the folder."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(
+        self,
+        standing: Claim | None,
+        wanted: Claim,
+        moved: Moved | None,
+        *,
+        take_over: bool,
+        silent: Claim | None,
+    ) -> None:
+        if standing is None:
+            # Perhaps the owner topic was lost under a running coordinator, or one has claimed them meanwhile.
+            if self._is_running(wanted.tick_interval_ms):
+                self._refuse(self.standing(wanted.requests_topic_id))
+            return
+        if is_same_folder(standing, wanted):
+            return  # the folder's lock ensures that no other coordinator works in it
+        is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
+        if not is_silent and self._is_running(standing.tick_interval_ms):
+            self._refuse(self.standing(wanted.requests_topic_id))
+        check_state(standing, wanted, moved, take_over=take_over)
+
+    def _refuse(self, standing: Claim | None) -> NoReturn:
+        """Raise NotOwner because the coordinator of this claim, or one without a claim, runs."""
+        if standing is None:
+            raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
+        raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
+
+    def _is_running(self, tick_interval_ms: int) -> bool:
+        """Whether clock records are being appended. Waits for one unless the topic is empty."""
+        with closing(ClockRecords(self._client_config, self._layout)) as clock:
+            return not clock.is_new_topic() and clock.come_within(silence_ms(tick_interval_ms) / 1000)
+
+    def _append(self, claims: dict[str, Claim | None]) -> None:
+        if not claims:
+            return
+        producer = kafka_clients.producer(self._client_config)
+        try:
+            sent = [
+                producer.send(
+                    self._layout.owner_topic,
+                    key=key.encode(),
+                    value=None if claim is None else msgspec.json.encode(claim),
+                    partition=0,
+                )
+                for key, claim in claims.items()
+            ]
+            for future in sent:
+                future.get(timeout=_TIMEOUT_S)
+        finally:
+            producer.close(timeout=1)
+
+    def _read_to_end(self) -> None:
+        ends = self._reader.ends([self._partition])
+        self._apply_records(self._reader.read_to(ends, timeout_ms=round(_TIMEOUT_S * 1000)))
+
+    def _apply_records(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if not self._claims.apply(record.offset, record.key, record.value):
+                log.warning("a record of the owner topic is no claim", offset=record.offset)
+
+
+def is_same_folder(claim: Claim, other: Claim) -> bool:
+    """Whether both claims are of the same state and of the same folder on the same machine."""
+    ours, theirs = ((it.owner_id, it.host, it.folder, it.place) for it in (claim, other))
+    return ours == theirs
+
+
+def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
+    """Raise NotOwner if the topics belong to the state of another folder. See `Ownership.claim`."""
+    is_moved = moved is not None and standing.owner_id == moved.from_owner_id
+    if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
+        raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")
+    if standing.owner_id != wanted.owner_id and not is_moved and not take_over:
+        raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
+
+
+_STOP_IT = (
+    "Two would answer every request twice, and differently. Stop that one first, or give this one topics of "
+    "its own (--prefix)"
+)
+_EXPORT_AGAIN = (
+    "Export it again and import that into a new folder; only if that state is lost, start with "
+    "--take-over-topics, which answers the requests since the export again"
+)
+_TAKE_OVER = (
+    "No coordinator runs there now. Start with that folder; only if it is lost, start with "
+    "--take-over-topics. That makes this folder the owner for good: where it is a new one, all requests that "
+    "the topic still has are read and answered again, members have to join again under new ids, and offsets "
+    "that members committed are not known any more (group-coordinator groups can set them)"
+)
+
+
+def _reader(client_config: ClientConfig) -> TopicReader:
+    return TopicReader(client_config, reconnect_max_ms=_RECONNECT_MAX_MS)

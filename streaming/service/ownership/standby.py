@@ -1,0 +1,200 @@
+"""The standby: it waits until the owner of the topics is silent or has ended, and then claims them.
+
+The owner runs while it appends clock records (`streaming.service.ownership.owner`). No clock of any machine
+is compared with another's: the standby measures how long no clock record comes. Silence counts only while a
+broker answers, because a broker that is away silences every owner, and only while this process runs.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+
+import structlog
+from kafka.errors import KafkaError
+from msgspec import structs
+
+from checkpoints.metadata import Moved
+from connections.client_config import ClientConfig
+from records.claims import Claim
+from records.layout import TopicLayout
+from streaming.service.ownership.owner import (
+    ClockRecords,
+    NotOwner,
+    Ownership,
+    check_state,
+    is_same_folder,
+    silence_ms,
+)
+
+# The pause after each clock record. A standby so reads a small part of the requests topic only.
+PAUSE_S = 0.2
+# How long one look waits for a clock record. Claims are read between two looks.
+LOOK_S = 0.5
+# A look that took longer waited for a broker, or this process was stopped. It counts as one look.
+LONG_LOOK_S = 2.0
+# An owner that has lost its brokers, too, gets this much longer to find them again. Its producer reconnects
+# after up to `ticker.RECONNECT_MAX_MS`, then looks for the leader and sends again what was under way.
+RETURN_S = 3.0
+
+log = structlog.get_logger()
+
+
+class StandbyThread:
+    """Runs `lead` in a thread. `lead` waits and then takes over; what it starts goes into the stack that it
+    gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is called in
+    the thread.
+    """
+
+    def __init__(
+        self, lead: Callable[[ExitStack, threading.Event], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        self._lead = lead
+        self._on_error = on_error
+        self._stopping = threading.Event()
+        self._leading = ExitStack()
+        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the wait, or stop what was started after it."""
+        self._stopping.set()
+        self._thread.join()
+        self._leading.close()
+
+    def _run(self) -> None:
+        try:
+            self._lead(self._leading, self._stopping)
+        except Exception as error:  # noqa: BLE001 - whatever ends a start
+            if not self._stopping.is_set():
+                log.error("the standby ends", reason=str(error))
+                self._on_error(error)
+
+
+class Silence:
+    """For how long the owner has been silent, as far as this process has looked."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self.end()
+
+    def end(self) -> None:
+        """The owner has shown itself."""
+        self.seconds = 0.0
+        self._was_cut_off = False
+        self._looked_s = self._now_s()
+
+    def cut_off(self) -> None:
+        """The owner could not show itself, because no broker answered."""
+        self.end()
+        self._was_cut_off = True
+
+    def goes_on(self) -> None:
+        """A look has ended without a sign of the owner."""
+        now_s = self._now_s()
+        took_s = now_s - self._looked_s
+        self._looked_s = now_s
+        if took_s > LONG_LOOK_S:
+            self._was_cut_off = True
+            took_s = LOOK_S
+        self.seconds += took_s
+
+    def is_longer_than(self, limit_ms: int) -> bool:
+        """Whether an owner that runs would have shown itself."""
+        return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
+
+
+class Standby:
+    """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes,
+    `check` once a look; what it raises ends the wait.
+
+    For one thread. The ownership has not been taken yet.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        ownership: Ownership,
+        say: Callable[[str], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._ownership = ownership
+        self._say = say
+        self._check = check
+        self._said = ""
+        self._owner: Claim | None = None
+        self._silence = Silence()
+
+    def claim_when_silent(
+        self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
+    ) -> bool:
+        """Claim the topics as soon as their owner does not run. False if `stopping` was set before.
+
+        The arguments are those of `Ownership.claim`. Raises NotOwner if the topics belong to another state,
+        so that waiting is no use. An owner that is killed is silent for `silence_ms`. One that ends in order
+        releases its claim.
+        """
+        with closing(ClockRecords(self._client_config, self._layout)) as clock:
+            self._silence.end()
+            while not stopping.is_set():
+                self._check()
+                try:
+                    is_free = self._is_free(wanted, clock, take_over=take_over, moved=moved)
+                    if is_free and self._claim(wanted, take_over=take_over, moved=moved):
+                        return True
+                except KafkaError as error:
+                    self._silence.cut_off()
+                    self._tell(f"no broker answers: {type(error).__name__}")
+                    # kafka-python's consumers were seen to answer no more after a broker was killed.
+                    with suppress(KafkaError):
+                        clock.reconnect()
+                        self._ownership.reconnect()
+                if not self._silence.seconds:
+                    stopping.wait(PAUSE_S)
+        return False
+
+    def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
+        """Look once whether the topics can be claimed."""
+        owner = self._ownership.standing(wanted.requests_topic_id)
+        if owner is None:
+            return True
+        check_state(owner, wanted, moved, take_over=take_over)
+        if self._owner is None or owner.claim_id != self._owner.claim_id:
+            self._silence.end()  # a new owner has not started its clock yet
+        self._owner = owner
+        if owner.is_released or is_same_folder(owner, wanted):
+            return True
+        if clock.come_within(LOOK_S):
+            self._silence.end()
+        else:
+            self._silence.goes_on()
+        self._tell(f"the coordinator that owns the topics runs: {owner}")
+        if not self._silence.is_longer_than(silence_ms(owner.tick_interval_ms)):
+            return False
+        log.warning(
+            "the owner of the topics is silent", owner=str(owner), silent_s=round(self._silence.seconds, 1)
+        )
+        return True
+
+    def _claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
+        """Claim the topics. False if another standby was first."""
+        wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
+        try:
+            self._ownership.claim(wanted, take_over=take_over, moved=moved, silent=self._owner)
+        except NotOwner as error:
+            if self._ownership.standing(wanted.requests_topic_id) is None:
+                raise  # a coordinator runs whose claim is not on the topic any more
+            log.info("the topics could not be claimed", reason=str(error))
+            return False
+        return True
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            log.info("standing by", reason=reason)
+            self._say(reason)

@@ -1,0 +1,1 @@
+"""The query and Spark's JVM, kept running."""

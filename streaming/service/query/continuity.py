@@ -1,0 +1,117 @@
+"""What the time without a query was: an outage, or time in which the replica went on answering.
+
+So it starts and ends the replica, and waits for what ends an outage.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+
+from checkpoints.metadata import KnownOutage
+from records.early_answers import ReplicaId
+from streaming.service.log_and_state import LogAndState
+from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage
+from streaming.service.replica.supervision import Replica, Spark
+
+log = structlog.get_logger()
+
+
+class Continuity:
+    """Asked around each start of the query, by one thread. `end` and `is_settled` are for any.
+
+    `acted` is what `streaming.service.outages.outage.acted_so_far` said when the owner took the topics.
+    `replica` is None if this owner runs none. `first_request` is what ends the outage where gateways are
+    processes of their own, None where the gateway of this process listens already.
+    """
+
+    def __init__(
+        self,
+        ours: LogAndState,
+        replica: Replica | None,
+        owner_epoch: int,
+        acted: Acted,
+        first_request: FirstRequest | None = None,
+    ) -> None:
+        self._ours = ours
+        self._replica = replica
+        self._owner_epoch = owner_epoch
+        self._acted: Acted | None = acted
+        self._first_request = first_request
+        self._goes_on = False
+        self._begun: list[KnownOutage] | None = None
+
+    def promote(self, spark: Spark) -> None:
+        """Let the replica that stands by answer before the query starts. The outage ends now.
+
+        Raises KafkaError and RequestsDeleted.
+        """
+        assert self._replica is not None
+        assert self._acted is not None
+        outages = end_outage(self._ours, self._acted)
+        if self._replica.promote(spark, self._ours.checkpoint.record()):
+            self._begun = outages
+
+    def wait_for_clients(
+        self, wait_s: float, given_up: Callable[[], bool], say: Callable[[str], None]
+    ) -> None:
+        """At the first start of the query, wait for a client's request, this long at most."""
+        if self._first_request is None:
+            return
+        say(f"sessions begin with the first request, in {wait_s:.0f} s at the latest")
+        with closing(self._first_request) as first:
+            has_come = first.wait(wait_s, given_up)
+        log.info("the outage ends", because="a request came" if has_come else "no request came in time")
+        self._first_request = None
+
+    def outages(self, spark: Spark) -> list[KnownOutage]:
+        """Return the outages that the next query has to know. One ends now, unless the replica answers.
+
+        While the replica answers, clients see a coordinator. So sessions go on, and there is no outage. One
+        that stands by is promoted. Raises KafkaError and RequestsDeleted.
+        """
+        if self._begun is None and self._replica is not None and self._replica.stands_by:
+            self.promote(spark)
+        if self._begun is not None:
+            # The replica has these, whether it has come to answering yet or not.
+            outages, self._begun, self._acted, self._goes_on = self._begun, None, None, True
+            return outages
+        self._goes_on = self._replica is not None and self._replica.is_answering()
+        if self._goes_on:
+            log.info("the replica answers, so the query goes on without an outage")
+            return self._ours.checkpoint.record().outages
+        if self._replica is not None:
+            self._replica.end()
+        if self._acted is None:
+            first = ReplicaId(self._owner_epoch, 1) if self._replica is None else self._replica.next_id()
+            self._acted = acted_so_far(self._ours, first)
+        outages = end_outage(self._ours, self._acted)
+        self._acted = None
+        return outages
+
+    def query_started(self, spark: Spark, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
+        """The query with these outages has started: start the replica, unless it has gone on.
+
+        `checks_clocks`: clock records of later owners are believed. If they are not, nothing in the log could
+        end a replica of this owner, so there is none.
+        """
+        if self._replica is None or self._goes_on:
+            return
+        if checks_clocks:
+            self._replica.follow(spark, outages)
+        else:
+            self._replica.stay_ended("clock records of later owners are not believed, and one has to end it")
+
+    def batch_committed(self, ends: dict[int, int], watermark_ms: int) -> None:
+        """A committed batch has read the requests up to these ends."""
+        if self._replica is not None:
+            self._replica.committed(ends, watermark_ms)
+
+    def end(self) -> None:
+        """End the replica, because the service stops."""
+        if self._replica is not None:
+            self._replica.end()
+
+    def is_settled(self) -> bool:
+        """Whether the query has handled what the replica has answered."""
+        return self._replica is None or self._replica.is_settled()

@@ -1,0 +1,116 @@
+"""The rehearsal: a query that keeps a standby's Spark warm and writes nothing.
+
+A JVM's first query takes seconds: Java loads Spark's classes, Python workers start and import this package.
+A standby has the time for that before it takes over. The rehearsal reads clock records only, so it has no
+state, and its checkpoint is in the standby's own folder.
+"""
+
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
+from pyspark.sql.streaming import StreamingQuery
+
+from connections.client_config import ClientConfig
+from records.codec import CLOCK_PATTERN
+from records.layout import TopicLayout
+from state.config import CoordinatorConfig
+from streaming.query import pipeline
+from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.session import Session
+from streaming.service.query.spark_keeper import SparkKeeper
+
+# Spark ends Python workers that are idle for a minute.
+INTERVAL_S = 20
+
+log = structlog.get_logger()
+
+
+class Rehearsal:
+    """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again.
+
+    `folder` is the standby's own. `check` returns soon after `stopping` is set.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        folder: Path,
+        stopping: threading.Event,
+    ) -> None:
+        self._session = session
+        self._client_config = client_config
+        self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
+        self._folder = folder / "rehearsal"
+        self._spark = SparkKeeper(session, stopping, pause=stopping.wait, has_standby=True)
+        self._query: StreamingQuery | None = None
+        self._started_s = 0.0
+        self._restarts = 0
+
+    def start(self) -> None:
+        """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
+        self._started_s = time.monotonic()
+        self._restarts = self._session.restarts
+        self._query = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._session.is_local:
+            return
+        layout = self._operator.layout
+        requests = pipeline.read_requests(self._session.spark, self._client_config, layout, "latest")
+        clock = requests.where(F.col("value").cast("string").rlike(CLOCK_PATTERN))
+        output = pipeline.coordinate(clock, self._operator, shards=self._operator.shards)
+        try:
+            self._query = (
+                output.where(F.col("topic") == "")  # there is no output, and nothing of it may be written
+                .writeStream.queryName("rehearsal")
+                .format("kafka")
+                .options(**pipeline.cluster_options(self._client_config))
+                .option("checkpointLocation", self._folder.absolute().as_uri())
+                .outputMode("append")
+                .trigger(processingTime=f"{INTERVAL_S} seconds")
+                .start()
+            )
+        except (PySparkException, Py4JError) as error:
+            log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
+
+    def __enter__(self) -> Self:
+        self._spark.start()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._spark.stop()
+
+    def check(self) -> None:
+        """Start Spark again if it has ended, and the query, as after a broker was away. Raises SparkEnded."""
+        self._spark.keep(self._look)
+
+    def _look(self) -> None:
+        self._session.ping()
+        if self._restarts != self._session.restarts:
+            self.start()
+        if time.monotonic() - self._started_s < INTERVAL_S:
+            return
+        self._spark.worked()
+        if self._query is None or not self._query.isActive:
+            self.start()
+
+    def stop(self) -> None:
+        """End the query and remove its checkpoint."""
+        if self._query is not None:
+            with suppress(PySparkException, Py4JError):
+                self._query.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)

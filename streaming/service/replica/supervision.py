@@ -1,0 +1,338 @@
+"""The service's side of the replica: seeds it, starts its process, and starts it again when it ends.
+
+The replica's end is never the service's, because the query answers without it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from pyspark.sql import SparkSession
+
+from checkpoints.metadata import KnownOutage, OwnerRecord
+from records.early_answers import ReplicaId
+from records.reader import TopicReader
+from streaming.replica.audit import Difference
+from streaming.replica.pipes import Committed, Phase, Promote, Report, Start
+from streaming.replica.seed import write_seed
+from streaming.replica.terms import NO_OWNER
+from streaming.service.log_and_state import LogAndState
+from streaming.service.pauses import pause_before
+from streaming.service.replica.process import ReplicaProcess
+from streaming.service.replica.seed import make_seed
+from streaming.service.replica.state import NOT_STARTED, ReplicaState
+
+FIRST_PAUSE_S = 0.2
+# A replica that has run for so long counts as well again.
+WELL_AFTER_S = 60.0
+# A replica answers if it has said so this recently, and has acted on times this near to the present.
+RECENT_S = 1.0
+NEAR_MS = 1_500
+_POLL_S = 0.1
+# How often a standby looks whether the owner knows another outage.
+CHECK_S = 2.0
+
+log = structlog.get_logger()
+
+
+Spark: TypeAlias = Callable[[], SparkSession]
+"""Returns Spark as it runs now: its JVM may be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How to start a process. If `outages` is None, it stands by with the checkpoint's outages.
+
+    `promotion` is sent to a process that stands by, so that it answers. Its seed may still be in the making.
+    """
+
+    spark: Spark
+    outages: list[KnownOutage] | None
+    promotion: Promote | None = None
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What earlier processes did."""
+
+    answers: int = 0
+    compared: int = 0
+    differences: int = 0
+    seedings: int = 0
+
+
+class Replica:
+    """The replica of one coordinator. `stand_by` and `follow` start it, `promote` makes a standby's the
+    owner's, `end` ends it. Each is called by one thread at a time.
+
+    `folder` is for its seeds. `on_pending` gets, in a thread, what the query will write to the transactions
+    topic with its next batch. `own` has to be called with the epoch of the owner's claim before `follow`.
+    """
+
+    def __init__(
+        self,
+        ours: LogAndState,
+        folder: Path,
+        *,
+        on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._on_pending = on_pending
+        self._client_config = ours.client_config
+        self._layout = ours.layout
+        self._checkpoint = ours.checkpoint
+        self._folder = folder
+        self._now_ms = now_ms
+        self._owner_epoch = NO_OWNER
+        self._number = 0
+        self._counts = _Counts()
+        self._idle = Report(phase=Phase(NOT_STARTED.phase), reason=NOT_STARTED.reason)
+        self._difference: str | None = None
+        self._read_to: Mapping[int, int] = {}
+        self._watermark_ms = 0
+        self._last: Report | None = None
+        self._checked_s = float("-inf")
+        self._plan: _Plan | None = None
+        self._known: OwnerRecord | None = None
+        self._process: ReplicaProcess | None = None
+        self._process_changes = threading.Lock()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def own(self, owner_epoch: int) -> None:
+        """The coordinator has taken the topics."""
+        self._owner_epoch = owner_epoch
+
+    def next_id(self) -> ReplicaId:
+        """An id above the ids of all replicas so far. Later replicas have no id below it."""
+        return ReplicaId(self._owner_epoch, self._number + 1)
+
+    def is_answering(self) -> bool:
+        """Whether it answers the requests of this moment."""
+        report = self._report()
+        return report.phase is Phase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
+
+    def follow(self, spark: Spark, outages: list[KnownOutage]) -> None:
+        """Start a replica with these outages in place of the last one. It is seeded in a thread."""
+        self._start(_Plan(spark, outages))
+
+    def stand_by(self, spark: Spark) -> None:
+        """Start a replica that answers nothing until it is promoted. It is seeded in a thread.
+
+        It follows another coordinator's replica, or its own coordinator starts: to read the state takes as
+        long as to start the query.
+        """
+        self._start(_Plan(spark, None))
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether there is one that has not been promoted."""
+        return self._thread is not None and self._plan is not None and self._plan.outages is None
+
+    def promote(self, spark: Spark, record: OwnerRecord) -> bool:
+        """Let the replica that stands by answer for the owner, who knows these configurations and outages.
+
+        False if there is none, or if it was seeded when other outages were known. Then it is ended.
+        """
+        with self._process_changes:
+            process, known = self._process, self._known
+            fits = process is None or (known is not None and goes_on(known, record))
+            if self.stands_by and fits:
+                self._number += 1
+                promotion = Promote(replica=self._id(), epochs=record.epochs, outages=record.outages)
+                self._plan = _Plan(spark, record.outages, promotion)
+                if process is not None:
+                    process.tell(promotion)
+                return True
+        self.end()
+        return False
+
+    def check_standby(self) -> None:
+        """Seed the standby's replica anew if the owner has begun another configuration or outage."""
+        process, known = self._process, self._known
+        if process is None or known is None or time.monotonic() - self._checked_s < CHECK_S:
+            return
+        self._checked_s = time.monotonic()
+        record = self._checkpoint.record()
+        if (record.epochs, record.outages) != (known.epochs, known.outages):
+            process.end()
+
+    def end(self) -> None:
+        """End the process and the thread."""
+        self._ending.set()
+        if self._thread is not None:
+            process = self._process
+            if process is not None:
+                process.end()
+            self._thread.join()
+            self._thread = None
+            self._idle = Report(phase=Phase.ENDED, reason="the next one starts with the next query")
+
+    def stay_ended(self, reason: str) -> None:
+        """Run none until `follow`, for this reason."""
+        self.end()
+        self._idle = Report(phase=Phase.ENDED, reason=reason)
+
+    def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
+        """The query has committed a batch: it has read up to these offsets, and fired deadlines up to this
+        time.
+        """
+        self._read_to, self._watermark_ms = ends, watermark_ms
+        process = self._process
+        if process is not None:
+            process.tell(Committed(ends=ends, watermark_ms=watermark_ms))
+
+    def is_settled(self) -> bool:
+        """Whether the query has handled all that the last process has answered."""
+        last = self._last
+        if last is None or not last.answers:
+            return True
+        ends, watermark_ms = self._read_to, self._watermark_ms
+        has_read = all(ends.get(number, 0) >= offset for number, offset in last.applied.items())
+        return has_read and watermark_ms >= last.as_of_ms
+
+    @property
+    def state(self) -> ReplicaState:
+        with self._process_changes:
+            report, counts = self._report(), self._counts
+            return ReplicaState(
+                phase=report.phase,
+                reason=report.reason,
+                lag_records=report.lag_records,
+                lag_ms=report.lag_ms,
+                lead_s=report.lead_s,
+                lead_bytes=report.lead_bytes,
+                answers=counts.answers + report.answers,
+                compared=counts.compared + report.compared,
+                differences=counts.differences,
+                seedings=counts.seedings,
+                groups=report.groups,
+                alarm="; ".join(filter(None, (self._difference, report.alarm))) or None,
+            )
+
+    def _report(self) -> Report:
+        """The report of the process that runs now, or why there is none."""
+        process = self._process
+        if process is None:
+            return self._idle
+        report = process.report
+        if report.phase is Phase.ANSWERING and time.monotonic() - process.reported_s > RECENT_S:
+            reason = f"its process has said nothing for more than {RECENT_S:.0f} s"
+            return msgspec.structs.replace(report, phase=Phase.FOLLOWING, reason=reason)
+        return report
+
+    def _id(self) -> ReplicaId:
+        return ReplicaId(self._owner_epoch, self._number)
+
+    def _start(self, plan: _Plan) -> None:
+        self.end()
+        self._plan = plan
+        self._ending = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_running, args=(self._ending,), name="replica", daemon=True
+        )
+        self._thread.start()
+
+    def _keep_running(self, ending: threading.Event) -> None:
+        failures = 0
+        while not ending.is_set():
+            assert self._plan is not None
+            began_s = time.monotonic()
+            self._idle = Report(phase=Phase.SEEDING, reason="its seed is made")
+            try:
+                reason = self._run(self._plan, ending)
+            except Exception as error:  # noqa: BLE001 - a JVM that ends meanwhile raises whatever was under way
+                reason = f"it could not be seeded: {str(error).strip().partition(chr(10))[0]}"
+            if ending.is_set():
+                return
+            failures = 1 if time.monotonic() - began_s > WELL_AFTER_S else failures + 1
+            self._idle = Report(phase=Phase.ENDED, reason=reason)
+            log.warning("the replica ended; the query answers", reason=reason, attempt=failures)
+            if failures > 1 and self._plan.outages is not None:
+                self._wait_for_query(ending)
+            ending.wait(pause_before(failures, FIRST_PAUSE_S))
+
+    def _run(self, plan: _Plan, ending: threading.Event) -> str:
+        """Seed a process and run it until it ends. Returns the reason."""
+        stands_by = plan.outages is None
+        self._known = record = self._checkpoint.record()
+        outages = record.outages if plan.outages is None else plan.outages
+        seed = make_seed(self._checkpoint, plan.spark(), self._client_config, record.epochs, outages)
+        if not stands_by:
+            # The batch may be a later owner's, with an outage that is not known here.
+            self._checkpoint.check_owner(self._owner_epoch)
+        self._number += not stands_by
+        with self._process_changes:
+            promotion = self._plan.promotion if stands_by and self._plan is not None else None
+            if promotion is not None and not goes_on(record, promotion):
+                return "another outage began while its seed was made"
+            start = Start(
+                client_config=self._client_config,
+                layout=self._layout,
+                replica=self._id(),
+                seed=str(write_seed(self._folder, seed)),
+                stands_by=stands_by,
+            )
+            process = ReplicaProcess(start, self._on_pending)
+            if promotion is not None:
+                process.tell(promotion)
+            self._process = process
+        self._counts.seedings += 1
+        if ending.is_set():
+            process.end()
+        reason = process.follow()
+        with self._process_changes:
+            self._process = None
+            self._last = process.report
+            self._counts.answers += process.report.answers
+            self._counts.compared += process.report.compared
+            self._idle = Report(phase=Phase.ENDED, reason=reason)
+        if process.report.difference is not None:
+            return self._differs(process.report.difference)
+        return reason
+
+    def _differs(self, difference: Difference) -> str:
+        self._counts.differences += 1
+        query = "none" if difference.query is None else difference.query.decode(errors="replace")
+        self._difference = f"the replica answered {difference.request} in another way than the query"
+        log.critical(
+            self._difference,
+            request=difference.request,
+            early=difference.early.decode(errors="replace"),
+            query=query,
+        )
+        return self._difference
+
+    def _wait_for_query(self, ending: threading.Event) -> None:
+        """Wait until the query has handled all records of now: one of them may have ended the process."""
+        try:
+            with TopicReader(self._client_config) as reader:
+                topic = self._layout.requests_topic
+                places = [TopicPartition(topic, number) for number in range(self._layout.request_partitions)]
+                ends = {place.partition: end for place, end in reader.ends(places).items()}
+        except KafkaError as error:
+            log.warning("the ends of the requests topic cannot be read", error=repr(error))
+            return
+        while any(self._read_to.get(number, 0) < end for number, end in ends.items()):
+            if ending.wait(_POLL_S):
+                return
+
+
+def goes_on(known: OwnerRecord, record: OwnerRecord | Promote) -> bool:
+    """Whether a replica that knows the first record can go on with the second: all that is new in it is the
+    outage that the new owner has ended, and the configuration with which it begins.
+    """
+    outages, epochs = len(known.outages), len(known.epochs)
+    return (
+        known.outages == record.outages[:outages]
+        and len(record.outages) <= outages + 1
+        and known.epochs == record.epochs[:epochs]
+        and len(record.epochs) <= epochs + 1
+    )

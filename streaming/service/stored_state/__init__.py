@@ -1,0 +1,1 @@
+"""The state in a checkpoint, read, copied, moved and taken back."""

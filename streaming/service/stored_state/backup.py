@@ -1,0 +1,86 @@
+"""A copy of the state while the coordinator runs, and its return into a new folder.
+
+A backup is the export of one committed batch. The coordinator has gone on since: it has answered requests
+that the backup does not know. Where the old checkpoint still says what it has read and which outages it knew,
+the new folder handles these requests again with the same outcome
+(`streaming.service.stored_state.continuation`). Where the old checkpoint is lost, the first start refuses,
+because the topics belong to a coordinator that went on.
+"""
+
+import time
+from pathlib import Path
+
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.export_file import Header, write_export
+from checkpoints.metadata import OwnerRecord
+from streaming.service.stored_state.continuation import (
+    Cluster,
+    Continuation,
+    NotContinued,
+    continuation,
+    no_cluster,
+)
+from streaming.service.stored_state.moving import header_at
+from streaming.service.stored_state.reading import StateNotRead, kept_batches, read_stored
+
+_ATTEMPTS = 3
+
+
+def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Header, int]:
+    """Write the state after the newest committed batch into a new file. Nothing is locked.
+
+    Returns the header and the number of groups.
+
+    Raises StateNotRead, ExportError, StateError, FolderError.
+    """
+    for attempt in range(_ATTEMPTS):
+        batch = max(kept_batches(checkpoint), default=-1)
+        try:
+            # What Spark removes first is read first. An owner adds to the record, and changes nothing in it.
+            header = header_at(checkpoint, batch, _known_by(checkpoint.record(), batch + 1))
+            state = read_stored(checkpoint, spark, batch)
+        except (FileNotFoundError, StateNotRead) as error:
+            if attempt + 1 == _ATTEMPTS:
+                raise StateNotRead(f"no state of {checkpoint} could be read: {error}") from error
+        else:
+            header = replace(header, is_backup=True)
+            return header, write_export(path, header, state.groups)
+    raise AssertionError("the last attempt raises")
+
+
+def continue_from(header: Header, old: Checkpoint, cluster: Cluster = no_cluster) -> tuple[Continuation, int]:
+    """What the coordinator of the old checkpoint did after a backup, and the time of this look in ms.
+
+    The folder of the old checkpoint is locked. The cluster is asked only where its last plan is damaged.
+    Raises NotContinued, FolderError, KafkaError.
+    """
+    if old.identity() != header.identity:
+        raise NotContinued(f"{old} is not the checkpoint that the file was made of")
+    last = old.last_batch("offsets")
+    if last < header.batch:
+        raise NotContinued(
+            f"the last batch that {old} planned is {last}, and the file has the state after batch "
+            f"{header.batch}. Import it without the old data folder"
+        )
+    before, now = (_known_by(record, header.batch) for record in (_record_of(header), old.record()))
+    if [(e.settings, e.skip) for e in before.epochs[-1:]] != [(e.settings, e.skip) for e in now.epochs[-1:]]:
+        raise NotContinued(f"{old} has another configuration of batch {header.batch} than the file")
+    looked_at_ms = int(time.time() * 1000)
+    return continuation(old, header.batch, header.committed, cluster), looked_at_ms
+
+
+def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
+    """What the record says of batches up to this one."""
+    return replace(
+        record,
+        epochs=[epoch for epoch in record.epochs if epoch.from_batch <= batch],
+        outages=[outage for outage in record.outages if outage.from_batch <= batch],
+    )
+
+
+def _record_of(header: Header) -> OwnerRecord:
+    """The record of an export, by the numbers that its batches had."""
+    return OwnerRecord([replace(e, from_batch=e.from_batch + header.batch) for e in header.epochs])

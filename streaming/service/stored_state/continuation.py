@@ -1,0 +1,159 @@
+"""What a coordinator did after a batch, as one planned batch that gives the same outcome.
+
+The outcome is a function of the log, of the configurations and of the outages, however the log is cut into
+batches (docs/decisions/0001-time.md). So the batches since can run again as one: with the ends and the
+watermark of the last of them, and with the configurations and outages that they knew. One that is known
+earlier changes nothing: the batches before it have read no record of its time, and have not handled the
+records that it skips.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import structlog
+from msgspec.structs import replace
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.damage import is_intact
+from checkpoints.metadata import Committed, Epoch, KnownOutage, OwnerRecord
+from checkpoints.spark_logs import (
+    SPARK,
+    PlannedBatch,
+    SparkLogDamaged,
+    read_next_watermark_ms,
+    read_planned,
+)
+from checkpoints.upgrades import SAME_RULES
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
+from streaming.service.stored_state.answered_offsets import ends_of_answered
+
+log = structlog.get_logger()
+_REQUESTS = "-requests"
+
+
+# The address of the coordinator's cluster while it can be asked, or None if there is none.
+Cluster: TypeAlias = Callable[[], AbstractContextManager[ClientConfig | None]]
+
+
+def no_cluster() -> AbstractContextManager[ClientConfig | None]:
+    """Nothing to ask."""
+    return nullcontext()
+
+
+class NotContinued(RuntimeError):
+    """The batches since cannot become one. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What follows the committed batch `batch`, by the numbers of the checkpoint.
+
+    `planned` is batch `batch` + 1, None if nothing follows; `last` was the last planned batch. `record` has
+    the configurations and outages, where batch `batch` + 1 stands for all since.
+    """
+
+    batch: int
+    last: int
+    planned: PlannedBatch | None
+    record: OwnerRecord
+
+
+def continuation(
+    checkpoint: Checkpoint, batch: int, committed: PlannedBatch, cluster: Cluster = no_cluster
+) -> Continuation:
+    """Return what follows a committed batch, which has read `committed`. The coordinator must not run.
+
+    The cluster is asked only where the last plan is damaged: `cluster` gives its address, or None.
+    Raises NotContinued, FolderError, KafkaError.
+    """
+    topic = checkpoint.identity().requests_topic
+    record, last = checkpoint.record(), checkpoint.last_batch("offsets")
+    check_versions(record.epochs, batch, last)
+    known = next(
+        (plan for n in range(last, batch, -1) if (plan := intact_plan(checkpoint, n, topic)) is not None),
+        KnownPlan(batch, committed),
+    )
+    if any(end < committed.ends.get(partition, 0) for partition, end in known.planned.ends.items()):
+        raise NotContinued(f"{checkpoint} has planned less than batch {batch} had read. It is another state")
+    planned = known.planned if known.batch > batch else None
+    if known.batch < last:
+        with cluster() as client_config:
+            planned = _plan_anew(checkpoint, known, last, topic, client_config)
+    return Continuation(
+        batch,
+        last,
+        planned,
+        OwnerRecord(
+            renumbered_epochs(record.epochs, batch, last),
+            renumbered_outages(record.outages, batch, last),
+            Committed(batch, committed.ends),
+        ),
+    )
+
+
+def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
+    """Raise NotContinued if batches after `batch` up to `last` ran under code with other rules."""
+    begun = [e for e in epochs if e.from_batch <= batch + 1][-1:] if last > batch else []
+    begun += [e for e in epochs if batch + 1 < e.from_batch <= last]
+    for epoch in begun:
+        if epoch.code_version not in SAME_RULES:
+            raise NotContinued(
+                f"version {epoch.code_version} ran batches after batch {batch}. This version decides "
+                "requests by other rules, so their answers could differ. Use that version for this command"
+            )
+
+
+def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
+    """The configurations, where one planned batch stands for those after `batch` up to `last`.
+
+    A configuration that no planned batch knows is known from the first one on that is not planned.
+    """
+    first = batch + 1
+    unplanned = first + (last > batch)
+    return [
+        replace(e, from_batch=unplanned if e.from_batch > last else min(e.from_batch, first)) for e in epochs
+    ]
+
+
+def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:
+    """The outages of the same. One that no planned batch knows is left out: the next start makes it anew."""
+    return [replace(o, from_batch=min(o.from_batch, batch + 1)) for o in outages if o.from_batch <= last]
+
+
+class KnownPlan(NamedTuple):
+    """A batch and what it reads."""
+
+    batch: int
+    planned: PlannedBatch
+
+
+def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | None:
+    """What a batch read, None if its plan is damaged or removed."""
+    if checkpoint.files.local and not is_intact(checkpoint.files.local / SPARK / "offsets" / str(batch)):
+        return None
+    try:
+        return KnownPlan(batch, read_planned(checkpoint.files, batch, topic))
+    except (SparkLogDamaged, FileNotFoundError):
+        return None
+
+
+def _plan_anew(
+    checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, client_config: ClientConfig | None
+) -> PlannedBatch:
+    """A plan in place of damaged ones: it reads at least what the lost batches have answered."""
+    if client_config is None:
+        raise NotContinued(
+            f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. What that batch "
+            "answered is on the topics: give the cluster (--bootstrap-servers)"
+        )
+    watermark_ms = known.planned.watermark_ms
+    try:
+        watermark_ms = max(watermark_ms, read_next_watermark_ms(checkpoint.files, known.batch))
+    except (SparkLogDamaged, FileNotFoundError):
+        log.debug("the watermark after the batch is not known", batch=known.batch)
+    layout = TopicLayout.named(topic.removesuffix(_REQUESTS))
+    ends = ends_of_answered(client_config, layout, known.planned.ends, watermark_ms)
+    return PlannedBatch(ends, watermark_ms, known.planned.timestamp_ms)

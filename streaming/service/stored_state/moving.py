@@ -1,0 +1,277 @@
+"""Moves the state of a coordinator into a new folder: export into a file, and import of that file.
+
+docs/recovery.md, "Moving the state", is the description for users.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from uuid import uuid4
+
+from kafka import TopicPartition
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from checkpoints import codec
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
+from checkpoints.spark_logs import (
+    read_next_watermark_ms,
+    read_planned,
+    rewrite_next_watermark_ms,
+    rewrite_planned,
+)
+from checkpoints.upgrades import code_version
+from connections.client_config import ClientConfig
+from records.codec import is_clock_record
+from records.layout import TopicLayout
+from records.pack import unpack
+from records.partitioner import partition_of
+from records.reader import TopicReader
+from records.sharding import shard_of, takes_packs
+from state.config import CoordinatorConfig
+from state.dispatch import next_deadline_ms
+from state.kafka.group import Group
+from state.kafka.offsets.positions import precede_other_log
+from streaming.query.seeding import StateRow, read_state, seed
+from streaming.service.outages.outage import is_of_the_watcher
+from streaming.service.ownership.owner import owner_id_of
+from streaming.service.stored_state.continuation import Continuation
+
+_READ_TIMEOUT_MS = 60_000
+
+
+class MoveRefused(RuntimeError):
+    """The state cannot be moved in this way. The message says what to do."""
+
+
+def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Header:
+    """The header of an export of this checkpoint, whose folder is locked.
+
+    With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
+    """
+    identity = checkpoint.identity()
+    topic = identity.requests_topic
+    if not identity.requests_topic_id:
+        raise MoveRefused(f"{checkpoint} was imported and not started yet. Import that export again")
+    checkpoint.check_committed(topic)
+    batch = checkpoint.last_batch("commits")
+    if batch < 0:
+        raise MoveRefused(f"{checkpoint} has no committed batch, so there is nothing to move")
+    header = header_at(checkpoint, batch, checkpoint.record())
+    if client_config is None:
+        return header
+    return replace(header, unread=count_unread(client_config, topic, header.committed.ends))
+
+
+def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header:
+    """The header of the state after a committed batch, with what the owner's record says of it.
+
+    Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
+    """
+    topic = checkpoint.identity().requests_topic
+    is_planned = checkpoint.last_batch("offsets") > batch
+    return Header(
+        exported_at_ms=int(time.time() * 1000),
+        code_version=code_version(),
+        identity=checkpoint.identity(),
+        epochs=_renumbered_epochs(record.epochs, batch),
+        outages=_renumbered_outages(record.outages, batch),
+        committed=read_planned(checkpoint.files, batch, topic),
+        next_watermark_ms=read_next_watermark_ms(checkpoint.files, batch),
+        planned=read_planned(checkpoint.files, batch + 1, topic) if is_planned else None,
+        batch=batch,
+    )
+
+
+def export_state(checkpoint: Checkpoint, spark: SparkSession, header: Header, path: Path) -> int:
+    """Write the state of this checkpoint, whose folder is locked, to a new file.
+
+    Returns the number of groups.
+    Raises ExportError, StateError, or PySparkException if Spark cannot read the state.
+    """
+    rows = read_state(spark, checkpoint.spark_uri, checkpoint.last_batch("commits"))
+    return write_export(path, header, groups_in(rows))
+
+
+def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
+    """The number of requests at and after these offsets, by partition. Raises KafkaError.
+
+    Records that only a coordinator's own process appends do not count.
+    """
+    unread = dict.fromkeys(ends, 0)
+    begin = {TopicPartition(topic, partition): end for partition, end in ends.items()}
+    with TopicReader(client_config) as reader:
+        end = reader.ends(begin)
+        reader.start(at=begin)
+        for record in reader.read_to(end, timeout_ms=_READ_TIMEOUT_MS):
+            if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value):
+                unread[record.partition] += len(unpack(record.value or b""))
+    return unread
+
+
+def identity_for(
+    header: Header,
+    *,
+    prefix: str | None = None,
+    request_partitions: int | None = None,
+    shards: int | None = None,
+    state_partitions: int | None = None,
+    continued_at_ms: int | None = None,
+) -> Identity:
+    """The identity of the new folder. What is None stays as the state has it.
+
+    `continued_at_ms` is the time at which the old folder's coordinator was seen to be stopped, if the new
+    folder continues after what that one did (`streaming.service.stored_state.continuation`).
+
+    Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
+    """
+    old = header.identity
+    # The coordinator may have answered requests after a backup. At time 0 every claim of it came later, so
+    # its topics are refused (`streaming.service.ownership.owner`).
+    exported_at_ms = 0 if header.is_backup else header.exported_at_ms
+    if continued_at_ms is not None:
+        exported_at_ms = continued_at_ms
+    new = replace(
+        old,
+        request_partitions=request_partitions or old.request_partitions,
+        shards=shards or old.shards,
+        state_partitions=state_partitions or old.state_partitions,
+        moved=Moved(str(uuid4()), owner_id_of(old), exported_at_ms),
+    )
+    if takes_packs(old.shards) and not takes_packs(new.shards):
+        _check_handled(header, "packs of them would be refused")
+    if prefix is None or (topic := TopicLayout.named(prefix).requests_topic) == old.requests_topic:
+        if new.request_partitions != old.request_partitions:
+            raise MoveRefused(
+                f"the records of {old.requests_topic} are placed by {old.request_partitions} partitions. "
+                "Another number needs topics of their own: give --prefix, too"
+            )
+        return new
+    _check_handled(header, "they would be lost")
+    return replace(new, requests_topic=topic, requests_topic_id="")
+
+
+def _check_handled(header: Header, otherwise: str) -> None:
+    """Raise MoveRefused unless every request of the old topic was handled."""
+    topic = header.identity.requests_topic
+    if header.unread is None:
+        raise MoveRefused(
+            f"{topic} may have requests that are not handled, and {otherwise}. The export has not counted "
+            "them: export with a broker (--bootstrap-servers)"
+        )
+    if left := {partition: count for partition, count in header.unread.items() if count}:
+        counts = ", ".join(f"{count} in partition {partition}" for partition, count in sorted(left.items()))
+        raise MoveRefused(
+            f"{topic} has requests that are not handled ({counts}), and {otherwise}. Stop the gateways and "
+            "clients, run the coordinator on the old folder until it has answered them (--no-gateway), stop "
+            "it, and export again"
+        )
+
+
+def import_state(
+    export: ExportFile,
+    target: Path,
+    identity: Identity,
+    starting_spark: Callable[[], AbstractContextManager[SparkSession]],
+    follows: Continuation | None = None,
+) -> None:
+    """Make the folder `target`, which does not exist, with the state of an export.
+
+    `follows` is what the coordinator did after the export, which then runs again as batch 1.
+    It appears complete or not at all. Spark is started when the export is found to be right. Raises
+    MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
+    """
+    if target.exists():
+        raise MoveRefused(f"{target} exists. Import into a new folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    state = _shards(export, identity)
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
+        new = Path(parent) / target.name
+        new.mkdir()
+        with starting_spark() as spark:
+            rows = Path(parent) / "rows"
+            seed(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
+        _complete(new, continued(export.header, follows) if follows else export.header, identity)
+        os.sync()
+        new.rename(target)
+
+
+def _complete(new: Path, header: Header, identity: Identity) -> None:
+    """Make the seeded checkpoint one of the coordinator's query, and write the files beside it."""
+    committed, planned, topic = header.committed, header.planned, identity.requests_topic
+    if topic != header.identity.requests_topic:
+        # A planned batch of a drained topic has clock records only.
+        committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
+        planned = None
+    # The file source's log of files; the Kafka source would take it for its own.
+    shutil.rmtree(new / "spark" / "sources")
+    checkpoint = Checkpoint.at(new)
+    rewrite_planned(checkpoint.files, 0, committed, topic)
+    rewrite_next_watermark_ms(checkpoint.files, 0, header.next_watermark_ms)
+    if planned is not None:
+        rewrite_planned(checkpoint.files, 1, planned, topic)
+    checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, Committed(0, committed.ends)))
+
+
+def continued(header: Header, follows: Continuation) -> Header:
+    """The header of an export with what the coordinator did after it."""
+    return replace(
+        header,
+        epochs=_renumbered_epochs(follows.record.epochs, follows.batch),
+        outages=_renumbered_outages(follows.record.outages, follows.batch),
+        planned=follows.planned,
+    )
+
+
+def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
+    """The outages, where this batch becomes batch 0."""
+    return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
+
+
+def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
+    """The configurations of the same. A group that rests may have to go through earlier ones."""
+    return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
+
+
+def groups_in(rows: Iterator[StateRow]) -> Iterator[ExportedGroup]:
+    """The groups of these rows of a state. Raises StateError."""
+    for row in rows:
+        for group_id, entry in codec.read_row(row.key, row.version, row.payload).items():
+            yield ExportedGroup(group_id, entry.version, entry.group)
+
+
+def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.Entry]]:
+    """The groups by shard number. Each group is decoded once, for its next deadline and to find damage.
+
+    A group that moves to other topics is marked, so that the first batch writes its records of compacted
+    topics. The positions of its offsets are then positions in another log, so they are renumbered.
+    """
+    config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
+    is_new_topic = identity.requests_topic != export.header.identity.requests_topic
+    shards: dict[int, dict[str, codec.Entry]] = {}
+    for exported in export.groups():
+        entry = codec.Entry(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
+        group = codec.decode_group(exported.group_id, entry)
+        if not is_new_topic:
+            entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))
+        elif isinstance(group, Group) and group.pending:
+            raise MoveRefused(
+                f"group {exported.group_id!r} has offsets that are pending in transactions, and other topics "
+                "have no markers of these. Run the coordinator on the old folder until they are decided (or "
+                "end them: groups abort-pending), and export again"
+            )
+        elif isinstance(group, Group) and not group.is_without_offsets():
+            precede_other_log(group)
+            entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
+        partition = partition_of(exported.group_id, identity.request_partitions)
+        shard = shards.setdefault(shard_of(exported.group_id, partition, identity.shards), {})
+        if exported.group_id in shard:
+            raise ExportError(f"the export has group {exported.group_id!r} twice")
+        shard[exported.group_id] = entry
+    return shards

@@ -1,0 +1,219 @@
+"""Takes a checkpoint back to an earlier batch. Every request since is handled again, with the same outcome.
+
+The new checkpoint is made beside the old one and takes its place by two renames. The old one is kept whole.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from checkpoints.checkpoint import OWNERS, Checkpoint
+from checkpoints.codec import Entry, StateError, decode_group
+from checkpoints.damage import is_intact
+from checkpoints.files import LocalFiles
+from checkpoints.spark_logs import (
+    SPARK,
+    SparkLogDamaged,
+    encode_planned,
+    read_next_watermark_ms,
+    read_planned,
+)
+from checkpoints.state_stores import StateStore, state_stores
+from streaming.service.stored_state.continuation import (
+    Cluster,
+    Continuation,
+    continuation,
+    intact_plan,
+    no_cluster,
+)
+from streaming.service.stored_state.reading import StateNotRead, kept_batches, read_stored
+
+_QUERY_ID = "metadata"
+_NEW = f"{SPARK}.rollback"
+
+
+class RollbackRefused(RuntimeError):
+    """The checkpoint cannot go back as it was asked. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback that was done: the state is that after `batch`, and `last` was the last planned batch.
+
+    `removed` is the number of Spark's files that the new checkpoint does not have. `kept` is the folder with
+    the old checkpoint.
+    """
+
+    batch: int
+    last: int
+    groups: int
+    removed: int
+    kept: Path
+
+
+def roll_back(
+    checkpoint: Checkpoint,
+    keep: Path,
+    starting_spark: Callable[[], AbstractContextManager[SparkSession]],
+    *,
+    to_batch: int | None = None,
+    cluster: Cluster = no_cluster,
+) -> Rollback:
+    """Take a checkpoint in a local folder, which is locked, back to a batch, or to the newest intact one if
+    it is None.
+
+    `keep` is a folder that does not exist, on the same file system. Raises RollbackRefused, NotContinued,
+    FolderError, KafkaError, SparkFailed.
+    """
+    folder = checkpoint.files.local
+    if folder is None:
+        raise RollbackRefused(f"{checkpoint} is no local folder. Copy it into one, and roll that back")
+    spark = folder / SPARK
+    if not spark.is_dir():
+        raise RollbackRefused(
+            f"{spark} is missing. If a rollback was interrupted, move the folder '{SPARK}' back from the "
+            "folder that it kept, and start the rollback again"
+        )
+    if keep.exists():
+        raise RollbackRefused(f"{keep} exists. The old checkpoint is kept in a new folder")
+    batch = _chosen(checkpoint, spark, to_batch)
+    committed = read_planned(checkpoint.files, batch, checkpoint.identity().requests_topic)
+    follows = continuation(checkpoint, batch, committed, cluster)
+    shutil.rmtree(folder / _NEW, ignore_errors=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder / _NEW, ignore_errors=True)
+        removed = _build(checkpoint, spark, folder / _NEW, follows)
+        groups = _check(folder / _NEW, checkpoint, batch, starting_spark)
+        _swap(checkpoint, folder, keep, follows)
+    return Rollback(batch, follows.last, groups, removed, keep)
+
+
+def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
+    """The batch to go back to, which is intact."""
+    for path in _needed_always(spark):
+        if not is_intact(path):
+            raise RollbackRefused(
+                f"{path} is damaged, and every batch needs it. Put it back from a copy, or import a backup"
+            )
+    committed, stores = kept_batches(checkpoint), state_stores(spark)
+    newest = next((b for b in reversed(committed) if _is_batch_intact(checkpoint, spark, stores, b)), None)
+    if newest is None:
+        raise RollbackRefused(
+            f"no state in {spark} is intact: Spark keeps what the last {len(committed)} batches need, and "
+            "the damage is in all of it. Import a backup (docs/state.md)"
+        )
+    batch = newest if to_batch is None else to_batch
+    if batch not in committed:
+        raise RollbackRefused(
+            f"batch {batch} is not kept: it can go back to batches {committed[0]} to {newest}"
+        )
+    if not _is_batch_intact(checkpoint, spark, stores, batch):
+        raise RollbackRefused(
+            f"the files of batch {batch} are damaged; batch {newest} is the newest intact one"
+        )
+    if to_batch is None and batch == committed[-1] and _is_sound(checkpoint, spark, stores, batch):
+        raise RollbackRefused(
+            f"nothing is damaged. To go back all the same, name a batch from {committed[0]} to {batch} "
+            "(--to-batch)"
+        )
+    return batch
+
+
+def _needed_always(spark: Path) -> list[Path]:
+    """The files that are not of a batch: the state's schemas.
+
+    The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
+    """
+    files = spark.glob("state/**/_metadata/**/*")
+    return [path for path in files if path.is_file() and not path.name.startswith(".")]
+
+
+def _is_batch_intact(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
+    """Whether the batch's logs are intact, and the state after it can be loaded."""
+    topic = checkpoint.identity().requests_topic
+    if intact_plan(checkpoint, batch, topic) is None or not is_intact(spark / "commits" / str(batch)):
+        return False
+    try:
+        read_next_watermark_ms(checkpoint.files, batch)
+    except SparkLogDamaged:
+        return False
+    return all(store.can_load(batch + 1) for store in stores)
+
+
+def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
+    """Whether Spark can go on from its newest committed batch as it is."""
+    topic, last = checkpoint.identity().requests_topic, checkpoint.last_batch("offsets")
+    is_planned = is_intact(spark / _QUERY_ID) and intact_plan(checkpoint, last, topic) is not None
+    return is_planned and not any(store.damaged_snapshots(batch + 1) for store in stores)
+
+
+def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
+    """Make the new checkpoint of links to the files of the old one. Returns the number of files left out."""
+    dropped = {
+        path
+        for log in ("offsets", "commits")
+        for path in (spark / log).iterdir()
+        if path.name.isdigit() and int(path.name) > follows.batch
+    }
+    has_id = is_intact(spark / _QUERY_ID)
+    if not has_id:
+        dropped.add(spark / _QUERY_ID)
+    for store in state_stores(spark):
+        dropped.update(store.newer(follows.batch + 1), store.damaged_snapshots(follows.batch + 1))
+    names = {(path.parent, name) for path in dropped for name in (path.name, f".{path.name}.crc")}
+
+    def left_out(folder: str, entries: list[str]) -> list[str]:
+        return [name for name in entries if (Path(folder), name) in names]
+
+    # Spark replaces files and never changes one, so both checkpoints can share them.
+    shutil.copytree(spark, new, copy_function=os.link, ignore=left_out)
+    if not has_id:  # Spark starts no query on a checkpoint without one
+        LocalFiles(new).write(_QUERY_ID, msgspec.json.encode({"id": str(uuid4())}))
+    if follows.planned is not None:
+        topic = checkpoint.identity().requests_topic
+        like = (spark / "offsets" / str(follows.batch)).read_bytes()
+        content = encode_planned(follows.planned, topic, like)
+        LocalFiles(new).write(f"offsets/{follows.batch + 1}", content)
+    return len(dropped)
+
+
+def _check(
+    new: Path,
+    checkpoint: Checkpoint,
+    batch: int,
+    starting_spark: Callable[[], AbstractContextManager[SparkSession]],
+) -> int:
+    """Let Spark read the state of the new checkpoint, and decode every group. Returns their number."""
+    with starting_spark() as session:
+        try:
+            state = read_stored(checkpoint, session, batch, spark_uri=str(new))
+            for it in state.groups:
+                decode_group(it.group_id, Entry(it.version, None, it.group))
+        except (StateNotRead, StateError) as error:
+            raise RollbackRefused(f"the state after batch {batch} is damaged, too: {error}") from error
+    return len(state.groups)
+
+
+def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuation) -> None:
+    """Put the new checkpoint into the place of the old one.
+
+    A crash on the way leaves a folder without a checkpoint of Spark, which no coordinator starts on.
+    """
+    os.sync()
+    keep.mkdir(parents=True)
+    for name in (OWNERS, "identity.json"):
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, keep / name)
+        elif (folder / name).exists():
+            shutil.copy2(folder / name, keep / name)
+    (folder / SPARK).rename(keep / SPARK)
+    checkpoint.rewrite(follows.record)
+    (folder / _NEW).rename(folder / SPARK)
+    os.sync()

@@ -1,0 +1,3 @@
+"""What the service tells groups about the cluster's topics: which were deleted or changed, which a pattern
+matches.
+"""

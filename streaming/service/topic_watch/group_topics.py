@@ -1,0 +1,372 @@
+"""The topics and patterns that consumer groups subscribe to, and the records that these groups need. No IO.
+
+Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
+existing topics, and again later if it still does not. Most groups of other types need nothing.
+
+A look compares only the groups that may need a record, because their views or their topics have changed, and
+for LOOK_MAX_S at most. The others follow in the next looks.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import islice
+from time import monotonic
+from typing import TypeVar
+from uuid import UUID
+
+from msgspec import UNSET, Struct
+
+from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
+from streaming.service.topic_watch.group_views import GroupView, GroupViews
+from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
+from streaming.service.topic_watch.pattern_matches import PatternMatches
+from streaming.service.topic_watch.resend import Resend
+
+# The time between two results for the patterns of one group, as in Kafka. Source: GroupMetadataManager,
+# REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
+RESOLUTIONS_APART_S = 10.0
+
+# A look compares groups and matches patterns for so long. What is left waits for the next one.
+LOOK_MAX_S = 1.0
+
+
+class ClusterTopics(Struct, frozen=True):
+    """One look at the cluster's metadata, at `at_ms`.
+
+    `images` are by name, None for a name that no topic has. A topic whose state is uncertain is left out.
+    `listed` are the names of all topics that exist, None if they were not requested, and `internal` those
+    among them that the brokers mark as internal.
+    """
+
+    images: Images
+    listed: frozenset[str] | None
+    at_ms: int
+    internal: frozenset[str] = frozenset()
+
+
+class _Result(Struct, frozen=True):
+    """What a pattern matches. `seen` is set for a pattern whose topics members' gateways filter: the digest
+    of all that it matches. `topics` are then only those that the group knows by a look.
+    """
+
+    topics: list[str]
+    seen: str | None = None
+
+
+Content = TypeVar("Content")
+
+Message = TopicMetadata | RegexResolved
+
+
+class GroupTopics:
+    """Reads records of the groups topic and looks at the cluster. Decides which groups get which record.
+
+    Topics in `internal`, and those that brokers mark so, match no pattern.
+    """
+
+    def __init__(self, internal: Collection[str] = (), *, look_max_s: float = LOOK_MAX_S) -> None:
+        self._look_max_s = look_max_s
+        self._until_s = 0.0
+        self._views = GroupViews()
+        self._groups: dict[str, GroupView] = {}
+        self._names: Counter[str] = Counter()  # how many groups know a topic or wait for it
+        self._patterns: dict[str, set[str]] = {}  # the groups that have a pattern
+        self._new: dict[str, None] = {}  # groups that have been given something to wait for
+        self._unchecked: dict[str, None] = {}  # groups to compare, those that wait longest first
+        self._differing: dict[str, None] = {}  # groups that needed a record when they were compared
+        self._is_complete = True
+        self._images: Images = {}
+        self._seen: dict[str, UUID | None] = {}
+        self._listed: frozenset[str] | None = None
+        self._changed: set[str] = set()  # topics that the last look showed otherwise than the one before
+        self._matches = PatternMatches(frozenset(internal))
+        self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # by group, what it has to know
+        self._resolutions: dict[str, dict[str, _Result]] = {}  # by group, what its patterns match
+        self._metadata_sent: Resend[dict[str, TopicImage | None]] = Resend()
+        self._regexes_sent: Resend[dict[str, _Result]] = Resend(RESOLUTIONS_APART_S)
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
+        group_id = (key or b"").decode()
+        view = None if value is None else self._views.read(value)
+        self._new.pop(group_id, None)
+        self._forget(group_id, keeps_place=view is not None)
+        if view is None:
+            return
+        self._groups[group_id] = view
+        self._names.update(view.names)
+        for pattern in view.patterns:
+            self._patterns.setdefault(pattern, set()).add(group_id)
+        self._unchecked[group_id] = None
+        if view.is_waiting:
+            self._new[group_id] = None
+
+    def _forget(self, group_id: str, *, keeps_place: bool) -> None:
+        before = self._groups.get(group_id)
+        if before is None:
+            return
+        self._names.subtract(before.names)
+        for pattern in before.patterns:
+            groups = self._patterns.get(pattern, set())
+            groups.discard(group_id)
+            if not groups:
+                self._patterns.pop(pattern, None)
+        if not keeps_place:
+            del self._groups[group_id]
+            self._unchecked.pop(group_id, None)
+            self._differing.pop(group_id, None)
+            self._metadata.pop(group_id, None)
+            self._resolutions.pop(group_id, None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a look is due at once: since the last one, a group has been given something to wait for, or
+        the last one had no time for all groups.
+        """
+        return bool(self._new) or not self._is_complete
+
+    def names(self) -> set[str]:
+        """The topics that groups know by name, or wait for."""
+        self._names = +self._names
+        return set(self._names)
+
+    def has_patterns(self) -> bool:
+        """Whether a look has to list all topics of the cluster."""
+        return bool(self._patterns)
+
+    def see(self, cluster: ClusterTopics, now_s: float) -> list[Message]:
+        """Return the records that are due after this look. The clock of `now_s` (seconds) never goes back.
+
+        That a topic is gone or has another id counts when two looks in a row show it, because a broker may
+        lag. A topic that is new to the group, and new partitions, count at once.
+        """
+        began_s = monotonic()
+        self._note_changes(cluster)
+        self._until_s = began_s + self._look_max_s / 2
+        are_matched = self._match(cluster)
+        self._until_s = began_s + self._look_max_s
+        due: list[Message] = []
+        groups = 0
+        for group_id in self._check(cluster):
+            if groups < GROUPS_AT_ONCE and (records := self._due(group_id, cluster, now_s)):
+                due += records
+                groups += 1
+        self._is_complete = are_matched and not self._unchecked
+        self._metadata_sent.keep(self._metadata, now_s)
+        self._regexes_sent.keep(self._resolutions, now_s)
+        self._images, self._listed = cluster.images, cluster.listed
+        self._seen = {n: None if image is None else image.id for n, image in cluster.images.items()}
+        return due
+
+    def _note_changes(self, cluster: ClusterTopics) -> None:
+        """Mark the groups for which this look may differ from the last one. A topic that changed between the
+        two looks before counts too: only now two looks in a row show it.
+        """
+        images, before = cluster.images, self._images
+        changed = {name for name, image in images.items() if name not in before or before[name] != image}
+        changed.update(name for name in before if name not in images)
+        changed |= (cluster.listed or frozenset()) ^ (self._listed or frozenset())
+        if cluster.listed is not None and self._listed is None:
+            changed.update(self._names)
+        if recent := changed | self._changed:
+            for group_id, view in self._groups.items():
+                if not view.topics.keys().isdisjoint(recent) or not recent.isdisjoint(view.unknown_topics):
+                    self._unchecked[group_id] = None
+        self._changed = changed
+
+    def _match(self, cluster: ClusterTopics) -> bool:
+        """Match the patterns, first those of groups that wait. Return whether there was time for all."""
+        if cluster.listed is None:
+            return True
+        listed = cluster.listed - cluster.internal
+        topics = frozenset(name for name in listed if cluster.images.get(name) is not None)
+        waiting = (pattern for group_id in self._new for pattern in self._groups[group_id].unresolved_regexes)
+        changed, are_all = self._matches.update(topics, (*waiting, *self._patterns), self._has_time)
+        for pattern in changed:
+            self._unchecked.update(dict.fromkeys(sorted(self._patterns[pattern])))
+        return are_all
+
+    def _has_time(self) -> bool:
+        return monotonic() <= self._until_s
+
+    def _check(self, cluster: ClusterTopics) -> Iterator[str]:
+        """Compare the marked groups with this look while there is time: first those that wait, last those
+        that needed a record before. Yield those that need one.
+        """
+        for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
+            self._new.pop(group_id, None)
+            self._unchecked.pop(group_id, None)
+            self._differing.pop(group_id, None)
+            if self._check_group(group_id, cluster):
+                self._differing[group_id] = None
+                yield group_id
+            if not self._has_time():
+                return
+
+    def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
+        """Note the records that the group needs. Return whether it has to be compared again."""
+        view = self._groups[group_id]
+        differences = self._differences(view, cluster.images)
+        results = self._results(view, cluster)
+        _put(self._metadata, group_id, differences)
+        _put(self._resolutions, group_id, results)
+        return bool(differences or results or not self._are_matched(view, cluster))
+
+    def _are_matched(self, view: GroupView, cluster: ClusterTopics) -> bool:
+        return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
+
+    def _differences(self, view: GroupView, images: Images) -> dict[str, TopicImage | None] | None:
+        """The topics that the group knows otherwise, None without any."""
+        topics = view.topics
+        differing = (
+            name
+            for name in view.names
+            if name in images
+            and (name not in topics or topics[name] != images[name])
+            and self._differs(name, images[name], view)
+        )
+        return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
+
+    def _differs(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
+        """Whether the group needs this image of the topic."""
+        known = view.topics.get(name)
+        if image is None:
+            knows_it = name in view.topics and known is None
+            return not knows_it and self._is_gone_for_two_looks(name)
+        if known is None:
+            return True
+        if known.id == image.id:
+            return known.partitions < image.partitions
+        return self._seen.get(name) == image.id
+
+    def _is_gone_for_two_looks(self, name: str) -> bool:
+        return name in self._seen and self._seen[name] is None
+
+    def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
+        """What each of the group's patterns matches, None if that has changed for none of them, or is not
+        known yet.
+        """
+        if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
+            return None
+        results = {p: self._result(view, p, cluster, cluster.listed) for p in view.patterns}
+        changed = (
+            view.resolved_regexes.get(pattern) != result.topics
+            or view.checked_regexes.get(pattern) != result.seen
+            for pattern, result in results.items()
+        )
+        return results if any(changed) else None
+
+    def _result(
+        self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
+    ) -> _Result:
+        looked_at = view.checked_regexes.get(pattern)
+        if looked_at is None:
+            return _Result(self._names_of(view, pattern, cluster, listed))
+        known = view.resolved_regexes.get(pattern, [])
+        names = [name for name in known if self._may_exist(view, name, cluster.images)]
+        seen = self._matches.digest_of(pattern)
+        # A group without a digest wants a look anyway.
+        if seen is None or not looked_at or self._are_doubtful(names, pattern):
+            seen = looked_at
+        return _Result(names, seen)
+
+    def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
+        """Whether the group may keep a topic that a gateway looked at. The coordinator may have fewer rights
+        than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
+        """
+        if images.get(name) is not None:
+            return True
+        is_gone = name in images and self._is_gone_for_two_looks(name)
+        return view.topics.get(name) is not None and not is_gone
+
+    def _are_doubtful(self, names: list[str], pattern: str) -> bool:
+        """Whether one of these topics is absent from this look alone, or has an error."""
+        matched = self._matches.of(pattern)
+        absent = set(names).difference(() if matched is None else matched.topics)
+        return any(self._listed is None or name in self._listed for name in absent)
+
+    def _names_of(
+        self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
+    ) -> list[str]:
+        """What the pattern matches, and of its last result the topics that may still exist: with an error, or
+        absent from this look alone. A pattern that had a result and has an error now keeps it.
+        """
+        matched = self._matches.of(pattern)
+        assert matched is not None, "the patterns of the group are matched"
+        known = view.resolved_regexes.get(pattern, [])
+        if known == matched.topics and matched.error is None:
+            return matched.topics
+        images = cluster.images
+        doubtful = {
+            name
+            for name in known
+            if (name not in listed or images.get(name) is None)
+            and view.topics.get(name) is not None
+            and (name in listed or self._listed is None or name in self._listed)
+        }
+        kept = known if matched.error is not None else ()
+        there = (name for name in kept if name in listed and images.get(name) is not None)
+        return sorted({*doubtful, *matched.topics, *there})
+
+    def _resolved(self, group_id: str, results: dict[str, _Result], cluster: ClusterTopics) -> RegexResolved:
+        view = self._groups[group_id]
+        patterns = {
+            pattern: RegexResolution(
+                {name: self._image(view, name, cluster.images) for name in result.topics},
+                cluster.at_ms,
+                None if result.topics else self._error_of(pattern),
+                result.seen or UNSET,
+            )
+            for pattern, result in results.items()
+        }
+        return RegexResolved(group_id=group_id, patterns=patterns)
+
+    def _error_of(self, pattern: str) -> str | None:
+        matched = self._matches.of(pattern)
+        return None if matched is None else matched.error
+
+    def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
+        """The topic as the group has to know it after this look."""
+        image, known = images.get(name), view.topics.get(name)
+        if known is None or (image is not None and self._differs(name, image, view)):
+            assert image is not None, f"{name} is matched, so the look shows it"
+            return image
+        return known
+
+    def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[Message]:
+        """The records of the group that are due. Topics come first, so that the group knows them when the
+        results come.
+        """
+        due: list[Message] = []
+        if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
+            due.append(TopicMetadata(group_id=group_id, topics=topics))
+        if (results := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
+            due.append(self._resolved(group_id, results, cluster))
+        return due
+
+    @staticmethod
+    def _if_due(
+        resend: Resend[Content], group_id: str, contents: dict[str, Content], now_s: float
+    ) -> Content | None:
+        """The content of the group's record if it is due, which then is sent."""
+        content = contents.get(group_id)
+        if content is None or not resend.is_due(group_id, content, now_s):
+            return None
+        resend.sent(group_id, content, now_s)
+        return content
+
+    def not_sent(self, messages: list[Message]) -> None:
+        """These records could not be sent, so they are due at once."""
+        for message in messages:
+            if isinstance(message, TopicMetadata):
+                self._metadata_sent.not_sent(message.group_id)
+            else:
+                self._regexes_sent.not_sent(message.group_id)
+
+
+def _put(contents: dict[str, Content], group_id: str, content: Content | None) -> None:
+    """Set the group's content. A group without one has no entry."""
+    if content is None:
+        contents.pop(group_id, None)
+    else:
+        contents[group_id] = content

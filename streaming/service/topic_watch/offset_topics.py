@@ -1,0 +1,116 @@
+"""The topics that groups have offsets of, and the TopicMetadata records that groups need. No IO, no clock.
+
+Nothing is stored over a restart: a group gets a record whenever its offsets on the offsets topic do not fit
+the existing topics, and again later if they still do not.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from sys import intern
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from state.kafka.requests import TopicImage, TopicMetadata
+from streaming.service.topic_watch.resend import Resend
+
+# Each group that gets a record costs the query a call, so the number at once is bounded.
+GROUPS_AT_ONCE = 200
+# With names of Kafka's greatest length this many stay far below the maximum size of a request.
+TOPICS_AT_ONCE = 1_000
+
+# By name, None if the topic does not exist. A topic whose state is uncertain is left out.
+Images = Mapping[str, TopicImage | None]
+
+
+def is_in_doubt(before: Images, now: Images) -> bool:
+    """Whether a topic that one look showed is gone, or has another id, in the next look. A third look makes
+    sure, because a broker may lag.
+    """
+    known = ((name, image.id) for name, image in before.items() if image is not None)
+    return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
+
+
+def _id_of(image: TopicImage | None) -> UUID | None:
+    return None if image is None else image.id
+
+
+class _OffsetRow(Struct, frozen=True):
+    """The fields used of a record of the offsets topic."""
+
+    topic_id: str | None = None
+
+
+_offset_key = msgspec.json.Decoder(tuple[str, str, int])
+_offset_row = msgspec.json.Decoder(_OffsetRow)
+
+
+class OffsetTopics:
+    """Reads records of the offsets topic and images of the topics. Decides which groups get which record."""
+
+    def __init__(self) -> None:
+        # By group and topic: the topic id of each partition's offset, None if unknown. Ids are text, because
+        # a str caches its hash.
+        self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
+        self._seen: dict[str, UUID | None] = {}
+        self._resend: Resend[dict[str, TopicImage | None]] = Resend()
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
+        group_id, topic, partition = _offset_key.decode(key or b"")
+        if value is not None:
+            topic_id = _offset_row.decode(value).topic_id
+            topics = self._ids.setdefault(group_id, {})
+            offsets = topics.setdefault(intern(topic), {})
+            offsets[partition] = None if topic_id is None else intern(topic_id)
+            return
+        topics = self._ids.get(group_id, {})
+        topics.get(topic, {}).pop(partition, None)
+        if not topics.get(topic, True):
+            del topics[topic]
+            if not topics:
+                del self._ids[group_id]
+
+    def names(self) -> set[str]:
+        """The topics that groups have offsets of."""
+        return {topic for topics in self._ids.values() for topic in topics}
+
+    def see(self, images: Images, now_s: float) -> list[TopicMetadata]:
+        """Return the records that are due with these images of the cluster's metadata. The clock of `now_s`
+        (seconds) never goes back.
+
+        An image of a topic counts when two calls in a row show it, because a broker may lag.
+        """
+        seen = {name: _id_of(image) for name, image in images.items()}
+        sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
+        self._seen = seen
+        differences = dict(self._differences(sure))
+        self._resend.keep(differences, now_s)
+        due = (
+            (group_id, topics)
+            for group_id, topics in differences.items()
+            if self._resend.is_due(group_id, topics, now_s)
+        )
+        return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
+
+    def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
+        """By group, its topics whose offsets do not fit."""
+        ids = {name: None if image is None else str(image.id) for name, image in images.items()}
+        for group_id, topics in self._ids.items():
+            differing = (
+                topic
+                for topic, offsets in topics.items()
+                if topic in ids and (ids[topic] is None or set(offsets.values()) != {ids[topic]})
+            )
+            if misfits := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
+                yield group_id, misfits
+
+    def _record(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
+        self._resend.sent(group_id, topics, now_s)
+        return TopicMetadata(group_id=group_id, topics=topics)
+
+    def not_sent(self, messages: list[TopicMetadata]) -> None:
+        """These records could not be sent, so they are due at once."""
+        for message in messages:
+            self._resend.not_sent(message.group_id)

@@ -1,0 +1,201 @@
+"""The topic watcher: it reports topics to groups by TopicMetadata and RegexResolved records in the requests
+topic.
+
+It reads the offsets topic to find the topics of each group's offsets, and the groups topic to find the topics
+and patterns that consumer groups subscribe to. It requests these topics' metadata from the cluster. So the
+log stays the only input of a group, and the query sends no requests to brokers. Two watchers do no harm,
+because a record without news changes nothing.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+import structlog
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from records.codec import UNREADABLE, encode
+from records.layout import TopicLayout
+from records.partitioner import partition_of
+from records.reader import TopicReader
+from state.kafka.requests import TopicImage, TopicMetadata
+from streaming.service.background import BackgroundThread
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
+from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
+
+DEFAULT_INTERVAL_MS = 2_000
+# The maximum time of a request to the brokers, and so of `stop`.
+BROKER_TIMEOUT_MS = 5_000
+RETRY_PAUSE_S = 1.0
+# The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern, and
+# when a topic looks gone.
+LOOKS_APART_S = 1.0
+# A look that takes long is followed by a pause so many times as long, because it grows with the topics.
+_PAUSE_PER_LOOK = 20
+_POLL_MS = 500
+# No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
+_FETCH_MIN_BYTES = 64 * 1024
+_FETCH_MAX_WAIT_MS = 500
+_NAMES_LOGGED = 20
+
+log = structlog.get_logger()
+
+
+class TopicWatcher(BackgroundThread):
+    """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
+    unreachable.
+
+    It checks the topics every `interval_ms`, more rarely if a check takes long. It reports a deleted topic at
+    the second check, which follows at once.
+    """
+
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._interval_s = interval_ms / 1000
+        super().__init__("topic-watcher")
+        self._is_failing = False
+        self._images: Images = {}
+        self._is_in_doubt = False
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with ExitStack() as connections:
+                    reader = connections.enter_context(self._reader())
+                    admin = kafka_clients.admin(
+                        self._client_config,
+                        bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
+                        request_timeout_ms=BROKER_TIMEOUT_MS,
+                    )
+                    connections.callback(admin.close)
+                    producer = kafka_clients.topic_metadata_producer(
+                        self._client_config,
+                        timeout_ms=BROKER_TIMEOUT_MS,
+                        max_request_bytes=self._layout.request_record_max_bytes,
+                    )
+                    connections.callback(producer.close, timeout=2 * BROKER_TIMEOUT_MS / 1000)
+                    self._watch(reader, admin, producer)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the topics have to be watched
+                self._failed(error)
+
+    def _reader(self) -> TopicReader:
+        return TopicReader(
+            self._client_config,
+            max_record_bytes=self._layout.response_record_max_bytes,
+            timeout_ms=BROKER_TIMEOUT_MS,
+            fetch_min_bytes=_FETCH_MIN_BYTES,
+            fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+        )
+
+    def _watch(self, reader: TopicReader, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
+        """Read the offsets and groups topics from their start, and check the topics until stopped. Raises
+        KafkaError.
+        """
+        offsets, groups = OffsetTopics(), GroupTopics(self._layout.topics)
+        partitions = reader.partitions_of(self._layout.offsets_topic, self._layout.groups_topic)
+        reader.start(beginning=partitions)
+        ends = reader.ends(partitions)
+        is_behind, looked_at_s, took_s = True, -math.inf, 0.0
+        while not self._stopped.is_set():
+            self._apply_records(reader, offsets, groups)
+            is_behind = is_behind and not reader.has_read(ends)
+            now_s = time.monotonic()
+            is_due = groups.is_waiting or self._is_in_doubt
+            pause_s = min(LOOKS_APART_S, self._interval_s) if is_due else self._interval_s
+            if not is_behind and now_s >= looked_at_s + max(pause_s, _PAUSE_PER_LOOK * took_s):
+                looked_at_s = now_s
+                self._look(admin, producer, offsets, groups, now_s)
+                took_s = time.monotonic() - now_s
+                self._is_failing = False
+
+    def _apply_records(self, reader: TopicReader, offsets: OffsetTopics, groups: GroupTopics) -> None:
+        for record in reader.poll(_POLL_MS):
+            try:
+                if record.topic == self._layout.groups_topic:
+                    groups.apply(record.key, record.value)
+                else:
+                    offsets.apply(record.key, record.value)
+            except UNREADABLE as error:
+                log.warning("a record cannot be read", topic=record.topic, error=str(error))
+
+    def _look(
+        self,
+        admin: KafkaAdminClient,
+        producer: KafkaProducer,
+        offsets: OffsetTopics,
+        groups: GroupTopics,
+        now_s: float,
+    ) -> None:
+        """Look at the cluster's topics, and send the records that are due. Raises KafkaError."""
+        at_ms = time.time_ns() // 1_000_000
+        images: Images = {}
+        listed, internal = None, frozenset[str]()
+        if groups.has_patterns():
+            described = admin.describe_topics()
+            images, listed = _images(described), frozenset(topic["name"] for topic in described)
+            internal = frozenset(topic["name"] for topic in described if topic["is_internal"])
+        # A topic that the list omits may be one that this client may not describe: its own answer says so.
+        if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
+            images = {**images, **_images(admin.describe_topics(sorted(missing)))}
+        self._images, self._is_in_doubt = images, is_in_doubt(self._images, images)
+        of_offsets = offsets.see(images, now_s)
+        of_groups = groups.see(ClusterTopics(images, listed, at_ms, internal), now_s)
+        try:
+            self._send(producer, [*of_offsets, *of_groups])
+        except KafkaError:
+            offsets.not_sent(of_offsets)
+            groups.not_sent(of_groups)
+            raise
+
+    def _send(self, producer: KafkaProducer, messages: Sequence[Message]) -> None:
+        """Append each record to its group's partition, and wait for all. Raises KafkaError."""
+        sent = [
+            producer.send(
+                self._layout.requests_topic,
+                key=message.group_id.encode(),
+                value=encode(message),
+                partition=partition_of(message.group_id, self._layout.request_partitions),
+            )
+            for message in messages
+        ]
+        for message, future in zip(messages, sent, strict=True):
+            try:
+                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
+            except MessageSizeTooLargeError:
+                log.warning("topic metadata is larger than a record may be", group=message.group_id)
+        if messages:
+            groups = {message.group_id for message in messages}
+            log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
+
+    def _failed(self, error: Exception) -> None:
+        if not self._is_failing:
+            log.warning("watching the topics failed, trying again", error=repr(error))
+        self._is_failing = True
+        self._stopped.wait(RETRY_PAUSE_S)
+
+
+def _names(messages: Sequence[Message]) -> list[str]:
+    """The topics and patterns that the records are about."""
+    return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
+
+
+def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
+    """The images of topics in a Metadata response. A topic with an error is left out, unless the error is
+    that it does not exist.
+    """
+    images: dict[str, TopicImage | None] = {}
+    for topic in described:
+        if topic["error_code"] == UnknownTopicOrPartitionError.errno:
+            images[topic["name"]] = None
+        elif topic["error_code"] == 0 and topic["topic_id"] is not None:
+            images[topic["name"]] = TopicImage(UUID(str(topic["topic_id"])), len(topic["partitions"]))
+    return images

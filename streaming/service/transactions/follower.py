@@ -1,0 +1,169 @@
+"""The follower of transactions: it tells groups how the transactions of their pending offsets ended.
+
+It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
+TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
+group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
+entry's tombstone is on the transactions topic. Entries that are reported before they are on the topic are
+decided by `streaming.service.transactions.reports`.
+"""
+
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+
+import structlog
+from kafka import TopicPartition
+from kafka.errors import UnknownTopicOrPartitionError
+
+from connections.client_config import ClientConfig
+from records.codec import UNREADABLE
+from records.layout import TopicLayout
+from records.reader import TopicReader
+from streaming.service.background import BackgroundThread
+from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
+from streaming.service.transactions.pending import PendingTransactions, Summary
+from streaming.service.transactions.reports import ReportedTransactions
+from streaming.service.transactions.requests import MarkerRequests
+
+CLIENT_ID = "transactions-follower"
+RETRY_PAUSE_S = 1.0
+# While nothing is pending, a broker gets a Fetch of the transactions topic as often as this.
+_REST_FETCH_MS = 5_000
+_REST_POLL_MS = 500
+# While something is pending: the wait for a marker is a Fetch that the broker holds.
+_POLL_MS = 10
+MARKER_WAIT_MS = 100
+LEAST_MARKER_WAIT_MS = 10
+_ALARM_LOG_S = 60.0
+# How often the follower looks whether the topic of markers was made again, while something is pending.
+_TOPIC_LOOK_S = 10.0
+# A follower that fails for longer raises an alarm. A broker that restarts takes less.
+FAILING_ALARM_S = 30.0
+
+log = structlog.get_logger()
+
+
+class TransactionsFollower(BackgroundThread):
+    """Follows until stopped. A thread of the coordinator's process. It continues when a broker is
+    unreachable. `summary` is what it last saw.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        super().__init__("transactions-follower")
+        self._failing_since_s: float | None = None
+        self._alarms_logged_at_s = float("-inf")
+        self._decided: Counter[str] = Counter()  # also by earlier connections
+        self.summary = Summary()
+        self._reported = ReportedTransactions(client_config, layout)
+
+    def report(self, key: bytes, value: bytes | None) -> None:
+        """Take a record that will be on the transactions topic with the query's next batch, so that its group
+        gets the marker sooner. Safe for threads, and never waits. Reports may be missing, or come twice.
+        """
+        self._reported.report(key, value)
+
+    def start(self) -> None:
+        """See `BackgroundThread`."""
+        super().start()
+        self._reported.start()
+
+    def stop(self) -> None:
+        """See `BackgroundThread`."""
+        super().stop()
+        self._reported.stop()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with ExitStack() as connections:
+                    reader = connections.enter_context(
+                        TopicReader(
+                            self._client_config,
+                            max_record_bytes=self._layout.response_record_max_bytes,
+                            timeout_ms=2 * _REST_FETCH_MS,
+                            fetch_min_bytes=1,
+                            fetch_max_wait_ms=_REST_FETCH_MS,
+                        )
+                    )
+                    markers = connections.enter_context(
+                        MarkersReader(self._client_config, self._layout.txn_markers_topic)
+                    )
+                    requests = connections.enter_context(
+                        MarkerRequests(self._client_config, self._layout, CLIENT_ID)
+                    )
+                    self._follow(reader, markers, requests)
+            except Exception as error:  # noqa: BLE001 - without this thread, offsets stay pending for ever
+                self._failed(error)
+
+    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: MarkerRequests) -> None:
+        """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
+        pending = PendingTransactions(markers.describe().topic_id, self._decided)
+        looked_at_s = time.monotonic()
+        partitions = partitions_of_all(reader, self._layout)
+        reader.start(beginning=partitions)
+        ends = reader.ends(partitions)
+        is_behind = True
+        while not self._stopped.is_set():
+            self._apply_records(reader, pending, _POLL_MS if pending else _REST_POLL_MS)
+            is_behind = is_behind and not reader.has_read(ends)
+            if is_behind:
+                continue
+            if pending and time.monotonic() - looked_at_s > _TOPIC_LOOK_S:
+                if markers.describe().topic_id != pending.topic_id:
+                    log.error("the topic of markers was made again", topic=self._layout.txn_markers_topic)
+                    return
+                looked_at_s = time.monotonic()
+            self._read(markers, pending)
+            requests.append(pending.due(time.monotonic()), pending.topic_id)
+            self.summary = pending.summary(round(time.time() * 1000))
+            self._log_alarms()
+            self._failing_since_s = None
+
+    def _apply_records(self, reader: TopicReader, pending: PendingTransactions, timeout_ms: int) -> None:
+        for record in reader.poll(timeout_ms):
+            try:
+                pending.apply(record.key, record.value)
+            except UNREADABLE as error:
+                log.warning("a pending transaction's record cannot be read", error=str(error))
+
+    def _read(self, markers: MarkersReader, pending: PendingTransactions) -> None:
+        """Wait a short time for new markers. Raises KafkaError."""
+        positions = pending.positions()
+        if pending and not positions:
+            self._stopped.wait(MARKER_WAIT_MS / 1000)
+        wait_ms = marker_wait_ms(len(positions), MARKER_WAIT_MS, LEAST_MARKER_WAIT_MS)
+        for partition, position in positions.items():
+            pending.read(partition, markers.fetch(partition, position, wait_ms))
+
+    def _log_alarms(self) -> None:
+        alarms, now_s = self.summary.alarms, time.monotonic()
+        if alarms and now_s - self._alarms_logged_at_s > _ALARM_LOG_S:
+            log.error("transactions stay pending", transactions=len(alarms), first=alarms[0])
+            self._alarms_logged_at_s = now_s
+
+    def _failed(self, error: Exception) -> None:
+        now_s = time.monotonic()
+        if self._failing_since_s is None:
+            log.warning("following transactions failed, trying again", error=repr(error))
+            self._failing_since_s = now_s
+        elif now_s - self._failing_since_s > FAILING_ALARM_S:
+            alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
+            self.summary = replace(self.summary, alarms=(alarm,))
+        self._stopped.wait(RETRY_PAUSE_S)
+
+
+def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:
+    """The partitions of the transactions topic, which has as many as the requests topic.
+
+    Raises UnknownTopicOrPartitionError if the asked broker does not know all of them: it may have started a
+    moment ago, and what is pending in the others would be missed.
+    """
+    partitions = reader.partitions_of(layout.transactions_topic)
+    if len(partitions) < layout.request_partitions:
+        raise UnknownTopicOrPartitionError(
+            f"{layout.transactions_topic} has {len(partitions)} of {layout.request_partitions} partitions"
+        )
+    return partitions

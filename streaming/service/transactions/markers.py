@@ -1,0 +1,178 @@
+"""Reads the outcomes of transactions from the markers topic.
+
+The outcome of a transaction is a control record. Consumers of client libraries skip control records, so the
+reader sends Fetch requests of its own, over the connections of kafka-python's admin client. It reads up to
+the high watermark, past transactions of other topics' partitions that are still open.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from uuid import UUID
+
+from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, for_code
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+
+# The maximum time of a request to the brokers, beside the wait for data.
+BROKER_TIMEOUT_MS = 5_000
+_FETCH_MAX_BYTES = 512 * 1024
+# The first version that names topics by id, so that a topic that was made again is not read in place of the
+# one before. Every broker from 3.1 on has it.
+_FETCH_VERSION = 13
+_READ_UNCOMMITTED = 0
+_NO_REPLICA = -1
+OFFSET_OUT_OF_RANGE = 1
+_MAGIC = 2
+
+
+class Marker(NamedTuple):
+    """The outcome of a producer's transaction, at an offset of the markers partition."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a Fetch found. `next_offset` is the offset to read from next, `end` the high watermark, `start`
+    the first offset of the log. With `is_out_of_range` the requested offset is not in the log.
+    """
+
+    markers: list[Marker]
+    next_offset: int
+    start: int
+    end: int
+    is_out_of_range: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersTopic:
+    """The markers topic as the brokers describe it: its id, and the leader of each partition."""
+
+    topic_id: UUID
+    leaders: dict[int, int]
+
+
+class MarkersReader:
+    """A reader of the markers topic. For one thread. All methods raise KafkaError.
+
+    It reads the topic that `describe` found last, and no topic that was made again with the same name. After
+    an error, as of a leader that moved, a new reader is needed.
+    """
+
+    def __init__(self, client_config: ClientConfig, topic: str) -> None:
+        self._topic = topic
+        self._admin = kafka_clients.admin(
+            client_config,
+            bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
+            request_timeout_ms=BROKER_TIMEOUT_MS,
+        )
+        self._topic_id: UUID | None = None
+        self._leaders: dict[int, int] = {}
+
+    def describe(self) -> MarkersTopic:
+        """The topic's id and leaders. Raises UnknownTopicOrPartitionError if there is no such topic."""
+        (found,) = self._admin.describe_topics([self._topic])
+        if found["error_code"] != 0:
+            raise for_code(found["error_code"])(self._topic)
+        self._topic_id = topic_id = UUID(str(found["topic_id"]))
+        self._leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
+        return MarkersTopic(topic_id, dict(self._leaders))
+
+    def fetch(self, partition: int, offset: int, max_wait_ms: int) -> Fetched:
+        """Read from this offset on. Waits up to `max_wait_ms` for a first record."""
+        leader = self._leader(partition)
+        request = FetchRequest(
+            replica_id=_NO_REPLICA,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=_FETCH_MAX_BYTES,
+            isolation_level=_READ_UNCOMMITTED,
+            topics=[_fetch_topic(self._topic_id, partition, offset)],
+            min_version=_FETCH_VERSION,
+            max_version=_FETCH_VERSION,
+        )
+        # The admin client has no request for records. Its manager has the connections, with TLS and SASL.
+        manager = self._admin._manager
+        answer = manager.run(manager.send, request, leader)
+        if not answer.responses:
+            raise for_code(answer.error_code)(f"{self._topic}-{partition}")
+        (found,) = answer.responses[0].partitions
+        if found.error_code == OFFSET_OUT_OF_RANGE:
+            return Fetched([], offset, found.log_start_offset, found.high_watermark, is_out_of_range=True)
+        if found.error_code:
+            raise for_code(found.error_code)(f"{self._topic}-{partition}")
+        markers, next_offset = read_markers(found.records or b"", offset)
+        return Fetched(markers, next_offset, found.log_start_offset, found.high_watermark)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _leader(self, partition: int) -> int:
+        if self._topic_id is None:
+            self.describe()
+        leader = self._leaders.get(partition)
+        if leader is None:
+            raise UnknownTopicOrPartitionError(f"{self._topic}-{partition}")
+        if leader < 0:
+            raise NotLeaderForPartitionError(f"{self._topic}-{partition} has no leader")
+        return leader
+
+
+def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
+    """How long a broker holds the Fetch of each of so many partitions, which are asked one after the other:
+    `all_ms` in all, at least `least_ms` each. That is never 0: the brokers would be asked without a pause.
+    """
+    return max(least_ms, all_ms // max(1, partitions))
+
+
+def read_markers(records: bytes, offset: int) -> tuple[list[Marker], int]:
+    """The markers in the bytes of a Fetch response from `offset` on, and the offset to read from next."""
+    markers: list[Marker] = []
+    next_offset = offset
+    for batch in _batches(records):
+        next_offset = max(next_offset, batch.next_offset)
+        if not batch.is_control_batch:
+            continue
+        markers += [
+            Marker(record.offset, batch.producer_id, batch.producer_epoch, bool(record.commit))
+            for record in batch
+            if record.offset >= offset and (record.commit or record.abort)
+        ]
+    return markers, next_offset
+
+
+def _batches(records: bytes) -> Iterator[Any]:
+    memory = MemoryRecords(records)
+    while memory.has_next():
+        batch = memory.next_batch()
+        if batch is not None and batch.magic == _MAGIC:
+            yield batch
+
+
+def _fetch_topic(topic_id: UUID | None, partition: int, offset: int) -> Any:
+    topics = FetchRequest.FetchTopic
+    return topics(
+        topic_id=topic_id,
+        partitions=[
+            topics.FetchPartition(
+                partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_MAX_BYTES
+            )
+        ],
+    )

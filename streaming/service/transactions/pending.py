@@ -1,0 +1,247 @@
+"""The transactions whose outcome the groups do not have yet, and the markers found for them. No IO, no clock.
+
+Rows TW1 to TW7. The records of the transactions topic are the open entries. An entry is decided by the first
+marker of its producer, at or above the entry's position, that is no echo of an earlier transaction. The rule
+for that is `outcome_of`, which the coordinator uses too.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from records.codec import PendingTransaction
+from state.kafka.offsets.marker_outcome import MarkerOutcome, outcome_of
+from streaming.service.transactions.markers import Fetched, Marker
+
+# The markers kept for entries that are read later than a marker behind their position.
+MARKERS_KEPT = 50_000
+# A request to a group is repeated until the entry's tombstone is read.
+FIRST_REPEAT_S, LONGEST_REPEAT_S = 5.0, 60.0
+# Kafka's default of transaction.max.timeout.ms, and what the broker's own look at it may take.
+TRANSACTION_MAX_TIMEOUT_MS = 900_000
+OVERDUE_MS = TRANSACTION_MAX_TIMEOUT_MS + 60_000
+_BY_HAND = "see `groups abort-pending`"
+
+
+class Decision(NamedTuple):
+    """The marker for a group's entries of one producer, those with a position of `first_position` or more."""
+
+    group_id: str
+    partition: int
+    first_position: int
+    marker: Marker
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An open entry. `marker` is the one that decides it, `outcome` what it means. `is_lost`: the log has not
+    all markers from its position on.
+    """
+
+    pending: PendingTransaction
+    marker: Marker | None = None
+    outcome: MarkerOutcome | None = None
+    is_lost: bool = False
+    ask_at_s: float = 0.0
+    repeat_s: float = FIRST_REPEAT_S
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What was read of a partition of the markers topic: all markers from `kept_from` to `position`."""
+
+    kept_from: int
+    position: int
+    end: int = 0
+    kept: deque[Marker] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What operators see: the open entries, the age of the oldest in ms, the markers not read yet, the
+    entries decided so far by outcome, and the alarms.
+    """
+
+    pending: int = 0
+    oldest_age_ms: int = 0
+    lag: int = 0
+    decided: tuple[tuple[str, int], ...] = ()
+    alarms: tuple[str, ...] = ()
+
+    @property
+    def alarm(self) -> str | None:
+        """The first of the alarms, and how many there are. None if there is none."""
+        if len(self.alarms) < 2:
+            return "".join(self.alarms) or None
+        return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"
+
+
+class PendingTransactions:
+    """The open entries and their markers. `topic_id` is that of the markers topic.
+
+    `decided` has the number of entries that were decided so far, by outcome. Further ones are added to it.
+    """
+
+    def __init__(self, topic_id: UUID, decided: Counter[str]) -> None:
+        self.topic_id = topic_id
+        self._entries: dict[bytes, _Entry] = {}
+        self._partitions: dict[int, _Partition] = {}
+        self._decided = decided
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take the next record of the transactions topic. Raises msgspec.DecodeError."""
+        if value is None:
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry.outcome is not None:
+                self._decided[entry.outcome.value] += 1
+            self._drop_unneeded()
+            return
+        pending = _decoder.decode(value)
+        known = self._entries.get(key)
+        if known is not None:  # fewer partitions are left of it
+            known.pending = pending
+            return
+        entry = self._entries[key] = _Entry(pending)
+        if self._is_of_topic(pending):
+            self._look_up(entry)
+
+    def _is_of_topic(self, pending: PendingTransaction) -> bool:
+        """Whether the entry's position is one of this topic, and not of one of that name before it."""
+        return pending.txn_topic_id in (None, self.topic_id)
+
+    def _look_up(self, entry: _Entry) -> None:
+        """Find the marker of a new entry among those that are read, or read again from its position on."""
+        pending = entry.pending
+        partition = self._partitions.get(pending.txn_partition)
+        if partition is None:
+            position = pending.txn_position
+            self._partitions[pending.txn_partition] = _Partition(position, position)
+        elif pending.txn_position < partition.kept_from:
+            partition.kept_from = partition.position = pending.txn_position
+            partition.kept.clear()
+        else:
+            _match(entry, _since(pending.txn_position, partition.kept))
+
+    def positions(self) -> dict[int, int]:
+        """The offset from which to read next, by partition: of those with an entry that has no marker."""
+        wanted = {
+            entry.pending.txn_partition
+            for entry in self._entries.values()
+            if entry.marker is None and not entry.is_lost and self._is_of_topic(entry.pending)
+        }
+        return {partition: self._partitions[partition].position for partition in sorted(wanted)}
+
+    def read(self, number: int, fetched: Fetched) -> None:
+        """Take what was read of a partition from its position on."""
+        partition = self._partitions[number]
+        partition.end = fetched.end
+        missing_to = max(fetched.start, 0)
+        if missing_to > partition.position:
+            self._lose(number, missing_to)
+            partition.kept_from = partition.position = missing_to
+            partition.kept.clear()
+        if fetched.is_out_of_range:
+            return
+        partition.position = max(partition.position, fetched.next_offset)
+        partition.kept.extend(fetched.markers)
+        while len(partition.kept) > MARKERS_KEPT:
+            partition.kept_from = partition.kept.popleft().offset + 1
+        for entry in self._undecided(number):
+            _match(entry, fetched.markers)
+
+    def due(self, now_s: float) -> list[Decision]:
+        """The requests to groups that are due now, one for each group, producer and marker."""
+        first: dict[tuple[str, int, Marker], int] = {}
+        for entry in self._entries.values():
+            if entry.marker is None or entry.ask_at_s > now_s:
+                continue
+            entry.ask_at_s = now_s + entry.repeat_s
+            entry.repeat_s = min(2 * entry.repeat_s, LONGEST_REPEAT_S)
+            pending = entry.pending
+            key = pending.group_id, pending.txn_partition, entry.marker
+            first[key] = min(pending.txn_position, first.get(key, pending.txn_position))
+        return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
+
+    def summary(self, now_ms: int) -> Summary:
+        """What operators see at this time of the wall clock."""
+        ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
+        return Summary(
+            len(self._entries),
+            max(0, max(ages_ms, default=0)),
+            sum(max(0, p.end - p.position) for p in self._partitions.values()),
+            tuple(sorted(self._decided.items())),
+            tuple(filter(None, (self._alarm(entry, now_ms) for entry in self._entries.values()))),
+        )
+
+    def _alarm(self, entry: _Entry, now_ms: int) -> str | None:
+        pending = entry.pending
+        age_ms = now_ms - pending.at_ms
+        if entry.outcome is not None:
+            # Offsets of a decided transaction must not be dropped by hand.
+            if age_ms <= OVERDUE_MS or entry.repeat_s < LONGEST_REPEAT_S:
+                return None
+            why = f"ended with {entry.outcome}, but the group has not taken it: see `groups describe`"
+        elif not self._is_of_topic(pending):
+            why = f"belongs to another topic of markers, which was deleted: {_BY_HAND}"
+        elif entry.is_lost:
+            why = f"may have had its outcome in the part of the log of markers that was deleted: {_BY_HAND}"
+        elif age_ms > OVERDUE_MS:
+            why = f"has no outcome for {age_ms // 60_000} minutes: {_BY_HAND}"
+        else:
+            return None
+        return (
+            f"transaction {pending.transactional_id!r} of producer {pending.producer_id} in group "
+            f"{pending.group_id!r} {why}"
+        )
+
+    def _undecided(self, number: int) -> list[_Entry]:
+        return [
+            entry
+            for entry in self._entries.values()
+            if entry.marker is None
+            and not entry.is_lost
+            and entry.pending.txn_partition == number
+            and self._is_of_topic(entry.pending)
+        ]
+
+    def _lose(self, number: int, missing_to: int) -> None:
+        """The markers before this offset are gone: an entry before it may be any transaction's."""
+        for entry in self._undecided(number):
+            entry.is_lost = entry.pending.txn_position < missing_to
+
+    def _drop_unneeded(self) -> None:
+        """Forget the partitions without entries. An entry that comes later begins at its own position."""
+        needed = {entry.pending.txn_partition for entry in self._entries.values()}
+        for number in self._partitions.keys() - needed:
+            del self._partitions[number]
+
+
+def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
+    """The kept markers from this position on. It reads no others: nearly all entries are at the end."""
+    tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
+    return reversed(tail)
+
+
+def _match(entry: _Entry, markers: Iterable[Marker]) -> None:
+    """Find the marker that decides the entry, in the order of the log."""
+    pending = entry.pending
+    for marker in markers:
+        if marker.producer_id != pending.producer_id or marker.offset < pending.txn_position:
+            continue
+        outcome = outcome_of(
+            pending.txn_version, pending.producer_epoch, marker.producer_epoch, marker.committed
+        )
+        if outcome is not MarkerOutcome.IGNORED:
+            entry.marker, entry.outcome = marker, outcome
+            return
+
+
+_decoder: msgspec.json.Decoder[PendingTransaction] = msgspec.json.Decoder(PendingTransaction)

@@ -1,0 +1,207 @@
+"""What happens to `run` and to clients that stay attached when the disk is full, or the broker dies.
+
+The first tests share one `run` with its own broker; none of them ends it.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
+from state.kafka.history import EntryType
+from streaming.service.status import Phase, Status, read_status
+from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, wait_until
+from tests.faults.clients_attached import Attached, attached
+from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
+
+pytestmark = pytest.mark.e2e
+
+# All attempts, then the end of Spark's query, which waits for Kafka's clients to give up a call: a minute.
+GIVE_UP_TIMEOUT_S = 180.0
+ARGUMENTS = ("--json", "-c", "group.initial.rebalance.delay.ms=0")
+
+
+@dataclass(frozen=True)
+class Service:
+    """A `run` that is ready. `root` leads to its files, which may be in a mount of its own."""
+
+    running: Run
+    ready: dict[str, Any]
+    root: Path
+
+    @property
+    def status_path(self) -> Path:
+        return self.root / str(self.ready["data_dir"]).lstrip("/") / "coordinator" / "status.json"
+
+    @property
+    def status(self) -> Status | None:
+        """None where there is no file."""
+        try:
+            return read_status(self.status_path)
+        except FileNotFoundError:
+            return None
+
+    def has_alarm(self, part: str) -> bool:
+        """Whether the status, with a phase that fits, has an alarm with this in it."""
+        status = self.status
+        return status is not None and status.phase is Phase.RESTARTING and part in (status.alarm or "")
+
+    def metric(self, line: str) -> bool:
+        """Whether the metrics have this line."""
+        with urlopen(self.ready["metrics"], timeout=10) as response:
+            return line.encode() in response.read().splitlines()
+
+    def wait_until_well(self) -> None:
+        def is_well() -> bool:
+            status = self.status
+            return status is not None and status.phase is Phase.READY and status.alarm is None
+
+        wait_until(is_well, "a status that is ready without an alarm", START_TIMEOUT_S)
+
+    def pid_of(self, part: str) -> int:
+        """The process under it with this in its command line, and not its parent's."""
+        found = [pid for pid in all_children(self.running.pid) if part in command_of(pid)]
+        return found[-1]
+
+    def removed(self, clients: Attached) -> list[str]:
+        """Why members of the clients' group, none of which leaves, were removed."""
+        history = history_of(ClientConfig(self.ready["broker"]), TopicLayout.named(), clients.group_id)
+        return [entry.reason for entry in history if entry.type is EntryType.MEMBER_REMOVED]
+
+
+def all_children(pid: int) -> Iterator[int]:
+    for child in child_pids(pid):
+        yield child
+        yield from all_children(child)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    with run(folder, *ARGUMENTS, "--data-dir", str(folder / "data")) as running:
+        yield Service(running, running.ready(), Path("/"))
+
+
+@contextmanager
+def no_file_grows(*pids: int) -> Iterator[None]:
+    """A full disk that needs no rights: no byte more gets into any file of these processes."""
+    before = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
+    for pid, (_, hard) in zip(pids, before, strict=True):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        for pid, limits in zip(pids, before, strict=True):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+# A file system of its own, in a namespace where every user may mount one.
+OWN_DISK = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+OWN_DISK_SCRIPT = 'mount -t tmpfs -o size=96m tmpfs "$0" && exec "$@"'
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """Fill the file system of a folder to the last byte."""
+    ballast = folder / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(65_536)):
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@pytest.mark.timeout(900)
+def test_coordinator_and_broker_go_on_when_their_disk_was_full(tmp_path: Path) -> None:
+    """The broker dies of it, and cannot be started while it lasts."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    within = (*OWN_DISK, OWN_DISK_SCRIPT, str(disk))
+    if subprocess.run([*within, "true"], check=False).returncode != 0:
+        pytest.skip("this machine lets users mount no file system (`unshare --user --mount`)")
+    with run(tmp_path, *ARGUMENTS, "--data-dir", str(disk), within=within) as running:
+        service = Service(running, running.ready(), Path(f"/proc/{running.pid}/root"))
+        with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
+            with full(service.root / disk.relative_to("/")):
+                wait_until(lambda: service.has_alarm("the disk is full: "), "the alarm")
+                wait_until(lambda: "the embedded broker waits for space" in running.stderr, "its log line")
+                wait_until(lambda: service.has_alarm("No space left on device"), "the alarm with its reason")
+            service.wait_until_well()
+            clients.wait_for_more()
+            produced, consumed, _ = clients.finish()
+            assert consumed == produced
+            assert service.removed(clients) == []
+
+
+@pytest.mark.timeout(600)
+def test_a_full_disk_is_an_alarm_and_clients_go_on_when_there_is_space(
+    service: Service, tmp_path: Path
+) -> None:
+    service.wait_until_well()
+    with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
+        with no_file_grows(service.running.pid, service.pid_of(SPARK)):
+            wait_until(lambda: service.metric("group_coordinator_alarm 1.0"), "the alarm")
+            wait_until(lambda: service.metric('group_coordinator_phase{phase="restarting"} 1.0'), "the phase")
+            assert service.status is None, "a status that says `ready` is not left behind"
+            clients.wait_for_more()
+        service.wait_until_well()
+        clients.wait_for_more()
+        produced, consumed, again = clients.finish()
+        assert (consumed, again) == (produced, 0)
+        assert service.removed(clients) == []
+
+
+@pytest.mark.timeout(600)
+def test_a_dead_broker_is_started_again_and_clients_go_on(service: Service, tmp_path: Path) -> None:
+    service.wait_until_well()
+    with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
+        dead = service.pid_of(BROKER)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(
+            lambda: any(BROKER in command_of(pid) for pid in all_children(service.running.pid)),
+            "another broker",
+        )
+        clients.wait_for_more()
+        service.wait_until_well()
+        produced, consumed, _ = clients.finish()
+        assert consumed == produced
+        assert service.removed(clients) == []
+    wait_until(lambda: not has_zombie(service.running.pid), "the end of the dead broker, which is reaped")
+
+
+def test_a_broker_that_does_not_stay_up_ends_the_command(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with run(tmp_path, *ARGUMENTS, "--data-dir", str(data)) as running:
+        service = Service(running, running.ready(), Path("/"))
+        (data / "broker" / "log" / "meta.properties").write_text("damaged")
+        with descendants(running.pid) as left:
+            os.kill(service.pid_of(BROKER), signal.SIGKILL)
+            assert running.end(GIVE_UP_TIMEOUT_S) == (1, "")
+            wait_until(lambda: left.running() == [], "the end of its processes")
+        *_, last = running.stderr.splitlines()
+        assert last.startswith("Error: the embedded broker was started again 5 times and does not stay up: ")
+        status = service.status
+        assert status is not None
+        assert (status.phase, status.alarm) == (Phase.STOPPED, None)
+        assert f"Error: {status.reason}" == last
+
+
+def has_zombie(parent: int) -> bool:
+    """Whether a process under this one has ended and is not reaped. Others may end meanwhile."""
+    for pid in child_pids(parent):
+        with suppress(OSError):
+            if b"Z (zombie)" in Path(f"/proc/{pid}/status").read_bytes():
+                return True
+    return False

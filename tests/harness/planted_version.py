@@ -1,0 +1,67 @@
+"""Two earlier state versions that never were: in 0 a classic group had no `wanted_topics`, in -1 also no
+`topics`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import defstruct
+from msgspec.structs import asdict, fields
+
+from checkpoints import codec
+from checkpoints.migrations import EARLIER, Migration
+from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
+from state.rocketmq.group import Group as RocketMqGroup
+
+ADDED = "added"
+"""What the migration of version 0 puts into the new field."""
+
+
+def _without(*names: str) -> Any:
+    return defstruct(
+        "ClassicGroup",
+        [(field.name, field.type) for field in fields(ClassicGroup) if field.name not in names],
+        array_like=True,
+        forbid_unknown_fields=True,
+        tag="Kafka",
+    )
+
+
+_CLASSIC = {-1: _without("wanted_topics", "topics"), 0: _without("wanted_topics")}
+_OTHERS = ConsumerGroup | ConfigsOnly | RocketMqGroup
+
+
+def _to_0(group: Any) -> Any:
+    return _CLASSIC[0](**asdict(group), topics={}) if isinstance(group, _CLASSIC[-1]) else group
+
+
+def _to_1(group: Any) -> Any:
+    return ClassicGroup(**asdict(group), wanted_topics=[ADDED]) if isinstance(group, _CLASSIC[0]) else group
+
+
+@contextmanager
+def planted() -> Iterator[None]:
+    """This process reads the two versions meanwhile."""
+    EARLIER.update({-1: Migration(_CLASSIC[-1] | _OTHERS, _to_0), 0: Migration(_CLASSIC[0] | _OTHERS, _to_1)})
+    try:
+        yield
+    finally:
+        EARLIER.clear()
+
+
+def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.Entry:
+    """The group as this version stored it."""
+    if version != codec.STATE_VERSION and isinstance(group, ClassicGroup):
+        kind = _CLASSIC[version]
+        group = kind(**{name: getattr(group, name) for name in kind.__struct_fields__})
+    return codec.Entry(version, next_deadline_ms, codec.encode_group(group, None).group)
+
+
+def row_of(version: int, groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
+    """The row of a shard with these groups, as this version stored it."""
+    _, payload = codec.write_row({name: entry_of(version, group) for name, group in groups.items()})
+    return version, payload

@@ -1,0 +1,400 @@
+"""A world of clients and groups that scenario commands are played in: the pure core over a log kept here.
+
+Commands, one a line:
+
+    config group.max.size=2                 settings from here on, with Kafka's names
+    join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin type=consumer api=9 instance=i1
+    join m1 id=@m1                          with m1's member id; other options are remembered
+    sync m1 assign=@m1:a,@m2:b              a leader's; `sync m2` is a follower's
+    heartbeat m1                            sync and heartbeat know the ids and generation of the last join,
+    heartbeat m1 id=@m2 generation=7        unless options replace them (`instance=none`: no id)
+    leave m1                                or a batch of member ids and instance ids:
+    leave m1 members=@m1,@m2/i2,/i3
+    release operator                        releases a quarantined group
+    join m1 topics=t,u                      its metadata is a real subscription to these
+    join m1 partitions=t:4,u:1              their partition counts, if the coordinator assigns
+    commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...`: a client that never joined
+    commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
+    fetch m1 partitions=t-0,t-1             or all: `fetch m1`
+    fetch m1 stable=yes                     an error for partitions with a pending offset
+    txn-commit m1 producer=1 epoch=0 position=40 offsets=t-0=5   in a transaction (`txn-version=1`)
+    marker broker producer=1 epoch=1 position=40 outcome=commit  or `abort`; `from=40`
+    delete-offsets admin partitions=t-0
+    commit m1 offsets=t-0=5 topic-id=t2     for the topic of that id; `fetch` likewise
+    topic-metadata watcher topics=t:t2,u:none   t has the id t2, u does not exist
+    describe admin                          `delete admin` deletes the group
+    at 3s                                   due deadlines fire; `sleep 3s` advances the time by 3 s
+    fail request                            the next request, or `deadline`, raises after its work
+    outage 60s                              no coordinator runs for 60 s from now
+    show                                    the group's state
+    topics foo=6 bar=2                      the cluster's topics from here on; `foo=none` deletes one
+    A e2 owned[0,1] => e3 [0,1]             a heartbeat of the consumer protocol (`consumer_requests`) and
+                                            its expected answer (`expectations`); any request may have one
+    expect A e3 STABLE [0,1]                what is expected of a member or, `expect group`, of the group
+    join X topics=foo owned[0,1]            its metadata has owned partitions, too
+    sync X assign=@X:foo-0+foo-1            a real assignment of these partitions
+    topic-metadata watcher                  what the group does not know of the cluster's topics
+    regex-resolved watcher                  what the members' patterns match in the cluster
+
+`group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
+than now, and `principal=User:ann` names its principal.
+"""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.effects import Effects
+from state.kafka.history import EntryType
+from state.kafka.requests import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroup,
+)
+from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse, JoinGroupResponse
+from state.kafka.step import Event
+from state.kafka.timers import DeadlineReached
+from state.messages import ReleaseGroup
+from state.timeline import Row, Timeline
+from tests.harness import (
+    consumer_requests,
+    expectations,
+    invariants,
+    offset_requests,
+    options,
+    partition_text,
+    story,
+)
+from tests.harness.cluster import Cluster
+from tests.harness.common import Common, classic_group, kafka_effects, kafka_group
+
+REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS
+
+DEFAULTS = {
+    "group": "g",
+    "session": "10s",
+    "rebalance": "60s",
+    "protocols": "range",
+    "type": "consumer",
+    "api": "9",
+}
+API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "txn-commit": 5, "fetch": 9, "member": 1}
+REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions", "subscription", *consumer_requests.JOINED_WITH)
+NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
+
+
+class InjectedFault(Exception):
+    """Raised by a step that the scenario chose to fail."""
+
+
+@dataclass
+class Client:
+    """A client's knowledge: the options of its last join, its member id, and its generation."""
+
+    name: str
+    joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
+    member_id: str = ""
+    generation: int = -1
+    protocol_name: str | None = None
+    member_options: dict[str, str] = field(default_factory=dict)
+
+
+class ScenarioPlayer:
+    """Clients, groups, and the log between them. `rules` are the rows reached so far."""
+
+    def __init__(self) -> None:
+        self.rules: set[str] = set()
+        self._config = CoordinatorConfig()
+        self._now_ms = 0
+        self._offset = 0
+        self._outages: list[Outage] = []
+        self._clients: dict[str, Client] = {}
+        self._timelines: dict[str, Timeline] = {}
+        self._asked_by: dict[str, Client] = {}
+        self._names = story.Names()
+        self._cluster = Cluster()
+        self._answers: dict[str, AnyResponse] = {}
+        self._own_ids: set[str] = set()  # ids that clients made for themselves
+        self._taken: dict[int, tuple[Event, int, Effects]] = {}
+        self._fail_next: type | None = None
+
+    def run(self, command: str) -> list[str]:
+        """Run one command, and describe its outcome."""
+        command, _, expected = command.partition(" => ")
+        if command.startswith("expect "):
+            return self._expect(command)
+        self._answers.clear()
+        lines = self._run(consumer_requests.expand(command))
+        if expected:
+            answer = self._answers.get(f"requests-0-{self._offset - 1}")
+            expectations.check_answer(expected, answer, self._cluster.labels)
+        return lines
+
+    def _run(self, command: str) -> list[str]:
+        (verb, *words), given = options.split(command)
+        match verb:
+            case "topics":
+                self._cluster.change(given)
+                self._names.topics.update(self._cluster.labels)
+                return []
+            case "config":
+                return self._configure(given)
+            case "at":
+                return self._advance(options.milliseconds(words[0]))
+            case "sleep":
+                return self._advance(self._now_ms + options.milliseconds(words[0]))
+            case "outage":
+                until_ms = self._now_ms + options.milliseconds(words[0])
+                self._outages.append(Outage(self._now_ms, until_ms))
+                return self._configure({}) + self._advance(until_ms)  # with timelines that know the outage
+            case "fail":
+                self._fail_next = Received if words[0] == "request" else DeadlineReached
+                return []
+            case "show":
+                return self._show(words[0] if words else DEFAULTS["group"])
+            case "join" | "sync" | "heartbeat" | "leave" | "release" | "member" | "regex-resolved":
+                return self._send(verb, words[0], given)
+            case _ if verb in REQUESTS:
+                return self._send(verb, words[0], given)
+        raise ValueError(f"unknown command: {command}")
+
+    def group(self, group_id: str = DEFAULTS["group"]) -> ClassicGroup | None:
+        """Return the core's group of the classic protocol, None if there is none."""
+        return classic_group(self.any_group(group_id))
+
+    def any_group(self, group_id: str = DEFAULTS["group"]) -> KafkaGroup | None:
+        """Return the core's group, None if there is none."""
+        timeline = self._timelines.get(group_id)
+        return kafka_group(timeline.group) if timeline is not None else None
+
+    def _expect(self, command: str) -> list[str]:
+        _, name, expected = command.split(maxsplit=2)
+        expected, _, group_id = expected.partition(" group=")
+        group = self.any_group(group_id or DEFAULTS["group"])
+        if name == "group":
+            expectations.check_group(expected, group)
+        else:
+            client = self._clients.get(name)
+            member_id = client.member_id if client is not None and client.member_id else name
+            expectations.check_member(expected, group, member_id, self._cluster.labels)
+        return []
+
+    def _configure(self, given: dict[str, str]) -> list[str]:
+        changes = {name: options.setting(value) for name, value in given.items()}
+        self._config = self._config.with_settings(changes)
+        for group_id, timeline in self._timelines.items():
+            self._timelines[group_id] = self._timeline(group_id, timeline.group)
+        return []
+
+    def _timeline(self, group_id: str, group: AnyGroup | None) -> Timeline:
+        return Timeline(group_id, group, self._config, step=self._step, outages=self._outages)
+
+    def _step(
+        self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        (effects,) = kafka_effects([step(group, group_id, event, now_ms, config)])
+        if self._fail_next is not None and isinstance(event, self._fail_next):
+            self._fail_next = None
+            raise InjectedFault("told to")
+        if effects.group is not None and not isinstance(effects.group, ConfigsOnly):
+            invariants.check(effects.group)
+        self._taken[id(effects)] = (cast(Event, event), now_ms, effects)
+        return effects
+
+    def _advance(self, until_ms: int) -> list[str]:
+        if until_ms < self._now_ms:
+            raise ValueError(f"it is {options.time_text(self._now_ms)} already")
+        self._now_ms = until_ms
+        for timeline in self._timelines.values():
+            timeline.fire_until(until_ms)
+        return self._tell()
+
+    def _show(self, group_id: str) -> list[str]:
+        group = self.any_group(group_id)
+        return story.describe(group, self._names) if group else [f"there is no group {group_id}"]
+
+    def _send(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
+        client = self._clients.setdefault(name, Client(name))
+        if verb == "join":
+            client.joined_with.update((k, v) for k, v in given.items() if k in REMEMBERED)
+        if verb == "member":
+            request = self._member(client, given)
+            remembered = consumer_requests.JOINED_WITH
+            client.member_options.update((k, v) for k, v in given.items() if k in remembered)
+        elif verb == "regex-resolved" or (verb == "topic-metadata" and "topics" not in given):
+            watched = self._watched(verb, given)
+            if watched is None:
+                return []
+            request = watched
+        else:
+            request = self._request(verb, client, {**client.joined_with, **given}, given)
+        return self._apply(client, verb, request, given)
+
+    def _apply(self, client: Client, verb: str, request: AnyRequest, given: dict[str, str]) -> list[str]:
+        """Append the request to the log, and apply it."""
+        request_id = f"requests-0-{self._offset}"
+        self._offset += 1
+        self._asked_by[request_id] = client
+        self._names.name_request(request_id, f"{client.name}.{'heartbeat' if verb == 'member' else verb}")
+        timeline = self._timelines.setdefault(request.group_id, self._timeline(request.group_id, None))
+        at_ms = options.milliseconds(given["appended"]) if "appended" in given else self._now_ms
+        timeline.apply(Row(at_ms, request_id, request))
+        return self._tell()
+
+    def _watched(self, verb: str, given: dict[str, str]) -> AnyRequest | None:
+        """What the topic watcher sends, None if nothing."""
+        group_id = given.get("group", DEFAULTS["group"])
+        group = self.any_group(group_id)
+        if verb == "topic-metadata":
+            return consumer_requests.changed_topics(group, group_id, self._cluster)
+        return consumer_requests.regexes_resolved(given, group, group_id, self._cluster, self._now_ms)
+
+    def _member(self, client: Client, given: dict[str, str]) -> AnyRequest:
+        own_id = client.member_id or client.name
+        member_id = self._own(self._names.resolve(given["id"]) if "id" in given else own_id)
+        client.member_id = client.member_id or member_id
+        return consumer_requests.member_heartbeat(
+            self._common("member", client, client.joined_with | given, given),
+            given | {"id": member_id},
+            client.member_options,
+            self._cluster,
+            self._now_ms,
+        )
+
+    def _own(self, member_id: str) -> str:
+        """Note an id that a client sends and that the coordinator did not make."""
+        if member_id not in self._names.members:
+            self._own_ids.add(member_id)
+        return member_id
+
+    def _common(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> Common:
+        return {
+            "group_id": known["group"],
+            "correlation_id": client.name,
+            "reply_partition": 0,
+            "api_version": int(known["api"] if verb == "join" else given.get("api", API_OF.get(verb, 0))),
+            "client_id": client.name,
+            "principal": given.get("principal"),
+        }
+
+    def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
+        common = self._common(verb, client, known, given)
+        instance_id = _optional(known.get("instance"))
+        if verb == "join":
+            return self._join(common, instance_id, known, given)
+        if verb == "leave":
+            return LeaveGroup(**common, members=self._leaving(client, given))
+        if verb == "release":
+            return ReleaseGroup(**common)
+        member_id = self._names.resolve(given["id"]) if "id" in given else client.member_id
+        generation = int(given.get("generation", client.generation))
+        if verb in REQUESTS:
+            identity = {
+                "id": member_id,
+                "generation": str(generation),
+                "instance": known.get("instance", "none"),
+            }
+            if verb == "fetch":  # only a fetch of version 9 or later that names its epoch is a member's
+                identity = {} if "epoch" not in given else identity
+            told = identity | {k: v for k, v in given.items() if k != "id"}
+            return self._cluster.with_topic_ids(REQUESTS[verb](common, told))
+        if verb == "heartbeat":
+            return Heartbeat(
+                **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id
+            )
+        return SyncGroup(
+            **common,
+            member_id=member_id,
+            generation_id=generation,
+            group_instance_id=instance_id,
+            protocol_type=_optional(known["type"]),
+            protocol_name=_optional(given.get("protocol", client.protocol_name)),
+            assignments=self._assignments(given.get("assign", "")),
+        )
+
+    def _join(
+        self, common: Common, instance_id: str | None, known: dict[str, str], given: dict[str, str]
+    ) -> JoinGroup:
+        protocols = options.protocols(
+            known["protocols"],
+            known.get("topics"),
+            given.get("metadata"),
+            owned=partition_text.parse(given["owned"]) if "owned" in given else None,
+            version=int(given.get("subscription", 1)),
+        )
+        return JoinGroup(
+            **common,
+            member_id=self._own(self._names.resolve(given.get("id", ""))),
+            group_instance_id=instance_id,
+            session_timeout_ms=options.milliseconds(known["session"]),
+            rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
+            protocol_type=known["type"],
+            protocols=protocols,
+            reason=given.get("reason"),
+            partitions_per_topic=options.counts(known.get("partitions", "")),
+            topics=None if given.get("facts") == "none" else self._cluster.facts_of(protocols),
+        )
+
+    def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:
+        reason = given.get("reason")
+        if "members" not in given:
+            return [LeavingMember(client.member_id, _optional(given.get("instance")), reason)]
+        pairs = [part.partition("/") for part in given["members"].split(",") if part]
+        return [LeavingMember(self._names.resolve(m), i if slash else None, reason) for m, slash, i in pairs]
+
+    def _assignments(self, text: str) -> list[MemberAssignment]:
+        pairs = [part.partition(":") for part in text.split(",") if part]
+        return [MemberAssignment(self._names.resolve(m), self._assignment(what)) for m, _, what in pairs]
+
+    def _assignment(self, text: str) -> bytes:
+        return options.assignment(text)
+
+    def _tell(self) -> list[str]:
+        """Describe the steps since the last call, and let clients read their answers."""
+        lines = []
+        for timeline in self._timelines.values():
+            for effects in kafka_effects(timeline.drain_effects()):
+                event, at_ms, _ = self._taken.pop(id(effects))
+                self._learn(effects)
+                self.rules.update(effects.rules)
+                lines += story.tell(event, at_ms, effects, self._names)
+        self._taken.clear()
+        return lines
+
+    def _learn(self, effects: Effects) -> None:
+        for entry in effects.history:
+            asker = self._asked_by.get(entry.cause)
+            if entry.type in NEW_IDS and asker is not None and entry.member_id is not None:
+                self._learn_id(asker, entry.member_id)
+        for reply in effects.replies:
+            response = reply.response
+            self._answers[response.request] = response
+            client = self._asked_by[response.request]
+            if isinstance(response, JoinGroupResponse) and response.protocol_name is not None:
+                client.member_id = response.member_id
+                client.generation = response.generation_id
+                client.protocol_name = response.protocol_name
+            elif isinstance(response, JoinGroupResponse) and response.member_id:
+                self._learn_id(client, response.member_id)
+            elif isinstance(response, ConsumerGroupHeartbeatResponse) and response.member_id:
+                self._learn_id(client, response.member_id)
+                client.generation = response.member_epoch
+
+    def _learn_id(self, client: Client, member_id: str) -> None:
+        """Note the id that the coordinator made for the client. A client may also have made its own."""
+        if member_id not in self._names.members and member_id not in self._own_ids:
+            self._names.name_member(member_id, client.name)
+            client.member_id = member_id
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text == "none" else text

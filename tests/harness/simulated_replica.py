@@ -1,0 +1,192 @@
+"""The replica of a simulated service: how it is started, promoted and ended, and its process."""
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+from checkpoints.metadata import KnownOutage, OwnerRecord
+from records.early_answers import ReplicaId
+from streaming.replica.follower import Follower
+from streaming.replica.pipes import Committed, Phase, Promote, Start
+from streaming.replica.seed import Seed
+from streaming.replica.state_machine import InDoubt, StateMachine
+from streaming.replica.terms import NO_OWNER, first_terms, later_terms
+from streaming.service.replica.supervision import NEAR_MS, Spark, goes_on
+from tests.harness.simulated_broker import CLIENT_CONFIG, EarlyProducer
+from tests.harness.simulated_cluster import Notes, SimulatedCluster
+
+
+class Replica:
+    """The service's side of a replica (`streaming.service.replica.supervision`), and its process."""
+
+    def __init__(self, world: SimulatedCluster, checkpoint: Checkpoint) -> None:
+        self.follower: Follower | None = None
+        self._world = world
+        self._checkpoint = checkpoint
+        self._owner_epoch = NO_OWNER
+        self._number = 0
+        self._plan: list[KnownOutage] | None = None
+        self._is_wanted = False
+        self._known: OwnerRecord | None = None
+        self._seeding: tuple[bool, OwnerRecord, Seed] | None = None
+        """What is under way while its seed is made: whether it stands by, and what was known."""
+        self._promotion: Promote | None = None
+        self._start: Start | None = None
+        self._seed: Seed | None = None
+        self._producer: EarlyProducer | None = None
+        self._notes = Notes()
+
+    def own(self, owner_epoch: int) -> None:
+        self._owner_epoch = owner_epoch
+
+    def next_id(self) -> ReplicaId:
+        return ReplicaId(self._owner_epoch, self._number + 1)
+
+    def is_answering(self) -> bool:
+        if self.follower is None:
+            return False
+        report = self.follower.report()
+        return report.phase is Phase.ANSWERING and self._world.broker.now_ms - report.as_of_ms < NEAR_MS
+
+    def follow(self, _: Spark, outages: list[KnownOutage]) -> None:
+        self.end()
+        self._plan, self._is_wanted = outages, True
+
+    def stay_ended(self, _: str) -> None:
+        self.end()
+
+    def stand_by(self, _: Spark | None = None) -> None:
+        self._plan, self._is_wanted = None, True
+
+    @property
+    def stands_by(self) -> bool:
+        return self._is_wanted and self._plan is None
+
+    def promote(self, _: Spark, record: OwnerRecord) -> bool:
+        follower, known = self.follower, self._known
+        fits = follower is None or (known is not None and goes_on(known, record))
+        if not (self.stands_by and fits):
+            self.end()
+            return False
+        self._plan = record.outages
+        self._number += 1
+        self._promotion = Promote(
+            replica=ReplicaId(self._owner_epoch, self._number), epochs=record.epochs, outages=record.outages
+        )
+        if follower is not None:
+            self._promote(follower, self._promotion)
+        return True
+
+    def _promote(self, follower: Follower, promotion: Promote) -> None:
+        assert self._start is not None
+        assert self._seed is not None
+        self._world.notes[promotion.replica] = self._notes
+        follower.promote(promotion.replica, later_terms(self._start, self._seed, promotion))
+
+    def end(self) -> None:
+        self.die()
+        self._is_wanted = False
+
+    def die(self) -> None:
+        """The process ends. What it has under way may come late."""
+        if self._producer is not None:
+            self._producer.deliver(self._world.random.choice((0, 0, 1, 1_000)))
+            self._world.late.append(self._producer)
+        self.follower = self._producer = self._seeding = None
+
+    def act(self) -> None:
+        """One thing that its process does."""
+        random = self._world.random
+        if not self._is_wanted:
+            return
+        if self.follower is None:
+            if random.random() < 0.5:
+                self._seed_or_begin()
+            return
+        assert self._producer is not None
+        try:
+            if random.random() < 0.8:
+                self.follower.round()
+            if random.random() < 0.8:
+                self._producer.deliver(1_000)
+            if random.random() < 0.3:
+                self.follower.responses.read()
+        except InDoubt as doubt:
+            if "no clock record of the owner" not in str(doubt):
+                # It has followed answers that do not count, no others: see `StateMachine.change_terms`.
+                assert "another one than it was taken for" in str(doubt), doubt
+                assert self.follower.report().as_of_ms <= self.follower.responses.horizon_ms, doubt
+            self._world.seen("doubt")
+            self.die()
+            return
+        if self.follower.responses.difference is not None:
+            self._world.differences.append(self.follower.responses.difference)
+
+    def check_standby(self) -> None:
+        """As the service does every two seconds."""
+        record = self._checkpoint.record()
+        if self._known is not None and (record.epochs, record.outages) != (
+            self._known.epochs,
+            self._known.outages,
+        ):
+            self.die()
+
+    def _seed_or_begin(self) -> None:
+        if self._seeding is None:
+            self._seed_it()
+        else:
+            (stands_by, record, self._seed), self._seeding = self._seeding, None
+            self._begin(record, self._seed, stands_by=stands_by)
+
+    def _seed_it(self) -> None:
+        stands_by = self._plan is None
+        self._known = record = self._checkpoint.record()
+        if not record.epochs:
+            return
+        if not stands_by:
+            try:
+                self._checkpoint.check_owner(self._owner_epoch)
+            except FolderError:
+                return
+        outages = record.outages if self._plan is None else self._plan
+        self._seeding = stands_by, record, self._world.seed_of(record.epochs, outages)
+
+    def _begin(self, record: OwnerRecord, seed: Seed, *, stands_by: bool) -> None:
+        promotion = self._promotion if stands_by and self._plan is not None else None
+        if promotion is not None and not goes_on(record, promotion):
+            self._world.seen("promotion of another seed")
+            return
+        self._number += not stands_by
+        self._start = Start(
+            client_config=CLIENT_CONFIG,
+            layout=self._world.layout,
+            replica=ReplicaId(self._owner_epoch, self._number),
+            seed="",
+            stands_by=stands_by,
+        )
+        self._notes = Notes()
+        self._world.notes[self._start.replica] = self._notes
+        machine = StateMachine(
+            first_terms(self._start, seed),
+            seed,
+            step=self._notes.of(self._world.step),
+            awake_max=self._world.random.choice((1, 2, 4_000)),
+        )
+        now_ms = self._world.now_ms
+        self.follower = Follower(
+            CLIENT_CONFIG,
+            self._world.layout,
+            self._start.replica,
+            machine,
+            stands_by=stands_by,
+            wall_ms=now_ms,
+            now_s=lambda: now_ms() / 1_000,
+        )
+        self._producer = self._world.broker.early_producers[-1]
+        self.follower.begin()
+        if promotion is not None:
+            self._world.seen("promotion while seeding")
+            self._promote(self.follower, promotion)
+        self._world.seen("standby" if stands_by else "replica")
+
+    def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
+        if self.follower is not None:
+            self.follower.committed(Committed(ends=ends, watermark_ms=watermark_ms))

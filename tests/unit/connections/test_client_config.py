@@ -1,0 +1,94 @@
+"""The file of client settings: its format, its references, and what its errors must not say."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from connections.client_config import ClientConfig, ClientConfigError
+
+SECRET = "k3y-0f-the-house"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    return path
+
+
+def test_file_has_the_format_of_java_properties(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "# comment\nbootstrap.servers = kafka-1:9092, kafka-2:9092\n"
+        f'sasl.jaas.config: {PLAIN} required \\\n    username="a" password="b";\n'
+        "sasl.mechanism=PLAIN\nsecurity.protocol=SASL_PLAINTEXT\n",
+    )
+    config = ClientConfig.read(path)
+    assert config.bootstrap_servers == str(config) == "kafka-1:9092,kafka-2:9092"
+    assert config.properties == {
+        "sasl.jaas.config": f'{PLAIN} required username="a" password="b";',
+        "sasl.mechanism": "PLAIN",
+        "security.protocol": "SASL_PLAINTEXT",
+    }
+
+
+def test_given_servers_replace_those_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "bootstrap.servers=kafka:9092")
+    assert ClientConfig.read(path, "other:9092") == ClientConfig("other:9092")
+
+
+def test_values_come_from_the_environment_and_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER_OF_KAFKA", "alice")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    login = f'username="${{env:USER_OF_KAFKA}}" password="${{file:{tmp_path}/secret}}"'
+    path = written(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.jaas.config={PLAIN} required {login};\n",
+    )
+    settings = ClientConfig.read(path, "kafka:9092").librdkafka_settings()
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", SECRET)
+
+
+def test_text_of_it_has_no_setting() -> None:
+    config = ClientConfig("kafka:9092", {"ssl.key.password": SECRET})
+    assert repr(config) == "ClientConfig(bootstrap_servers='kafka:9092')"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(pickle.loads(pickle.dumps(config)))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("bootstrap.servers=kafka", r"bootstrap\.servers in .*client\.properties: 'kafka' is not"),
+        (
+            "security.protocol=SSL",
+            r"has no bootstrap\.servers, and no other servers are given",
+        ),
+        (
+            "ssl.key=${env:NO_SUCH_NAME}",
+            r"ssl\.key in .*: env:NO_SUCH_NAME cannot be read: it is not set",
+        ),
+        (
+            "ssl.key=${file:/no/such}",
+            r"ssl\.key in .*: file:/no/such cannot be read: No such file",
+        ),
+        (
+            "bootstrap.servers=kafka:1\nacks=all",
+            r"client\.properties: acks: no known setting",
+        ),
+        (f"ssl.key={SECRET}\\u12", r"settings in .* cannot be read: InvalidUEscapeError"),
+    ],
+)
+def test_errors_name_the_setting_and_no_value(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(ClientConfigError, match=error) as raised:
+        ClientConfig.read(written(tmp_path, text))
+    assert SECRET not in str(raised.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClientConfigError, match=r"settings in .*none cannot be read: No such file"):
+        ClientConfig.read(tmp_path / "none")

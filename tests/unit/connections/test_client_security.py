@@ -1,0 +1,256 @@
+"""The settings of a connection: what each kind of client makes of them, and what is refused."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connections.client_config import ClientConfig
+from connections.client_security import PROTOCOLS, SETTINGS, ClientConfigError, security_of
+from connections.client_settings import java_settings
+from connections.jaas import LoginModule, format_jaas
+from tests.harness.certificates import Authority
+from tests.harness.secured_broker import TOOLS, USERS, ClusterSecurity
+
+SERVERS = "kafka:9092"
+SECRET = "k3y-0f-the-house"
+PASSWORD = USERS[TOOLS]
+PACKAGE = "org.apache.kafka.common.security"
+SCRAM = f"{PACKAGE}.scram.ScramLoginModule"
+PLAIN = f"{PACKAGE}.plain.PlainLoginModule"
+OAUTH = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+ENDPOINT = "https://id.example/token"
+SASL = {"security.protocol": "SASL_PLAINTEXT"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterSecurity:
+    return ClusterSecurity(tmp_path_factory.mktemp("security"))
+
+
+def login(module: str, **options: str) -> dict[str, str]:
+    return {"sasl.jaas.config": format_jaas(LoginModule(module, options))}
+
+
+def of_clients(properties: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    config = ClientConfig(SERVERS, properties)
+    return config.kafka_python_settings(), config.librdkafka_settings(), config.java_settings()
+
+
+def test_without_settings_it_is_plain_text() -> None:
+    assert of_clients({}) == (
+        {"bootstrap_servers": SERVERS, "security_protocol": "PLAINTEXT"},
+        {"bootstrap.servers": SERVERS, "security.protocol": "plaintext"},
+        {"bootstrap.servers": SERVERS, "security.protocol": "PLAINTEXT"},
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_password_and_trusted_authority(cluster: ClusterSecurity, mechanism: str) -> None:
+    properties = cluster.client_properties(TOOLS, mechanism)
+    python, librdkafka, java = of_clients(properties)
+    trusted = cluster.authority.certificate.read_text()
+    context = python.pop("ssl_context")
+    assert [c["subject"] for c in context.get_ca_certs()] == [((("commonName", "ca of these tests"),),)]
+    assert context.check_hostname and context.verify_mode is ssl.CERT_REQUIRED
+    assert python == {
+        "bootstrap_servers": SERVERS,
+        "security_protocol": "SASL_SSL",
+        "ssl_check_hostname": True,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": TOOLS,
+        "sasl_plain_password": PASSWORD,
+    }
+    assert librdkafka == {
+        "bootstrap.servers": SERVERS,
+        "security.protocol": "sasl_ssl",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.ca.pem": trusted,
+        "sasl.mechanism": mechanism,
+        "sasl.username": TOOLS,
+        "sasl.password": PASSWORD,
+    }
+    assert java == {
+        "bootstrap.servers": SERVERS,
+        "security.protocol": "SASL_SSL",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": trusted,
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": properties["sasl.jaas.config"],
+    }
+
+
+@pytest.mark.parametrize("password", [None, SECRET])
+def test_certificate_of_a_client(tmp_path: Path, cluster: ClusterSecurity, password: str | None) -> None:
+    issued = Authority(tmp_path).issue("alice", password=password)
+    properties = {"security.protocol": "SSL", "ssl.keystore.location": str(issued.both)}
+    if password is not None:
+        properties["ssl.key.password"] = password
+    python, librdkafka, java = of_clients(properties | {"ssl.endpoint.identification.algorithm": ""})
+    assert isinstance(python["ssl_context"], ssl.SSLContext)
+    assert not python["ssl_context"].check_hostname
+    assert librdkafka["ssl.endpoint.identification.algorithm"] == "none"
+    assert java["ssl.endpoint.identification.algorithm"] == ""
+    assert (
+        librdkafka["ssl.certificate.pem"]
+        == java["ssl.keystore.certificate.chain"]
+        == issued.chain.read_text()
+    )
+    assert librdkafka["ssl.key.pem"] == java["ssl.keystore.key"] == issued.key.read_text()
+    assert librdkafka.get("ssl.key.password") == java.get("ssl.key.password") == password
+
+
+def test_a_user_of_scram_is_escaped_where_the_client_leaves_it_out() -> None:
+    config = ClientConfig(
+        SERVERS,
+        {**SASL, "sasl.mechanism": "SCRAM-SHA-256", **login(SCRAM, username="a=b,c", password=SECRET)},
+    )
+    assert config.kafka_python_settings()["sasl_plain_username"] == "a=3Db=2Cc"
+    assert config.librdkafka_settings()["sasl.username"] == "a=b,c"
+
+
+@pytest.mark.parametrize("in_module", [True, False])
+def test_token_endpoint(in_module: bool) -> None:
+    properties = {**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": ENDPOINT}
+    if in_module:
+        properties |= login(OAUTH, clientId="me", clientSecret=SECRET, scope="kafka")
+    else:
+        properties |= {
+            "sasl.oauthbearer.client.credentials.client.id": "me",
+            "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+            "sasl.oauthbearer.scope": "kafka",
+        }
+    python, librdkafka, java = of_clients(properties)
+    assert python["sasl_oauth_token_provider"] is not None
+    assert callable(librdkafka["oauth_cb"])
+    assert SECRET not in f"{python} {librdkafka}"
+    # Spark's Kafka clients are older than the settings of the second form.
+    assert (
+        java["sasl.login.callback.handler.class"] == f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    )
+    assert java["sasl.oauthbearer.token.endpoint.url"] == ENDPOINT
+    assert java["sasl.jaas.config"] == (
+        f'{OAUTH} required clientId="me" clientSecret="{SECRET}" scope="kafka";'
+    )
+
+
+def test_what_was_read_means_the_same_again_on_another_machine(cluster: ClusterSecurity) -> None:
+    """Executors are given the settings without the files that they name."""
+    properties = cluster.certificate_properties("alice")
+    read = java_settings(security_of(properties))
+    assert java_settings(security_of(read)) == read
+    assert not [name for name, value in read.items() if str(cluster.folder) in value]
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"acks": "all", "sasl.mechanisms": "x"}, "acks, sasl.mechanisms: no known setting of a connection"),
+        ({"security.protocol": "TLS"}, f"security.protocol is one of {', '.join(PROTOCOLS)}"),
+        ({"ssl.key.password": SECRET}, "ssl.key.password: without effect, because security.protocol is"),
+        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism: without effect"),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "PLAIN",
+                "sasl.oauthbearer.scope": "x",
+                "sasl.login.callback.handler.class": "x",
+                **login(PLAIN, username="a", password=SECRET),
+            },
+            "sasl.login.callback.handler.class, sasl.oauthbearer.scope: without effect, because sasl.mech",
+        ),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.oauthbearer.token.endpoint.url": ENDPOINT,
+                **login(SCRAM, username="a", password=SECRET),
+            },
+            "sasl.oauthbearer.token.endpoint.url: without effect, because sasl.mechanism is SCRAM-SHA-256",
+        ),
+        (SASL, "sasl.mechanism is one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER with"),
+        ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),
+        ({**SASL, "sasl.mechanism": "PLAIN"}, "sasl.mechanism=PLAIN needs sasl.jaas.config"),
+        (
+            {**SASL, "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{PLAIN} required password={SECRET}"},
+            "sasl.jaas.config: it does not end",
+        ),
+        ({**SASL, "sasl.mechanism": "PLAIN", **login(SCRAM, username="a")}, f"module of PLAIN is {PLAIN}"),
+        ({**SASL, "sasl.mechanism": "PLAIN", **login(PLAIN, username="a")}, "its password is missing"),
+        (
+            {**SASL, "sasl.mechanism": "PLAIN", **login(PLAIN, username="a", pasword=SECRET)},
+            "sasl.jaas.config: pasword: no known option here. Known are password, username",
+        ),
+        (
+            {**SASL, "sasl.mechanism": "OAUTHBEARER", **login(OAUTH)},
+            "needs sasl.oauthbearer.token.endpoint.url",
+        ),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": f"https://me:{SECRET}@id.example",
+                **login(OAUTH),
+            },
+            "is a URL with http, https or file, without a user",
+        ),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": ENDPOINT,
+                **login(OAUTH, clientId="me"),
+            },
+            "needs clientId and clientSecret",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.location": "/no/such"},
+            "/no/such cannot be read: No such",
+        ),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "ssl.truststore.type can only be PEM"),
+        ({"security.protocol": "SSL", "ssl.truststore.certificates": SECRET}, "it has no certificate as PEM"),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+            },
+            "ssl.truststore.certificates: the trusted certificates cannot be used",
+        ),
+        ({"security.protocol": "SSL", "ssl.keystore.key": SECRET}, "belong together"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldap"}, "is https, or empty"),
+    ],
+)
+def test_what_is_refused_is_named_without_its_value(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(ClientConfigError) as raised:
+        security_of(properties)
+    assert why in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_key_with_another_password_is_refused(tmp_path: Path) -> None:
+    issued = Authority(tmp_path).issue("alice", password=SECRET)
+    for given in ({}, {"ssl.key.password": "another"}):
+        with pytest.raises(ClientConfigError, match=r"ssl\.keystore\.location: the certificate and its key"):
+            security_of({"security.protocol": "SSL", "ssl.keystore.location": str(issued.both), **given})
+
+
+def test_a_key_that_java_cannot_read_is_refused() -> None:
+    key = f"-----BEGIN EC PRIVATE KEY-----\n{SECRET}\n-----END EC PRIVATE KEY-----"
+    chain = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
+    stores = {"ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    with pytest.raises(ClientConfigError, match=r"ssl\.keystore\.key: .* EC PRIVATE KEY, not PKCS#8"):
+        security_of({"security.protocol": "SSL", **stores})
+
+
+def test_no_text_of_the_settings_has_a_secret(cluster: ClusterSecurity) -> None:
+    for properties in (cluster.client_properties(TOOLS), cluster.certificate_properties("alice")):
+        text = repr(security_of(properties))
+        assert PASSWORD not in text
+        assert "PRIVATE KEY" not in text
+
+
+def test_every_setting_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    assert not [name for name in SETTINGS if f"`{name}`" not in page]

@@ -1,0 +1,202 @@
+"""The deadlines of a connection: each is set, moved and cancelled, and none is left after the end."""
+
+import gc
+from dataclasses import dataclass, field
+from weakref import ref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.limits import Limits
+from gateway.net.ends import Drained, Idle, SlowReader
+from gateway.net.timers import LINGER_S, Deadline, Timers
+from gateway.wire.framing import ProtocolError
+from tests.harness.still_time import StillLoop, in_still_time
+
+LIMITS = Limits(authentication_timeout_s=5.0, idle_timeout_s=20.0, write_timeout_s=3.0)
+MUTE_S = 7.0
+SECONDS = {
+    Deadline.AUTHENTICATION: 5.0,
+    Deadline.IDLE: 20.0,
+    Deadline.WRITE: 3.0,
+    Deadline.MUTE: MUTE_S,
+    Deadline.LINGER: LINGER_S,
+}
+ENDS: dict[Deadline, type[Exception]] = {
+    Deadline.AUTHENTICATION: ProtocolError,
+    Deadline.IDLE: Idle,
+    Deadline.WRITE: SlowReader,
+    Deadline.LINGER: Drained,
+}
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection that is watched."""
+
+    is_busy: bool = False
+    held_bytes: int = 100
+    ends: list[Exception] = field(default_factory=list)
+    unmuted: int = 0
+
+    def end(self, why: Exception) -> None:
+        self.ends.append(why)
+
+    def unmute(self) -> None:
+        self.unmuted += 1
+
+
+def watch(timers: Timers, deadline: Deadline, client: Client) -> None:
+    match deadline:
+        case Deadline.AUTHENTICATION:
+            timers.watch_authentication(client)
+        case Deadline.IDLE:
+            timers.watch_silence(client)
+        case Deadline.WRITE:
+            timers.watch_writing(client)
+        case Deadline.MUTE:
+            timers.unmute_after(MUTE_S, client.unmute)
+        case Deadline.LINGER:
+            timers.watch_linger(client)
+
+
+@pytest.mark.parametrize("deadline", ENDS)
+def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(deadline: Deadline) -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client()
+        watch(timers, deadline, client)
+        await loop.advance(SECONDS[deadline] - 0.1)
+        assert (client.ends, timers.running) == ([], frozenset({deadline}))
+        await loop.advance(0.2)
+        assert [type(end) for end in client.ends] == [ENDS[deadline]]
+        assert (timers.running, loop.timers) == (frozenset(), 0)
+
+    in_still_time(play)
+
+
+@pytest.mark.parametrize("deadline", Deadline)
+def test_a_deadline_that_is_cancelled_does_nothing(deadline: Deadline) -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client()
+        watch(timers, deadline, client)
+        timers.cancel(deadline)
+        assert (timers.running, loop.timers) == (frozenset(), 0)
+        await loop.advance(100)
+        assert (client.ends, client.unmuted) == ([], 0)
+
+    in_still_time(play)
+
+
+def test_a_client_that_sends_something_now_and_then_is_not_idle() -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client()
+        timers.watch_silence(client)
+        for _ in range(5):
+            await loop.advance(15)
+            timers.heard_at_s = loop.time()
+        await loop.advance(19.9)
+        assert client.ends == []
+        await loop.advance(0.2)
+        assert [type(end) for end in client.ends] == [Idle]
+
+    in_still_time(play)
+
+
+def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client(is_busy=True)
+        timers.watch_silence(client)
+        await loop.advance(70)
+        assert client.ends == []
+        client.is_busy = False
+        await loop.advance(20)
+        assert [type(end) for end in client.ends] == [Idle]
+
+    in_still_time(play)
+
+
+def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again() -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client(held_bytes=100)
+        timers.watch_writing(client)
+        for _ in range(5):
+            client.held_bytes -= 1
+            await loop.advance(3)
+        assert client.ends == []
+        await loop.advance(3)
+        assert str(client.ends[0]) == "it took none of 95 bytes for 3 s"
+
+    in_still_time(play)
+
+
+def test_a_throttled_client_goes_on_after_the_latest_throttle_time() -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client()
+        timers.unmute_after(2, client.unmute)
+        timers.unmute_after(4, client.unmute)
+        await loop.advance(3)
+        assert client.unmuted == 0
+        await loop.advance(2)
+        assert client.unmuted == 1
+
+    in_still_time(play)
+
+
+def test_the_timers_of_a_connection_that_has_ended_hold_it_no_more() -> None:
+    """Without Python's collector: see `tests/unit/gateway/test_ends.py`."""
+
+    async def play(loop: StillLoop) -> None:
+        timers, client = Timers(LIMITS, loop), Client()
+        for deadline in Deadline:
+            watch(timers, deadline, client)
+        timers.stop()
+        held = ref(client)
+        del client
+        assert held() is None
+
+    gc.disable()
+    try:
+        in_still_time(play)
+    finally:
+        gc.enable()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["set", "cancel"]), st.sampled_from(Deadline)),
+        st.tuples(st.just("advance"), st.sampled_from([0.5, 2.0, 8.0, 25.0])),
+        st.tuples(st.just("stop"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_what_runs_is_what_was_set_and_neither_reached_nor_cancelled(
+    steps: list[tuple[str, Deadline | float | None]],
+) -> None:
+    async def play(loop: StillLoop) -> None:
+        timers, client, is_stopped = Timers(LIMITS, loop), Client(), False
+        due: dict[Deadline, float] = {}
+        for kind, value in steps:
+            if isinstance(value, Deadline) and kind == "set":
+                watch(timers, value, client)
+                if not is_stopped:
+                    due[value] = loop.time() + SECONDS[value]
+            elif isinstance(value, Deadline):
+                timers.cancel(value)
+                due.pop(value, None)
+            elif value is None:
+                timers.stop()
+                is_stopped, due = True, {}
+            else:
+                timers.heard_at_s = -100.0  # a client that was never heard
+                await loop.advance(value)
+                due = {deadline: at_s for deadline, at_s in due.items() if at_s > loop.time()}
+            assert timers.running == due.keys()
+            assert loop.timers == len(due)
+        timers.stop()
+        assert (timers.running, loop.timers) == (frozenset(), 0)
+
+    in_still_time(play)

@@ -1,0 +1,87 @@
+"""Files that are read again when they change: what is used, and what the log says if one cannot be."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.watched_files import WatchedFiles
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "number"
+    path.write_text("1")
+    return path
+
+
+def watched(path: Path) -> WatchedFiles[int]:
+    """A file with a number. Anything else raises ValueError."""
+    return WatchedFiles([path], lambda: int(path.read_text()))
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(path: Path, tmp_path: Path) -> None:
+    files = watched(path)
+    assert (files.refresh(), files.value) == (False, 1)
+    path.write_text("22")
+    assert (files.refresh(), files.value) == (True, 22)
+    with capture_logs() as logs:
+        path.write_text("none")
+        assert not files.refresh()
+        assert not files.refresh()
+        path.unlink()
+        assert not files.refresh()
+    assert files.value == 22
+    assert [entry["log_level"] for entry in logs] == ["error", "error"], "each file is told once"
+    assert [entry["error"] for entry in logs][1] == "FileNotFoundError"
+    other = tmp_path / "other"
+    other.write_text("3")
+    other.replace(path)  # as Kubernetes replaces a mounted file
+    assert (files.refresh(), files.value) == (True, 3)
+
+
+def test_what_changed_in_one_of_some_files_is_read_with_the_others(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("5")
+    files = WatchedFiles([path, other], lambda: int(path.read_text()) + int(other.read_text()))
+    other.write_text("66")
+    assert (files.refresh(), files.value) == (True, 67)
+
+
+def test_a_file_that_could_not_be_read_is_tried_again_although_it_has_not_changed(path: Path) -> None:
+    """As on a file system that is away for a while."""
+    is_away = False
+
+    def read() -> str:
+        if is_away:
+            raise OSError
+        return path.read_text()
+
+    files = WatchedFiles([path], read)
+    is_away = True
+    path.write_text("22")
+    assert (files.refresh(), files.value) == (False, "1")
+    with pytest.raises(OSError, match=r"^$"):
+        files.read_again()
+    is_away = False
+    assert (files.refresh(), files.value) == (True, "22")
+
+
+def test_following_goes_on_until_it_is_cancelled(path: Path) -> None:
+    used = list[int]()
+
+    async def follow() -> None:
+        following = asyncio.create_task(watched(path).follow(used.append, interval_s=0.001))
+        for text in ("22", "none", "3"):
+            path.write_text(text)
+            if text != "none":
+                async with asyncio.timeout(10):
+                    while not used or used[-1] != int(text):
+                        await asyncio.sleep(0.001)
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+
+    asyncio.run(follow())
+    assert used == [22, 3]

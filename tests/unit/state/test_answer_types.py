@@ -1,0 +1,26 @@
+"""The class of a request names the class of its answer."""
+
+from typing import Any, get_args
+
+import pytest
+
+from state.kafka import requests as kafka
+from state.messages import ErrorResponse, ReleaseGroupResponse, Request, Response
+from state.rocketmq import requests as rocketmq
+from state.rocketmq import responses as rocketmq_responses
+
+
+@pytest.mark.parametrize(
+    ("base", "decoded"),
+    [(Request, kafka.AnyAnswered), (rocketmq.Request, rocketmq.AnyAnswered)],
+    ids=["Kafka", "RocketMQ"],
+)
+def test_every_request_with_an_answer_is_decoded(base: type[Any], decoded: Any) -> None:
+    assert set(base.__subclasses__()) == set(get_args(decoded))
+
+
+def test_every_response_answers_a_request() -> None:
+    answered = {*Response.__subclasses__()} - {ErrorResponse}
+    assert answered == set(kafka.ANSWERS)
+    assert ReleaseGroupResponse in answered
+    assert {*rocketmq_responses.Response.__subclasses__()} == set(rocketmq.ANSWERS)

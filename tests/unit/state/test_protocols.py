@@ -1,0 +1,113 @@
+"""A protocol is an object, which is found by the type of a group."""
+
+import ast
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
+from state.errors import ErrorCode
+from state.kafka.any_group import KafkaGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer.heartbeat import heartbeat_no_consumer_group
+from state.kafka.consumer.no_consumer_group import describe_no_group
+from state.kafka.context import StepContext
+from state.kafka.group import Group
+from state.kafka.requests import AnyAnswered, ConsumerGroupDescribe, ConsumerGroupHeartbeat, ReplyTo
+from state.kafka.responses import ConsumerGroupHeartbeatResponse
+from state.kafka.step import HANDLERS
+from state.protocol import GroupType
+from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.protocol import ROCKETMQ
+from state.rocketmq.requests import AnyRequest as RocketMqRequest
+
+STATE = Path(__file__).parents[3] / "state"
+CONFIG = CoordinatorConfig()
+GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ConfigsOnly", "KafkaGroup", "RocketMqGroup"}
+MAY_ASK = {
+    "kafka/step.py": "what is stored may be settings without a group",
+    "kafka/consumer/no_consumer_group.py": "a classic group is converted, others are not",
+}
+TO = ReplyTo(0, "c", "requests-0-1")
+ENVELOPE: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
+
+
+class OtherGroup(Group, tag="a protocol of a test"):
+    """A group of a protocol into which no group is converted."""
+
+    type_name = "other"
+    state = "Empty"
+    generation = 0
+    is_empty = True
+
+
+def stored(kind: type[Any]) -> Any:
+    if kind is ConfigsOnly:
+        return ConfigsOnly("g", "requests-0-0", 0, {})
+    return kind("g", "requests-0-0")
+
+
+@pytest.mark.parametrize("kind", get_args(AnyGroup))
+def test_each_type_that_is_stored_has_deadlines_and_a_view(kind: type[Any]) -> None:
+    group = stored(kind)
+    assert group_type_of(group) is (GroupType.ROCKETMQ if kind is RocketMqGroup else GroupType.KAFKA)
+    assert next_deadline_ms(group, CONFIG) is None
+    assert not due_deadlines(group, 2**63 - 1, CONFIG)
+    assert view_of(group).group_id == "g"
+
+
+@pytest.mark.parametrize("kind", [NoneType, *get_args(KafkaGroup)])
+def test_each_request_has_a_handler_whatever_the_group_is(kind: type[Any]) -> None:
+    assert HANDLERS.keys() == {NoneType, *get_args(KafkaGroup)}
+    assert HANDLERS[kind].keys() == set(get_args(AnyAnswered))
+
+
+def test_each_request_of_rocketmq_has_a_handler() -> None:
+    assert ROCKETMQ.handlers.keys() == set(get_args(RocketMqRequest))
+
+
+def test_only_a_conversion_asks_for_the_type_of_a_group() -> None:
+    asking = {
+        str(path.relative_to(STATE))
+        for path in STATE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "isinstance"
+        and GROUP_TYPES.intersection(name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name))
+    }
+    assert asking == set(MAY_ASK)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, -1])
+def test_a_group_of_another_protocol_does_not_become_a_consumer_group(epoch: int) -> None:
+    """Row HB19; a member that leaves is refused by row HB36."""
+    other: Any = OtherGroup("g", "requests-0-0")
+    context = StepContext(other, "g", "requests-0-1", 5, CONFIG)
+    request = ConsumerGroupHeartbeat(
+        **ENVELOPE,
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    heartbeat_no_consumer_group(context, request, TO)
+    effects = context.effects()
+    (reply,) = effects.replies
+    assert isinstance(reply.response, ConsumerGroupHeartbeatResponse)
+    assert reply.response.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert reply.response.rule == ("HB36" if epoch < 0 else "HB19")
+    assert reply.response.error_message == "Group g is not a consumer group."
+    assert not effects.history
+
+
+def test_a_group_of_another_protocol_is_not_described_as_a_consumer_group() -> None:
+    other: Any = OtherGroup("g", "requests-0-0")
+    context = StepContext(other, "g", "requests-0-1", 5, CONFIG)
+    describe_no_group(context, ConsumerGroupDescribe(**ENVELOPE), TO)
+    (reply,) = context.effects().replies
+    assert (reply.response.rule, reply.response.error_code) == ("AD2", ErrorCode.GROUP_ID_NOT_FOUND)

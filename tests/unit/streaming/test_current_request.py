@@ -1,0 +1,39 @@
+"""The notes of what a Python worker handles, which it leaves behind when it dies."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from streaming.query.current_request import left_behind
+from tests.harness.operator_call import OPERATOR, call, spark_state
+from tests.spark.log import LAYOUT, T0, Log, heartbeat
+
+
+def test_what_a_worker_handled_is_left_behind_when_it_dies(tmp_path: Path) -> None:
+    """As by SIGKILL: nothing of the call runs any more."""
+    prefix = str(tmp_path / "under-way")
+
+    class Killed(BaseException):
+        pass
+
+    def deadly(
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        if group_id == "deadly":
+            raise Killed
+        return step(group, group_id, event, now_ms, config)
+
+    log = Log()
+    records, _ = log.stable_member(T0, "g")
+    traced = replace(OPERATOR, step=deadly, under_way=prefix)
+    call(records, spark_state(), operator=traced)
+    assert left_behind(prefix) == [], "a call that comes to its end leaves nothing"
+    deadly_record = log.request(T0 + 1, heartbeat("deadly", "m"))
+    with pytest.raises(Killed):
+        call([*records, deadly_record], spark_state(), operator=traced)
+    record = f"{LAYOUT.requests_topic}-{deadly_record.partition}-{deadly_record.offset}"
+    assert left_behind(prefix) == [f"record {record}"]
+    assert left_behind(prefix) == [], "the notes are removed"
