@@ -124,6 +124,9 @@ def _moved(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
         (topic, number), error = min(errors.items())
         return _row(it, AdoptDecision.REFUSED, f"{len(errors)} partitions, first {topic}-{number}: {error}")
     group, moved = here.read([name]).get(name), there.read([name]).get(name)
+    for side in (group, moved):
+        if side is not None and side.error:
+            raise AdoptError(side.error)
     if group is None or group.members or group.offsets != it.group.offsets:
         return _row(
             it, AdoptDecision.REFUSED, "changed at --from meanwhile: stop its members, and start again"

@@ -48,7 +48,7 @@ class GroupsAt:
         return sorted(group.group_id for group in found.valid)
 
     def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
-        """The groups of these ids that exist, with their offsets.
+        """The groups of these ids that exist, with their offsets. One that cannot be read has an `error`.
 
         Offsets that a transaction may still change are an error, not an older value (KIP-447).
         """
@@ -59,20 +59,28 @@ class GroupsAt:
         return found
 
     def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
-        described = {group_id: self._described(group_id, it) for group_id, it in self._request(ids).items()}
-        groups = {group_id: group for group_id, group in described.items() if group is not None}
+        found: dict[str, FoundGroup] = {}
         # All are requested before the first answer is waited for.
-        requested = {group_id: self._request_offsets(group_id) for group_id in groups}
-        return {
-            group_id: FoundGroup(
-                group_id,
-                group.type.name.lower(),
-                group.state.name.replace("_", " ").title().replace(" ", ""),
-                len(group.members),
-                self._offsets(group_id, requested[group_id]),
-            )
-            for group_id, group in groups.items()
-        }
+        requested: dict[str, tuple[Any, Future[Any]]] = {}
+        for group_id, future in self._request(ids).items():
+            try:
+                group = self._described(group_id, future)
+            except AdoptError as error:
+                found[group_id] = FoundGroup(group_id, error=str(error))
+            else:
+                if group is not None:
+                    requested[group_id] = group, self._request_offsets(group_id)
+        for group_id, (group, future) in requested.items():
+            found[group_id] = self._found(group_id, group, future)
+        return found
+
+    def _found(self, group_id: str, group: Any, offsets: Future[Any]) -> FoundGroup:
+        kind, state = group.type.name.lower(), group.state.name.replace("_", " ").title().replace(" ", "")
+        try:
+            committed = self._offsets(group_id, offsets)
+        except AdoptError as error:
+            return FoundGroup(group_id, kind, state, len(group.members), error=str(error))
+        return FoundGroup(group_id, kind, state, len(group.members), committed)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
         """Commit these offsets without a member. Return Kafka's error for each partition that has one.

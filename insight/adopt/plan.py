@@ -21,13 +21,17 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """A group at one of the coordinators. `kind` is Kafka's group type in lower case."""
+    """A group at one of the coordinators. `kind` is Kafka's group type in lower case.
+
+    `error` says why the group or its offsets cannot be read. It is empty for a group that was read.
+    """
 
     group_id: str
-    kind: str
-    state: str
-    members: int
+    kind: str = ""
+    state: str = ""
+    members: int = 0
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    error: str = ""
 
 
 class AdoptDecision(StrEnum):
@@ -59,6 +63,9 @@ def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> Pla
     A member would commit to the coordinator it knows, so neither side may have members. Offsets that the
     other coordinator has otherwise are replaced only with `overwrite`.
     """
+    for side in (group, there):
+        if side is not None and side.error:
+            return Plan(group, AdoptDecision.REFUSED, side.error)
     if group.kind not in _WITH_OFFSETS:
         return Plan(group, AdoptDecision.REFUSED, f"is a {group.kind} group")
     if group.members:

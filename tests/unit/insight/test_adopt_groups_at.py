@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from connections import kafka_clients
 from connections.client_config import ClientConfig
@@ -26,10 +26,7 @@ class Admin:
         self._waiting: list[tuple[str, Future[Any]]] = []
 
     def describe_consumer_groups(self, ids: Sequence[str], **_: Any) -> dict[str, Future[Any]]:
-        group = SimpleNamespace(
-            type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
-        )
-        return {group_id: completed(group) for group_id in ids}
+        return {group_id: completed(empty_group()) for group_id in ids}
 
     def list_consumer_group_offsets(
         self, asked: Sequence[ConsumerGroupTopicPartitions], **_: Any
@@ -46,12 +43,41 @@ class Admin:
         return {one.group_id: future}
 
 
+class Refusing:
+    """An admin client that describes no group named `dead` or `denied`, and has no offsets of `pending`."""
+
+    def describe_consumer_groups(self, ids: Sequence[str], **_: Any) -> dict[str, Future[Any]]:
+        errors = {"dead": KafkaError.GROUP_ID_NOT_FOUND, "denied": KafkaError.GROUP_AUTHORIZATION_FAILED}
+        return {it: failed(errors[it]) if it in errors else completed(empty_group()) for it in ids}
+
+    def list_consumer_group_offsets(
+        self, asked: Sequence[ConsumerGroupTopicPartitions], **_: Any
+    ) -> dict[str, Future[Any]]:
+        (group_id,) = (one.group_id for one in asked)
+        if group_id == "pending":
+            return {group_id: failed(KafkaError.UNSTABLE_OFFSET_COMMIT)}
+        return {group_id: completed(SimpleNamespace(topic_partitions=[TopicPartition("orders", 0, 5)]))}
+
+
 class AtOnce(Future[Any]):
     """Waiting for it would be waiting for ever."""
 
     def result(self, timeout: float | None = None) -> Any:
         assert self.done(), "its answer is waited for before the other groups are asked about"
         return super().result(timeout)
+
+
+def empty_group() -> SimpleNamespace:
+    """A described group without members."""
+    return SimpleNamespace(
+        type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
+    )
+
+
+def failed(code: int) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
 
 
 def completed(value: Any) -> Future[Any]:
@@ -68,3 +94,15 @@ def test_the_offsets_of_a_hundred_groups_are_requested_side_by_side(monkeypatch:
     offsets = [list(group.offsets.values()) for group in found.values()]
     assert list(found) == ids
     assert offsets == [[Committed(number, None, "")] for number in range(150)]
+
+
+def test_a_group_that_cannot_be_read_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_clients, "group_admin", lambda _: Refusing())
+    found = GroupsAt(ClientConfig("127.0.0.1:1"), 1.0).read(["dead", "denied", "pending", "shop"])
+    assert sorted(found) == ["denied", "pending", "shop"]
+    assert found["denied"].error.startswith("127.0.0.1:1: ")
+    assert (found["pending"].state, found["pending"].offsets) == ("Empty", {})
+    assert found["pending"].error.startswith("127.0.0.1:1: ")
+    assert (len(found["shop"].offsets), found["shop"].error) == (1, "")

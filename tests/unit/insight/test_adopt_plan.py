@@ -33,6 +33,8 @@ def test_a_group_without_offsets_has_nothing_to_move() -> None:
         (group({P0: AT_5}, members=2), None, "has 2 members: stop them first"),
         (group({P0: AT_5}), group({}, members=1), "has 1 members at the other coordinator"),
         (group({P0: AT_5}, kind="share"), None, "is a share group"),
+        (FoundGroup("g", error="UNSTABLE"), None, "UNSTABLE"),
+        (group({P0: AT_5}), FoundGroup("g", "classic", "Empty", error="NOT_COORDINATOR"), "NOT_COORDINATOR"),
         (
             group({P0: AT_5, P1: AT_5}),
             group({P0: AT_7}),
