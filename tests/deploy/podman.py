@@ -17,7 +17,7 @@ NAME = "localhost/group-coordinator-tests"
 IMAGE = f"{NAME}/coordinator:latest"
 KAFKA = f"{NAME}/kafka:latest"
 PYTHON = f"{NAME}/python:bookworm"
-NEEDED = ("podman", "debootstrap", "runc", "catatonit")
+NEEDED = ("podman", "debootstrap", "runc", "catatonit", "iptables")
 
 BUILD_TIMEOUT_S = 900
 TIMEOUT_S = 120
