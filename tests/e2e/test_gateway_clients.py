@@ -122,7 +122,7 @@ def static_members(group: LibraryGroup) -> None:
     """KIP-345: who comes back under its name within the session goes on; who is replaced is fenced."""
     members = {name: group.join(instance_id=name) for name in ("one", "two")}
     share(*members.values())
-    # kafka-python's consumer may join once more than needed. Of the leader that begins a rebalance (row E9), of
+    # kafka-python's consumer may join once more than needed. Of the leader that begins a rebalance (E9), of
     # another member it does not.
     leader = str(group.history(EntryType.STABLE)[-1].leader_id)
     goes, stays = sorted(
