@@ -7,7 +7,6 @@ from typing import Protocol
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
-from clients.rocketmq.process_queue import PullThresholds
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData
 
@@ -37,7 +36,6 @@ class ConsumerConfig:
     consume_timestamp_ms: int = 0
     strategy: AllocateMessageQueueStrategy = field(default_factory=AllocateMessageQueueAveragely)
     orderly: bool = False
-    thresholds: PullThresholds = field(default_factory=PullThresholds)
     listener: MessageQueueListener = no_listener
 
 
