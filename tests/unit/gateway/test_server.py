@@ -1,7 +1,6 @@
 """Connections: order, bounds, and isolation of clients from each other."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from kafka.protocol.api_key import ApiKey
@@ -17,6 +16,7 @@ from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import commit_fields
+from tests.harness.waiting import until
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
 LIST_OFFSETS = 2  # an API that is forwarded undecoded
@@ -46,13 +46,6 @@ async def park(world: GatewayFixture, client: RawClient) -> int:
 def passed_on(number: int, payload: bytes = b"") -> bytes:
     """A request of the forwarded API, as a frame."""
     return framed(bytes.fromhex("0002 0001") + number.to_bytes(4, "big") + b"\xff\xff" + payload)
-
-
-async def until(holds: Any) -> None:
-    """Wait until a condition holds that has no event."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 @played
