@@ -278,21 +278,6 @@ def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
         ).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("a:1", Address("a", 1)), ("[::1]:9092", Address("::1", 9092)), (" 10.0.0.1:0", Address("10.0.0.1", 0))],
-)
-def test_addresses(text: str, address: Address) -> None:
-    assert Address.parse(text) == address
-    assert Address.parse(str(address)) == address
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:65536", "a:-1"])
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is not HOST:PORT"):
-        Address.parse(text)
-
-
 @played
 async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(
     world: GatewayFixture,
