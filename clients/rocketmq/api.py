@@ -24,8 +24,7 @@ def no_listener(topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQu
 class ConsumerConfig:
     """One consumer group of a client.
 
-    `subscriptions` maps topics to filters. `consume_timestamp_ms` is in milliseconds since the epoch and
-    counts only for CONSUME_FROM_TIMESTAMP. `orderly` means that the client locks each queue before it
+    `subscriptions` maps topics to filters. `orderly` means that the client locks each queue before it
     consumes it.
     """
 
@@ -33,7 +32,6 @@ class ConsumerConfig:
     subscriptions: dict[str, str]
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    consume_timestamp_ms: int = 0
     strategy: AllocateMessageQueueStrategy = field(default_factory=AllocateMessageQueueAveragely)
     orderly: bool = False
     listener: MessageQueueListener = no_listener
