@@ -78,43 +78,15 @@ LESS_ONE = {
 JVM = {
     "as-it-is": Variant(),
     "optimizing-compiler": Variant(_java(OPTIMIZING_COMPILER)),
-    "serial-gc": Variant(_java("-XX:+UseSerialGC")),
-    "parallel-gc": Variant(_java("-XX:+UseParallelGC")),
-    "heap-512m": Variant({"spark.driver.memory": "512m"}),
-    "heap-2g": Variant({"spark.driver.memory": "2g"}),
     "floor": Variant(is_floor=True),
     "floor-optimizing": Variant(_java(OPTIMIZING_COMPILER), is_floor=True),
 }
-"""The JVM's collector, compiler and heap."""
+"""The JVM's compiler."""
 
 TICKS = {f"tick-{ms}": Variant(tick_interval_ms=ms) for ms in (50, 100, 150, 200)} | {
     "floor": Variant(is_floor=True)
 }
 """The interval of ticks, 100 ms as it is."""
-
-FURTHER = {
-    "as-it-is": Variant(),
-    "no-ui": _spark(ui_enabled="false"),
-    "small-ui": _spark(
-        ui_retainedJobs="20", ui_retainedStages="20", ui_retainedTasks="100", sql_ui_retainedExecutions="20"
-    ),
-    "rare-ui-updates": _spark(ui_liveUpdate_period="10s"),
-    "no-metrics": _spark(sql_streaming_metricsEnabled="false"),
-    "polling-25": _spark(sql_streaming_pollingDelay="25ms"),
-    "small-buffers": _spark(buffer_pageSize="1m", buffer_size="16384"),
-}
-"""What Spark keeps and reports, polling, buffers."""
-
-STATE = {
-    "as-it-is": Variant(),
-    "state-uncompressed": _spark(sql_streaming_stateStore_compression_codec="none"),
-    "rocksdb-uncompressed": _spark(sql_streaming_stateStore_rocksdb_compression="none"),
-    "keep-10-batches": _spark(sql_streaming_minBatchesToRetain="10"),
-    "rare-maintenance": _spark(sql_streaming_stateStore_maintenanceInterval="600s"),
-    "no-async-purge": _spark(sql_streaming_asyncLogPurge_enabled="false"),
-    "quiet-log": Variant(_java("-Dlog4j2.level=WARN")),
-}
-"""The state store, files of the checkpoint, the log."""
 
 IDLE = {
     "as-it-is": Variant(),
@@ -126,10 +98,7 @@ IDLE = {
 }
 """What a coordinator without members costs."""
 
-SETS = {
-    "idle": IDLE,
-    "batch": BATCH, "less-one": LESS_ONE, "jvm": JVM, "ticks": TICKS, "further": FURTHER, "state": STATE
-}  # fmt: skip
+SETS = {"idle": IDLE, "batch": BATCH, "less-one": LESS_ONE, "jvm": JVM, "ticks": TICKS}
 VARIANTS = {name: variant for variants in SETS.values() for name, variant in variants.items()}
 
 WARM_UP_ROUNDS = 40

@@ -81,9 +81,9 @@ def read_next_watermark_ms(files: Files, batch: int) -> int:
         raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
 
 
-def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str, like: int = 0) -> None:
-    """Write what a batch reads of a topic. The version and Spark's settings are those of batch `like`."""
-    content = encode_planned(planned, topic, files.read(f"{SPARK}/offsets/{like}"))
+def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str) -> None:
+    """Write what a batch reads of a topic. The version and Spark's settings are those of batch 0."""
+    content = encode_planned(planned, topic, files.read(f"{SPARK}/offsets/0"))
     files.write(f"{SPARK}/offsets/{batch}", content)
 
 

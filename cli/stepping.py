@@ -15,9 +15,9 @@ _BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
 _QUIT = frozenset({"q", "\x1b"})
 
 
-def walk(steps: Steps, console: Console | None = None) -> None:
+def walk(steps: Steps) -> None:
     """Show one entry at a time until the user quits."""
-    console = console or Console()
+    console = Console()
     sought, remark = "", ""
     with console.screen(hide_cursor=True) as screen:
         while True:

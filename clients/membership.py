@@ -108,11 +108,6 @@ class Membership:
         self._partition_counts = partition_counts
         self._failures = 0
 
-    @property
-    def is_in_generation(self) -> bool:
-        """Whether the member is in a generation, so that it has to send heartbeats."""
-        return self.generation != NO_GENERATION
-
     def joined(self, response: JoinGroupResponse) -> Next:
         """Take the answer to JoinGroup and return the next action."""
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:

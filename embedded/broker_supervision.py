@@ -35,12 +35,10 @@ class SupervisedBroker:
         on_failure: Callable[[str], None],
         *,
         pauses_s: Sequence[float] = PAUSES_S,
-        steady_s: float = STEADY_S,
     ) -> None:
         self._broker = broker
         self._on_failure = on_failure
         self._pauses_s = pauses_s
-        self._steady_s = steady_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="broker-supervisor", daemon=True)
 
@@ -84,7 +82,7 @@ class SupervisedBroker:
                 continue
             self._broker.kill()  # it has ended, so this only reaps the process
             log.error("the embedded broker ended", exit_code=exit_code, log=str(self._broker.log_path))
-            if time.monotonic() - started_s > self._steady_s:
+            if time.monotonic() - started_s > STEADY_S:
                 attempts = 0
             attempts, reason = self._start_again(attempts, f"it ended with exit code {exit_code}")
             if reason is not None:

@@ -58,18 +58,13 @@ class AllocateMessageQueueConsistentHash(AbstractAllocateMessageQueueStrategy):
 
     name: Final = "CONSISTENT_HASH"
 
-    def __init__(
-        self,
-        virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT,
-        hash_function: Callable[[str], int] = md5_hash,
-    ) -> None:
+    def __init__(self, virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT) -> None:
         if virtual_node_count < 0:
             raise IllegalArgumentException(f"illegal virtualNodeCnt :{virtual_node_count}")
         self._virtual_node_count = virtual_node_count
-        self._hash_function = hash_function
 
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        ring = HashRing(client_ids, self._virtual_node_count, self._hash_function)
+        ring = HashRing(client_ids, self._virtual_node_count, md5_hash)
         return [queue for queue in queues if ring.owner(str(queue)) == own_cid]

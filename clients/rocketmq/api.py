@@ -7,7 +7,6 @@ from typing import Protocol
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
-from clients.rocketmq.process_queue import PullThresholds
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData
 
@@ -25,8 +24,7 @@ def no_listener(topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQu
 class ConsumerConfig:
     """One consumer group of a client.
 
-    `subscriptions` maps topics to filters. `consume_timestamp_ms` is in milliseconds since the epoch and
-    counts only for CONSUME_FROM_TIMESTAMP. `orderly` means that the client locks each queue before it
+    `subscriptions` maps topics to filters. `orderly` means that the client locks each queue before it
     consumes it.
     """
 
@@ -34,10 +32,8 @@ class ConsumerConfig:
     subscriptions: dict[str, str]
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    consume_timestamp_ms: int = 0
     strategy: AllocateMessageQueueStrategy = field(default_factory=AllocateMessageQueueAveragely)
     orderly: bool = False
-    thresholds: PullThresholds = field(default_factory=PullThresholds)
     listener: MessageQueueListener = no_listener
 
 

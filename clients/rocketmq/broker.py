@@ -155,15 +155,10 @@ class CoordinatorBroker:
         self, config: ConsumerConfig, queues: Collection[MessageQueue]
     ) -> dict[MessageQueue, int]:
         partitions = {queue: KafkaTopicPartition(*_partition(queue)) for queue in queues}
-        where = config.consume_from_where
-        if where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+        if config.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
             found = self._consumer.beginning_offsets(list(partitions.values()))
         else:
             found = self._consumer.end_offsets(list(partitions.values()))
-        if where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
-            times = dict.fromkeys(partitions.values(), config.consume_timestamp_ms)
-            since = self._consumer.offsets_for_times(times)
-            found |= {partition: at.offset for partition, at in since.items() if at is not None}
         return {queue: found[partition] for queue, partition in partitions.items()}
 
     def _header(self, group_id: str) -> _Header:

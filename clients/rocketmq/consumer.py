@@ -24,6 +24,7 @@ from clients.rocketmq.process_queue import ProcessQueue
 from state.rocketmq.responses import AnyToConnection, CloseConnection
 
 _POLL_MS = 100
+_POLL_MAX_RECORDS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class PushConsumer:
 
     def _consume(self, wait_ms: int) -> None:
         polled: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
-            timeout_ms=wait_ms, max_records=self._config.thresholds.for_queue
+            timeout_ms=wait_ms, max_records=_POLL_MAX_RECORDS
         )
         now_ms = self._now_ms()
         for process in self._consumed.values():

@@ -162,10 +162,9 @@ class Rebalance:
     def _message_queue_changed(
         self, topic: str, mq_all: Set[MessageQueue], divided: Set[MessageQueue], now_ms: int
     ) -> None:
-        """Request a heartbeat for the brokers, divide the thresholds again, and call the listener."""
+        """Request a heartbeat for the brokers, and call the listener."""
         self.subscription_version_ms = now_ms
         self.heartbeat_is_due = True
-        self.config.thresholds.share(len(self.process_queues))
         self.config.listener(topic, mq_all, divided)
 
     def _drop_other_topics(self) -> None:

@@ -9,10 +9,11 @@ ERROR_MAX_CHARS = 500
 
 log = structlog.get_logger()
 
+_INTERVAL_S = 1.0
+
 
 class RateLimitedWarning:
-    """Logs `event` at once, then once every `interval_s` if there were more events. Used on the loop's
-    thread.
+    """Logs `event` at once, then once a second if there were more events. Used on the loop's thread.
 
     Each line has, in the field `counted`, the number of events since the previous line. Its other fields
     describe only the last event.
@@ -24,12 +25,10 @@ class RateLimitedWarning:
         counted: str = "requests",
         *,
         level: str = "warning",
-        interval_s: float = 1.0,
     ) -> None:
         self._event = event
         self._counted = counted
         self._level = level
-        self._interval_s = interval_s
         self._unsaid = 0
         self._last: dict[str, Any] = {}
         self._is_waiting = False
@@ -47,4 +46,4 @@ class RateLimitedWarning:
             shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
             getattr(log, self._level)(self._event, **{self._counted: self._unsaid}, **shown)
             self._unsaid, self._last = 0, {}
-            asyncio.get_running_loop().call_later(self._interval_s, self._say)
+            asyncio.get_running_loop().call_later(_INTERVAL_S, self._say)

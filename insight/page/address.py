@@ -27,11 +27,11 @@ def parameter(request: Request, name: str) -> str:
     return found
 
 
-def time_parameter(request: Request, name: str) -> int:
-    """A time in milliseconds since the epoch that must be there. Raises Refused."""
-    text = parameter(request, name)
+def time_parameter(request: Request) -> int:
+    """The time in milliseconds since the epoch, which must be there. Raises Refused."""
+    text = parameter(request, "at")
     if not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
-        raise Refused(400, f"`{name}` is a time in milliseconds")
+        raise Refused(400, "`at` is a time in milliseconds")
     return int(text)
 
 

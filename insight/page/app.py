@@ -317,7 +317,7 @@ class _Pages:
 
     def _rebalance(self, request: Request) -> Any:
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
-        at_ms = time_parameter(request, "at")
+        at_ms = time_parameter(request)
         found = None
         for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
             made = self._sources.courses.made(group_id, (since_ms, now_ms), now_ms, is_patient=True)

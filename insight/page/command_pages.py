@@ -125,7 +125,7 @@ class Asked:
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> Question:
         """Raises Refused, HistoryUnavailable and KafkaError."""
-        group_id, at_ms = parameter(request, "group"), time_parameter(request, "at")
+        group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
         if len(tries) > MAX_TRIES or any(len(text) > MAX_TRY_CHARS for text in tries):
             raise Refused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")

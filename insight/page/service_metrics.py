@@ -23,7 +23,6 @@ FRESH_S = 2.0
 TIMEOUT_S = 3.0
 MAX_BYTES = 4 * 1024 * 1024
 MAX_TEXT_CHARS = 500
-_GATEWAY = f"{OWN}_gateway"
 _GAUGES = (
     "phase",
     "alarm",

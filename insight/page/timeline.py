@@ -23,7 +23,7 @@ from insight.why.wording import count
 from state.kafka.history import HistoryEntry
 
 MAX_LANES = 40
-LANE_PX, BAR_PX, BANDS_PX, AXIS_PX = 36, 14, 34, 22
+LANE_PX, BANDS_PX, AXIS_PX = 36, 34, 22
 LEAST_PERCENT = 0.05
 """A mark is at least so wide, as far as the next one leaves room: half a point of a picture 1,000 wide."""
 PIXEL_PERCENT = 0.1

@@ -1,4 +1,4 @@
-"""The recording and the verdict of a coordinator whose topics are still there."""
+"""The recording of a coordinator whose topics are still there."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,10 +9,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.sealed_file import COMPRESSED
 from connections.client_config import ClientConfig
-from insight.replay.judge import judge
 from insight.replay.read_topics import Part, record
 from insight.replay.recording_file import RecordingFile
-from insight.replay.verdict import Verdict
 from records.layout import TopicLayout
 
 EVERYTHING = Part()
@@ -33,9 +31,3 @@ def recorded(
         path = Path(folder) / f"recording{COMPRESSED}"
         record(path, client_config, layout, checkpoint, part, code_version, start)
         yield RecordingFile(path)
-
-
-def judge_all(client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint) -> Verdict:
-    """The verdict on all groups of a coordinator, which may run meanwhile. Raises as `record` does."""
-    with recorded(client_config, layout, checkpoint) as recording:
-        return judge(recording)

@@ -30,7 +30,6 @@ class _Way:
     """One member's way in the current rebalance."""
 
     revoked: set[TopicPartition] = field(default_factory=set)
-    asked_ms: int | None = None
     revoking_ms: int | None = None
     waited_for: dict[TopicPartition, MemberId | None] = field(default_factory=dict)
     waiting_since_ms: int | None = None
@@ -100,7 +99,6 @@ class Reconciling:
             way.revoking_ms = max(event.took_ms, way.revoking_ms or 0)
         if revoking - before:
             way.revoked |= revoking
-            way.asked_ms = event.at_ms
         holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
         for partition in sorted(awaiting):
             way.waited_for.setdefault(partition, holders.get(partition))

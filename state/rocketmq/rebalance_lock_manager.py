@@ -6,7 +6,7 @@ The holder of a lock is a client id, not a connection. Two clients with the same
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.rocketmq.context import StepContext
-from state.rocketmq.group import Group, LockEntry
+from state.rocketmq.group import LockEntry
 from state.rocketmq.history import EntryType
 from state.rocketmq.requests import LockBatchMq, UnlockBatchMq
 from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
@@ -15,11 +15,6 @@ from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
     """Whether the holder did not renew the lock for longer than the lock's lifetime."""
     return now_ms - lock.last_update_ms > config.lock_max_live_ms
-
-
-def is_lock_all_expired(group: Group | None, now_ms: int, config: BrokerConfig) -> bool:
-    """Whether no client holds a queue of the group."""
-    return group is None or all(is_expired(lock, now_ms, config) for lock in group.locks.values())
 
 
 def lock_batch(context: StepContext, request: LockBatchMq) -> None:

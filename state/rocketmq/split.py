@@ -1,4 +1,4 @@
-"""Split of a client's message for all its groups into one message for each group, and join of the answers.
+"""Split of a client's heartbeat for all its groups into one message for each group.
 
 Each group has its own state under its own key, so a message with several groups cannot reach them. Each group
 keeps its own time of the last heartbeat. In RocketMQ the groups of one heartbeat share that time: a group
@@ -7,7 +7,7 @@ that later heartbeats of the connection omit lives on there, and expires here.
 Source: ClientManageProcessor.java, HeartbeatData.java.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -21,10 +21,7 @@ from state.rocketmq.requests import (
     RegisterProducer,
     SubscriptionData,
     SubscriptionGroupConfig,
-    UnregisterConsumer,
-    UnregisterProducer,
 )
-from state.rocketmq.responses import RegisterResponse
 
 
 class ConsumerData(Struct, frozen=True, kw_only=True):
@@ -47,14 +44,6 @@ class HeartbeatData(Struct, frozen=True, kw_only=True):
     is_without_sub: bool = False
     language: str = "JAVA"
     client_version: Int32 = 0
-
-
-class UnregisterClient(Struct, frozen=True, kw_only=True):
-    """UNREGISTER_CLIENT as a client sends it when one of its consumers or producers shuts down."""
-
-    client_id: Name
-    consumer_group: Name | None = None
-    producer_group: Name | None = None
 
 
 class Origin(Struct, frozen=True):
@@ -104,37 +93,3 @@ def split_heartbeat(
         for group_name in heartbeat.producer_groups
     ]
     return [*consumers, *producers]
-
-
-def joined_is_sub_change(heartbeat: HeartbeatData, parts: Iterable[RegisterResponse]) -> bool:
-    """Return IS_SUB_CHANGE of the joined answer. It is always true for heartbeat version 1."""
-    return heartbeat.heartbeat_fingerprint == 0 or any(part.is_sub_change for part in parts)
-
-
-def split_unregister(
-    request: UnregisterClient, origin: Origin, group_configs: Mapping[str, SubscriptionGroupConfig]
-) -> list[UnregisterProducer | UnregisterConsumer]:
-    """At most one message for the producer group and one for the consumer group, in that order."""
-    parts: list[UnregisterProducer | UnregisterConsumer] = []
-    if request.producer_group is not None:
-        parts.append(
-            UnregisterProducer(
-                group_id=request.producer_group,
-                connection=origin.connection,
-                client_id=request.client_id,
-                correlation_id=origin.correlation_id,
-                reply_partition=origin.reply_partition,
-            )
-        )
-    if request.consumer_group is not None:
-        parts.append(
-            UnregisterConsumer(
-                group_id=request.consumer_group,
-                connection=origin.connection,
-                client_id=request.client_id,
-                correlation_id=origin.correlation_id,
-                reply_partition=origin.reply_partition,
-                group_config=group_configs.get(request.consumer_group),
-            )
-        )
-    return parts

@@ -24,9 +24,6 @@ from tests.conformance.connection import Connection
 from tests.conformance.told import Told
 
 FIND_COORDINATOR, GROUP_AUTHORIZATION_FAILED = 10, 30
-SUPER_CLIENT = "S"
-"""The client of a script that may do everything. The player's own barriers are sent by such a client, too."""
-
 _CLIENTS = "ABC"
 # The users of all cases are known to the broker from its start.
 CASES_MAX = 250

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -35,9 +34,10 @@ from streaming.service.options import Options
 from streaming.service.status import Phase, read_status
 from tests.harness.form import formed
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
+from tests.harness.waiting import WAIT_TIMEOUT_S as WAIT_TIMEOUT_S
+from tests.harness.waiting import wait_until as wait_until
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
-WAIT_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
 # A member that says nothing while something starts again is still one.
 SESSION_MS = 2 * int(START_TIMEOUT_S) * 1_000
@@ -256,14 +256,6 @@ def running(pids: Iterable[int]) -> set[int]:
         if listing.stdout.strip() and not listing.stdout.startswith("Z"):
             found.add(pid)
     return found
-
-
-def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
-    """Wait for something that nobody announces (another process, a file); fails saying what did not come."""
-    give_up_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < give_up_s, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 def note(record: Callable[[str, object], None], what: str, measured: str) -> None:

@@ -26,6 +26,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -120,8 +121,7 @@ def test_a_list_has_what_was_answered_early_before_the_query_has_it(
 async def listed(options: Options, client: CoordinatorClient) -> tuple[dict[str, str], float]:
     """The states of all groups as a gateway lists them, and in what time it does so LISTINGS times."""
     with GroupsReader(options.client_config, options.layout) as groups:
-        while groups.groups() is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: groups.groups() is not None)
         backend = CoordinatorBackend(client, Limits())
         fresh = FreshGroups(backend, groups, Limits(), options.layout.request_partitions)
         began_s = time.monotonic()

@@ -87,7 +87,7 @@ class Followed:
         """The id of the topic of markers and its end, None if it was made a moment ago."""
         with MarkersReader(self.client_config, self.layout.txn_markers_topic) as markers:
             try:
-                return markers.describe().topic_id, markers.fetch(0, 0, 100).end
+                return markers.find_topic(), markers.fetch(0, 0, 100).end
             except KafkaError:
                 return None
 
@@ -128,7 +128,7 @@ def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) ->
     assert (asked.producer_id, asked.producer_epoch) == (began.producer_id, began.epoch + 1)
     assert (asked.txn_partition, asked.committed) == (0, True)
     with MarkersReader(followed.client_config, followed.layout.txn_markers_topic) as markers:
-        assert asked.txn_topic_id == markers.describe().topic_id
+        assert asked.txn_topic_id == markers.find_topic()
     assert asked.first_position <= asked.txn_position
     followed.stop()
     before = len(followed.asked("g"))

@@ -61,13 +61,6 @@ def test_the_broker_maps_the_archive_of_its_classes(tmp_path: Path) -> None:
         assert str(broker_archive()) in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
-def test_clients_produce_and_consume_in_a_group(broker: EmbeddedBroker) -> None:
-    topic = f"topic-{uuid.uuid4()}"
-    create_topic(broker.bootstrap_servers, topic)
-    produce(broker.bootstrap_servers, topic, RECORDS)
-    assert consume(broker.bootstrap_servers, topic, len(RECORDS)) == RECORDS
-
-
 def test_stop_and_crash_keep_data_and_ports(tmp_path: Path) -> None:
     first = EmbeddedBroker(tmp_path)
     first.start()

@@ -7,7 +7,6 @@ the other two go on by themselves.
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity
+from tests.harness.waiting import wait_until
 
 NODES = (1, 2, 3)
 """The node ids."""
@@ -178,8 +178,8 @@ class BrokerCluster:
         return _is_in_sync(self.config_of(ADMIN, "PLAIN"), self.nodes)
 
     def wait_until_in_sync(self, timeout_s: float = IN_SYNC_TIMEOUT_S) -> None:
-        """Wait until `in_sync`. Raises TimeoutError."""
-        _wait(self.in_sync, f"brokers {self.nodes} with all replicas in sync", timeout_s)
+        """Wait until `in_sync`."""
+        wait_until(self.in_sync, f"brokers {self.nodes} with all replicas in sync", timeout_s)
 
     def _signal(self, node: int, number: signal.Signals) -> None:
         pid = self._brokers[node].pid
@@ -245,11 +245,3 @@ def _is_in_sync(client_config: ClientConfig, nodes: tuple[int, ...]) -> bool:
         return False
     finally:
         admin.close()
-
-
-def _wait(holds: Callable[[], bool], what: str, timeout_s: float) -> None:
-    give_up_s = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > give_up_s:
-            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.1)

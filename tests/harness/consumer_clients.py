@@ -27,7 +27,6 @@ from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
 from tests.harness.common import Common
 
 TOPICS = ("foo", "bar", "foobar", "baz")
-PATTERNS = ("foo.*", "ba.", "(foo|baz)")
 SUBSCRIPTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("foo",), ""),
     (("foo",), ""),

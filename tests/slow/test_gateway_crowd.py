@@ -1,9 +1,9 @@
 """The gateway under a crowd of clients that are silent."""
 
-import asyncio
 import resource
 
 from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.waiting import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -23,11 +23,4 @@ async def test_idle_connections_cost_little(world: GatewayFixture) -> None:
     assert grown_kib * 1_024 < 200 * MIB, "both ends of them are in this process"
     for client in idle:
         client.writer.transport.abort()
-    await until_alone(world)
-
-
-async def until_alone(world: GatewayFixture) -> None:
-    """Wait until all connections but one have ended."""
-    async with asyncio.timeout(60):
-        while len(world.gateway.connections()) > 1:
-            await asyncio.sleep(0.001)
+    await until(lambda: len(world.gateway.connections()) == 1, 60)

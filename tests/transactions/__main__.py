@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.planted import STEPS
-from tests.faults.campaign.results import append_result, read_results
+from tests.faults.campaign.results import append_result, read_results, write_table
 from tests.transactions.applications import APPLICATIONS
 from tests.transactions.kinds import KINDS
 from tests.transactions.running import Result, campaign
-from tests.transactions.table import DOCUMENT, table, write_table
+from tests.transactions.table import DOCUMENT, table
 
 
 @click.command()
@@ -74,7 +74,7 @@ def main(
             _say(result)
     click.echo(table(found))
     if write:
-        write_table(found)
+        write_table(DOCUMENT, table(found))
     raise SystemExit(0 if is_well else 1)
 
 

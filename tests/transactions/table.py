@@ -9,7 +9,6 @@ from tests.transactions.checker import Wrong
 from tests.transactions.running import Result
 
 DOCUMENT = Path("docs/transactions.md")
-BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 _HEAD = (
     "application",
     "coordinator",
@@ -65,11 +64,3 @@ def _faults(results: Sequence[Result]) -> str:
         recovery = f"{median(of_fault):.1f}, at most {max(of_fault):.1f}"
         lines.append((fault, system, str(len(of_fault)), recovery))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write_table(results: Sequence[Result], document: Path = DOCUMENT) -> None:
-    """Put the table between the two marks of the document."""
-    text = document.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")

@@ -19,7 +19,7 @@ from streaming.service.background import BackgroundThread
 from streaming.service.clock.pace import Pace
 
 DEFAULT_INTERVAL_MS = 100
-DEFAULT_MAX_SKEW_MS = 5_000
+MAX_SKEW_MS = 5_000
 NOTHING_ATTESTED_MS = 0
 # A clock record that is not acknowledged within this time is given up, because the next one attests a later
 # time.
@@ -35,7 +35,7 @@ class Ticker(BackgroundThread):
     `pace` decides the pauses between them. If it is None, each pause is `interval_ms`. Its records carry
     `owner_epoch`, see `streaming.service.ownership.owner`. `clock_lag_ms` is the maximum difference
     between brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than
-    `max_skew_ms`, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
+    MAX_SKEW_MS, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
     members.
     """
 
@@ -48,7 +48,6 @@ class Ticker(BackgroundThread):
         owner_epoch: int | None = None,
         interval_ms: int = DEFAULT_INTERVAL_MS,
         clock_lag_ms: int = 0,
-        max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         pace: Pace | None = None,
     ) -> None:
@@ -58,7 +57,6 @@ class Ticker(BackgroundThread):
         self._owner_epoch = owner_epoch
         self._interval_s = interval_ms / 1000
         self._clock_lag_ms = clock_lag_ms
-        self._max_skew_ms = max_skew_ms
         self._wall_ms = wall_ms
         self.pace = pace or Pace(partitions, interval_ms)
         super().__init__("ticker")
@@ -116,10 +114,9 @@ class Ticker(BackgroundThread):
         self._failing_since_s = None
         wall_ms = self._wall_ms()
         skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
-        if skew_ms > self._max_skew_ms:
+        if skew_ms > MAX_SKEW_MS:
             self._raise_alarm(
-                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, "
-                f"{self._max_skew_ms} are allowed"
+                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, {MAX_SKEW_MS} are allowed"
             )
             return
         # Less 1 ms, because a request of the same millisecond may follow the clock record.

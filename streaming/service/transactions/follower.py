@@ -100,7 +100,7 @@ class TransactionsFollower(BackgroundThread):
 
     def _follow(self, reader: TopicReader, markers: MarkersReader, requests: MarkerRequests) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
-        pending = PendingTransactions(markers.describe().topic_id, self._decided)
+        pending = PendingTransactions(markers.find_topic(), self._decided)
         looked_at_s = time.monotonic()
         partitions = partitions_of_all(reader, self._layout)
         reader.start(beginning=partitions)
@@ -112,7 +112,7 @@ class TransactionsFollower(BackgroundThread):
             if is_behind:
                 continue
             if pending and time.monotonic() - looked_at_s > _TOPIC_LOOK_S:
-                if markers.describe().topic_id != pending.topic_id:
+                if markers.find_topic() != pending.topic_id:
                     log.error("the topic of markers was made again", topic=self._layout.txn_markers_topic)
                     return
                 looked_at_s = time.monotonic()

@@ -52,19 +52,11 @@ class Fetched:
     is_out_of_range: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersTopic:
-    """The markers topic as the brokers describe it: its id, and the leader of each partition."""
-
-    topic_id: UUID
-    leaders: dict[int, int]
-
-
 class MarkersReader:
     """A reader of the markers topic. For one thread. All methods raise KafkaError.
 
-    It reads the topic that `describe` found last, and no topic that was made again with the same name. After
-    an error, as of a leader that moved, a new reader is needed.
+    It reads the topic that `find_topic` found last, and no topic that was made again with the same name.
+    After an error, as of a leader that moved, a new reader is needed.
     """
 
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
@@ -77,14 +69,14 @@ class MarkersReader:
         self._topic_id: UUID | None = None
         self._leaders: dict[int, int] = {}
 
-    def describe(self) -> MarkersTopic:
-        """The topic's id and leaders. Raises UnknownTopicOrPartitionError if there is no such topic."""
+    def find_topic(self) -> UUID:
+        """Return the topic's id. Raises UnknownTopicOrPartitionError if there is no such topic."""
         (found,) = self._admin.describe_topics([self._topic])
         if found["error_code"] != 0:
             raise for_code(found["error_code"])(self._topic)
         self._topic_id = topic_id = UUID(str(found["topic_id"]))
         self._leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
-        return MarkersTopic(topic_id, dict(self._leaders))
+        return topic_id
 
     def fetch(self, partition: int, offset: int, max_wait_ms: int) -> Fetched:
         """Read from this offset on. Waits up to `max_wait_ms` for a first record."""
@@ -126,7 +118,7 @@ class MarkersReader:
 
     def _leader(self, partition: int) -> int:
         if self._topic_id is None:
-            self.describe()
+            self.find_topic()
         leader = self._leaders.get(partition)
         if leader is None:
             raise UnknownTopicOrPartitionError(f"{self._topic}-{partition}")

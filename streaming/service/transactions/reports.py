@@ -103,7 +103,7 @@ class ReportedTransactions(BackgroundThread):
 
     def _follow(self, markers: MarkersReader, requests: MarkerRequests) -> None:
         """Work until stopped. Raises KafkaError, after which what was reported is left to the topic."""
-        pending = PendingTransactions(markers.describe().topic_id, Counter())
+        pending = PendingTransactions(markers.find_topic(), Counter())
         early = EarlyPending(pending)
         while not self._stopped.is_set():
             self._wait(pending)

@@ -13,7 +13,7 @@ from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
 from state.rocketmq.group import Group
-from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
+from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.requests import (
     ConnectionClosed,
     LockBatchMq,
@@ -164,7 +164,9 @@ class LockBroker:
 
     def is_lock_all_expired(self, group_id: str) -> bool:
         """Whether no client holds a lock on any queue of the group."""
-        return is_lock_all_expired(self._groups.states.get(group_id), NOW_MS, self._groups.config)
+        group = self._groups.states.get(group_id)
+        locks = () if group is None else group.locks.values()
+        return all(is_expired(lock, NOW_MS, self._groups.config) for lock in locks)
 
     def do(self, op: Op) -> list[int] | None:
         """Carry out an op; return the numbers of the queues that a `lock` locked, None for other ops."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.kinds.all import KINDS
-from tests.faults.campaign.results import append_result, read_results
+from tests.faults.campaign.results import append_result, read_results, write_table
 from tests.faults.campaign.running import IDENTICAL, Result, campaign
-from tests.faults.campaign.table import DOCUMENT, table, write_table
+from tests.faults.campaign.table import DOCUMENT, table
 
 
 @click.command()
@@ -59,7 +59,7 @@ def main(
             click.echo(f"seed {seed} has failed; its folder is {result.folder}")
     click.echo(table(found))
     if write:
-        write_table(found)
+        write_table(DOCUMENT, table(found))
     raise SystemExit(0 if is_well else 1)
 
 

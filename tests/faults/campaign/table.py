@@ -10,7 +10,6 @@ from tests.faults.campaign.kinds.all import KINDS
 from tests.faults.campaign.running import IDENTICAL, Result, Struck
 
 DOCUMENT = Path("docs/faults.md")
-BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 _HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")
 
 
@@ -48,11 +47,3 @@ def _row(name: str, struck: Sequence[Struck], wrongs: dict[str, int]) -> tuple[s
     recovery = f"{median(times):.1f}, at most {max(times):.1f}" if times else "-"
     in_flight = f"{sum(one.in_flight for one in struck):,}"
     return (name, str(len(struck)), in_flight, *(str(n) for n in wrongs.values()), str(refused), recovery)
-
-
-def write_table(results: Sequence[Result], document: Path = DOCUMENT) -> None:
-    """Put the table between the two marks of the document."""
-    text = document.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")

@@ -52,17 +52,6 @@ def test_a_member_that_has_the_extra_partition_keeps_it() -> None:
     assert deal({"t": 5}, group) == {"a": "t0 t1", "b": "t2 t3 t4"}
 
 
-def test_members_beyond_the_number_of_partitions_get_nothing() -> None:
-    group = {"a": member("t"), "b": member("t", owned="t0"), "c": member("t")}
-    assert deal({"t": 1}, group) == {"a": "", "b": "t0", "c": ""}
-
-
-def test_no_members_no_topics() -> None:
-    assert deal({"t": 1}, {}) == {}
-    assert deal({"t": 1}, {"a": member()}) == {"a": ""}
-    assert deal({}, {"a": member("t")}) == {"a": ""}
-
-
 def test_members_go_by_member_id_but_are_answered_in_the_common_order() -> None:
     group = {"b": member("t", instance="i"), "a": member("t")}
     assert list(deal({"t": 1}, group).items()) == [("b", ""), ("a", "t0")]

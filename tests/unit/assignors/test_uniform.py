@@ -71,8 +71,3 @@ def test_racks_change_nothing() -> None:
     racks = {"t": [frozenset("y"), frozenset("x")]}
     answer = BROKER_ASSIGNORS["uniform"].assign({"t": 2}, group, racks)
     assert answer == {"a": [TopicPartition("t", 0)], "b": [TopicPartition("t", 1)]}
-
-
-def test_no_members_no_topics() -> None:
-    assert deal({"t": 1}, {}) == {}
-    assert deal({"t": 1}, {"a": member(), "b": member("ghost")}) == {"a": "", "b": ""}

@@ -93,7 +93,7 @@ def test_lists_of_servers(text: str, servers: str) -> None:
             "[kafka]:9092",
             "kafka:9" + "0" * 5_000,
         ),
-        *("ka fka:9092", "-kafka:9092", "kafka-:9092", "kafka:٣"),
+        *("ka fka:9092", "-kafka:9092", "kafka-:9092", "kafka:٣", "kafka:b", "kafka:-1"),
     ],
 )
 def test_what_is_no_list_of_servers(text: str) -> None:

@@ -91,14 +91,14 @@ def test_an_id_it_was_given_is_used_at_once() -> None:
     next_ = member.joined(answer(JoinGroupResponse, ErrorCode.MEMBER_ID_REQUIRED, member_id="me"))
     assert isinstance(next_, Rejoin) and next_.back_off_ms == 0
     assert member.member_id == "me"
-    assert not member.is_in_generation
+    assert member.generation == NO_GENERATION
 
 
 def test_a_follower_syncs_with_nothing() -> None:
     member = new_member()
     assert member.joined(join_answer()) == Sync([])
     assert (member.member_id, member.generation, member.protocol_name) == ("me", 3, "range")
-    assert member.is_in_generation and not member.is_leader
+    assert not member.is_leader
 
 
 def test_a_leader_deals_by_the_protocol_that_was_selected() -> None:
@@ -168,7 +168,7 @@ def test_errors_that_pass_are_followed_by_another_join_after_a_while(by: str, er
     assert isinstance(next_, Rejoin) and next_.back_off_ms == FIRST_BACK_OFF_MS
     assert error.name in next_.reason
     assert member.member_id == ("" if error is ErrorCode.UNKNOWN_MEMBER_ID else "me")
-    assert not member.is_in_generation
+    assert member.generation == NO_GENERATION
 
 
 @pytest.mark.parametrize("by", ["heartbeat", "sync", "join"])

@@ -1,4 +1,4 @@
-"""How RocketMQ's clients handle their queues: offsets, locks, thresholds, pauses."""
+"""How RocketMQ's clients handle their queues: offsets, locks, pauses."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.instance import GroupTaken
-from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS, PullThresholds
+from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS
 from state.rocketmq.requests import MessageModel
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, queues_of
 
@@ -103,17 +103,6 @@ def test_a_change_heartbeats_at_once_with_a_newer_version() -> None:
     world.run_for(A_MOMENT_MS)
     assert client.groups["g"].subscription_version_ms > before_ms
     assert not client.groups["g"].heartbeat_is_due
-
-
-@pytest.mark.parametrize(("queues", "for_queue"), [(2, 512), (3, 341), (2_000, 1)])
-def test_thresholds_of_a_topic_are_dealt_out_to_all_queues_of_the_group(queues: int, for_queue: int) -> None:
-    thresholds = PullThresholds(for_topic=1_024, size_mib_for_topic=1_024)
-    thresholds.share(queues)
-    assert (thresholds.for_queue, thresholds.size_mib_for_queue) == (for_queue, for_queue)
-    untouched = PullThresholds()
-    untouched.share(queues)
-    assert untouched == PullThresholds()
-    untouched.share(0)
 
 
 def test_a_paused_consumer_is_never_balanced() -> None:

@@ -17,6 +17,7 @@ from gateway.limits import Limits
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, played
+from tests.harness.waiting import until
 
 READ = Acl(ResourceType.GROUP, "pay", PatternType.PREFIXED, "User:ann", "*", Operation.READ, Permission.ALLOW)
 DELETE = READ._replace(operation=Operation.DELETE)
@@ -121,12 +122,6 @@ def may_read(acls: CurrentAcls, group: str) -> bool:
     return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, group)
 
 
-async def until(acls: CurrentAcls, group: str, *, allowed: bool) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while may_read(acls, group) is not allowed:
-            await asyncio.sleep(0.01)
-
-
 def test_a_file_is_read_again_when_it_has_changed_and_holds_on_while_it_is_malformed(tmp_path: Path) -> None:
     path = written(tmp_path, "acls.toml", TOML)
 
@@ -138,14 +133,12 @@ def test_a_file_is_read_again_when_it_has_changed_and_holds_on_while_it_is_malfo
         async with acls.followed():
             path.write_text("[[acls")
             with capture_logs() as logs:
-                async with asyncio.timeout(PATIENCE_S):
-                    while not any("stay in force" in line["event"] for line in logs):
-                        await asyncio.sleep(0.01)
+                await until(lambda: any("stay in force" in line["event"] for line in logs))
             assert may_read(acls, "pay-1")
             assert acls.age_s is not None
             # By the rename of a new file, as editors and Kubernetes do it.
             written(tmp_path, "new", TOML.replace('"pay"', '"other"')).replace(path)
-            await until(acls, "pay-1", allowed=False)
+            await until(lambda: not may_read(acls, "pay-1"))
             assert may_read(acls, "other-1")
 
     asyncio.run(play())

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from gateway.quotas.rules import DEFAULT, QuotaRules
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat
-from tests.unit.gateway.test_server import until
 
 
 def refused(world: GatewayFixture) -> dict[str, float]:

@@ -22,6 +22,7 @@ from gateway.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup
 from state.kafka.responses import HeartbeatResponse
+from tests.harness.waiting import until
 
 HELD_S = 0.2
 _numbers = count()
@@ -51,9 +52,7 @@ class Log(CoordinatorClient):
 
     async def nth(self, number: int) -> PendingRequest:
         """The request of this number, after it was sent."""
-        async with asyncio.timeout(10):
-            while len(self.sent) <= number:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.sent) > number)
         return self.sent[number]
 
     def answer(self, *several: PendingRequest) -> None:
@@ -263,9 +262,7 @@ async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorB
 async def test_requests_without_an_answer_share_a_log_line(backend: CoordinatorBackend, log: Log) -> None:
     with capture_logs() as logs:
         await asyncio.gather(*(backend.ask(beat()) for _ in range(300)))
-        async with asyncio.timeout(10):
-            while len(logs) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(logs) >= 2)
     assert [entry["event"] for entry in logs] == ["no answer from the coordinator"] * 2
     assert [entry["requests"] for entry in logs] == [1, 299]
     assert logs[0]["error"].startswith("Heartbeat for group 'g' was held for ")
@@ -280,8 +277,6 @@ async def test_a_group_id_is_logged_short(backend: CoordinatorBackend, log: Log)
         await log.nth(1)
         log.pending.expire(time.monotonic() + 1.0)
         await asked
-        async with asyncio.timeout(10):
-            while len(logs) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(logs) >= 2)
     assert "(30000 characters) was held for " in logs[0]["error"]
     assert max(len(entry["error"]) for entry in logs) <= 500

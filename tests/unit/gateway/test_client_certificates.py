@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from gateway.wire.framing import framed
 from tests.harness.certificates import Authority, Issued
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.sasl import authenticate, by_password
+from tests.harness.waiting import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -119,12 +119,6 @@ def replaced(path: Path, content: bytes) -> None:
 def value_of(files: WatchedFiles[T] | None) -> T:
     assert files is not None
     return files.value
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

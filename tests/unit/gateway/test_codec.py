@@ -1,8 +1,13 @@
 """The codec against kio's, an independent one from the same schemas: every API and version that is served."""
 
 import dataclasses
+import datetime
 import io
+import types
+import typing
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol.api_key import ApiKey
@@ -13,7 +18,32 @@ from kio.static.primitive import i16, i32
 
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, request_header
-from tests.harness.kio_samples import Fill, sample
+
+SOMETHING: dict[str, Any] = {
+    "bool": True,
+    "int8": 1,
+    "int16": 3,
+    "uint16": 40_000,
+    "int32": 70_000,
+    "int64": 2**40,
+    "float64": 1.5,
+    "uuid": UUID("01234567-89ab-cdef-0123-456789abcdef"),
+    "string": "héllo",
+    "bytes": b"\x00\xff",
+    "error_code": ErrorCode(27),
+    "timedelta_i32": datetime.timedelta(milliseconds=70_000),
+    "timedelta_i64": datetime.timedelta(milliseconds=80_000),
+    "datetime_i64": datetime.datetime.fromtimestamp(1_700_000_000, datetime.UTC),
+}
+
+
+class Fill(Enum):
+    """The content of fields: a value; null if the field is nullable; or the smallest value."""
+
+    FULL = "full"
+    NULL = "null"
+    EMPTY = "empty"
+
 
 SERVED = sorted(codec.REQUESTS)
 # kio does not know them: see test_newer_messages.
@@ -25,6 +55,29 @@ CASES = [
     if (key, version) not in NEWER
     for fill in Fill
 ]
+
+
+def sample(kind: Any, fill: Fill) -> Any:
+    """Return a filled instance of one of kio's dataclasses."""
+    hints = typing.get_type_hints(kind)
+    values = {f.name: _value(hints[f.name], f.metadata, fill) for f in dataclasses.fields(kind)}
+    return kind(**values)
+
+
+def _value(hint: Any, metadata: Any, fill: Fill) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        # Records have their own format, which this file does not decode.
+        if fill is Fill.NULL or metadata.get("kafka_type") == "records":
+            return None
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        if fill is Fill.EMPTY:
+            return ()
+        return (_value(item, metadata, fill), _value(item, metadata, Fill.FULL))
+    if dataclasses.is_dataclass(hint):
+        return sample(hint, fill)
+    return SOMETHING[metadata["kafka_type"]]
 
 
 def written(message: Any) -> bytes:

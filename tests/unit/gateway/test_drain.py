@@ -12,9 +12,10 @@ from state.kafka.requests import SyncGroup
 from state.kafka.responses import JoinGroupResponse
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 from tests.unit.gateway.test_security import PEM
-from tests.unit.gateway.test_server import park, passed_on, until
+from tests.unit.gateway.test_server import park, passed_on
 
 NOT_COORDINATOR = 16
 

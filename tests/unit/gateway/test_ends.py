@@ -8,7 +8,8 @@ import pytest
 from gateway.net.connection import Connection
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, played
-from tests.unit.gateway.test_server import park, until
+from tests.harness.waiting import until
+from tests.unit.gateway.test_server import park
 
 MALFORMED = framed(bytes.fromhex("000d 0005 00000001 ffff 00") + b"\xff" * 9)
 """A LeaveGroup of version 5 whose group id has no end."""

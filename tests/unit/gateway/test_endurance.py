@@ -13,6 +13,7 @@ from gateway.wire.framing import ProtocolError, framed, request_header
 from tests.harness.examples import scaled
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, commit_fields, outcomes
+from tests.harness.waiting import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -59,7 +60,7 @@ async def test_rubbish_on_many_connections_harms_nobody_else(world: GatewayFixtu
         await client.send_bytes(framed(damaged(random)) + random.randbytes(30))
         client.writer.close()
         assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-    await _until_alone(world)
+    await until(lambda: len(world.gateway.connections()) == 1)
 
 
 @played
@@ -71,9 +72,7 @@ async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: 
             client = await world.client()
             await client.send_bytes(framed(b"GET / HTTP/1.1\r\n"))
             assert await client.is_closed()
-        async with asyncio.timeout(10):
-            while sum(entry["connections"] for entry in logs) < closed:
-                await asyncio.sleep(0.01)
+        await until(lambda: sum(entry["connections"] for entry in logs) >= closed)
         took_s = loop.time() - began_s
     assert sum(entry["connections"] for entry in logs) == closed
     assert {entry["event"] for entry in logs} == {"a connection was closed"}
@@ -90,7 +89,7 @@ async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> 
     assert len(world.gateway.connections()) == 3
     for client in (begun, silent):
         client.writer.transport.abort()
-    await _until_alone(world)
+    await until(lambda: len(world.gateway.connections()) == 1)
 
 
 @pytest.mark.parametrize("by_id", [False, True])
@@ -110,9 +109,3 @@ def test_topics_that_do_not_exist_are_not_kept_for_ever(monkeypatch: pytest.Monk
         assert world.cluster.cached_entries() <= 100 + 20 + 2
 
     ask()
-
-
-async def _until_alone(world: GatewayFixture) -> None:
-    async with asyncio.timeout(10):
-        while len(world.gateway.connections()) > 1:
-            await asyncio.sleep(0.001)

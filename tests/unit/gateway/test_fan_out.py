@@ -15,8 +15,8 @@ from gateway.wire.framing import RequestHeader
 from state.kafka.requests import Heartbeat
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, until_asked
-from tests.unit.gateway.test_server import until
 
 FIND_COORDINATOR, DESCRIBE_CONFIGS, ALTER_CONFIGS, CONSUMER_GROUP_DESCRIBE = 10, 32, 33, 69
 INVALID_REQUEST = 42

@@ -6,8 +6,8 @@ from typing import Any
 from gateway.net.flow import SMALL_BYTES, Flow
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
-from tests.unit.gateway.test_server import until
 
 LARGE = 4 * SMALL_BYTES
 SLOW: dict[str, Any] = {"parked_bytes_per_s": 1, "parked_burst_bytes": LARGE}

@@ -12,8 +12,9 @@ from gateway.metrics.counts import BUCKETS_S, Counts, Durations
 from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
-from tests.unit.gateway.test_server import park, passed_on, until
+from tests.unit.gateway.test_server import park, passed_on
 
 
 def samples(numbers: Numbers) -> CollectorRegistry:

@@ -22,8 +22,8 @@ from tests.harness.gateway_requests import (
     commit_fields,
     join_fields,
 )
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
-from tests.unit.gateway.test_server import until
 
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, ALTER_CONFIGS = 68, 69, 33
 COORDINATOR_NOT_AVAILABLE = 15

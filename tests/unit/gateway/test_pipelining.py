@@ -22,6 +22,7 @@ from tests.harness.gateway_requests import (
     outcomes,
     stable,
 )
+from tests.harness.waiting import until
 
 FIND_COORDINATOR, CONSUMER_GROUP_DESCRIBE = 10, 69
 UNKNOWN_MEMBER_ID = 25
@@ -336,6 +337,4 @@ async def test_a_client_that_goes_away_with_many_requests_under_way_is_forgotten
         await client.send(HEARTBEAT, 4, **beat())
     await until_asked(world, 100)
     client.writer.transport.abort()
-    async with asyncio.timeout(10):
-        while world.core.waiting or world.gateway.connections():
-            await asyncio.sleep(0.001)
+    await until(lambda: not world.core.waiting and not world.gateway.connections())

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from gateway.net.received import SMALL_BYTES, Received
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold
-from tests.unit.gateway.test_server import passed_on, until
+from tests.unit.gateway.test_server import passed_on
 
 KIB = 1024
 UNKNOWN_MEMBER_ID = 25

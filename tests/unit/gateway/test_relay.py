@@ -15,7 +15,8 @@ from gateway.security.authentication import Security
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
-from tests.unit.gateway.test_server import passed_on, until
+from tests.harness.waiting import until
+from tests.unit.gateway.test_server import passed_on
 
 FETCH = 1
 PEM = Path(__file__).parents[2] / "data" / "gateway.pem"

@@ -5,6 +5,7 @@ import asyncio
 from state.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, join_fields
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import (
     UNKNOWN_MEMBER_ID,
     beat,
@@ -21,14 +22,12 @@ async def beating(world: GatewayFixture, count: int) -> list[RawClient]:
     for number in range(count):
         clients.append(await world.client())
         await clients[-1].send(HEARTBEAT, 4, **beat(f"g{number}"))
-        await asyncio.sleep(0.01)
+        await waits(world, number + 1)
     return clients
 
 
-async def waits(world: GatewayFixture, connections: int) -> None:
-    async with asyncio.timeout(10):
-        while sum(connection.unanswered for connection in world.gateway.connections()) < connections:
-            await asyncio.sleep(0.001)
+async def waits(world: GatewayFixture, requests: int) -> None:
+    await until(lambda: sum(connection.unanswered for connection in world.gateway.connections()) >= requests)
 
 
 @played(at_coordinator=3)

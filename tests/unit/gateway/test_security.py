@@ -14,7 +14,7 @@ from gateway.security.settings import SecurityError, SecuritySettings
 from gateway.upstream import kept_versions
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.unit.gateway.test_server import until
+from tests.harness.waiting import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}

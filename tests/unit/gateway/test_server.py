@@ -1,7 +1,6 @@
 """Connections: order, bounds, and isolation of clients from each other."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from kafka.protocol.api_key import ApiKey
@@ -17,6 +16,7 @@ from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import commit_fields
+from tests.harness.waiting import until
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
 LIST_OFFSETS = 2  # an API that is forwarded undecoded
@@ -46,13 +46,6 @@ async def park(world: GatewayFixture, client: RawClient) -> int:
 def passed_on(number: int, payload: bytes = b"") -> bytes:
     """A request of the forwarded API, as a frame."""
     return framed(bytes.fromhex("0002 0001") + number.to_bytes(4, "big") + b"\xff\xff" + payload)
-
-
-async def until(holds: Any) -> None:
-    """Wait until a condition holds that has no event."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 @played
@@ -283,21 +276,6 @@ def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
         serving(
             GatewayOptions(ClientConfig("kafka-1,kafka-2"), TopicLayout.named(), Address(HOST, 0))
         ).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("a:1", Address("a", 1)), ("[::1]:9092", Address("::1", 9092)), (" 10.0.0.1:0", Address("10.0.0.1", 0))],
-)
-def test_addresses(text: str, address: Address) -> None:
-    assert Address.parse(text) == address
-    assert Address.parse(str(address)) == address
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:65536", "a:-1"])
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is not HOST:PORT"):
-        Address.parse(text)
 
 
 @played

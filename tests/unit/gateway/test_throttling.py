@@ -12,6 +12,7 @@ from gateway.wire import codec
 from state.kafka.requests import Heartbeat
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, DESCRIBE, HEARTBEAT, JOIN, LIST, commit_fields, join_fields
+from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, numbers, until_asked
 from tests.unit.gateway.test_security import USERS, log_in
 
@@ -158,9 +159,7 @@ async def test_a_throttled_client_that_goes_away_is_forgotten_after_that_time(wo
     for _ in range(2):
         await client.ask(HEARTBEAT, 4, **beat())
     client.writer.transport.abort()
-    async with asyncio.timeout(10):
-        while world.gateway.connections():
-            await asyncio.sleep(0.001)
+    await until(lambda: not world.gateway.connections())
     assert sum(isinstance(request, Heartbeat) for request in world.core.asked) == 2
 
 

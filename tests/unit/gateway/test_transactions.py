@@ -17,6 +17,7 @@ from records.layout import TopicLayout
 from state.kafka.requests import TxnOffsetCommit
 from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import NO_SUCH, OFFSET_FETCH, outcomes
+from tests.harness.waiting import until
 
 MARKERS = TopicLayout.named().txn_markers_topic
 PRODUCER = {"transactional_id": "t", "producer_id": 4001, "producer_epoch": 7}
@@ -332,11 +333,9 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
     brokers = Brokers(finds=[15]).on(world)
     client = await world.client()
     await client.send(ApiKey.TxnOffsetCommit, 3, **PRODUCER, group_id="g", topics=topics_of(("orders", 0, 7)))
-    while ApiKey.FindCoordinator not in brokers.asked:
-        await asyncio.sleep(0.01)
+    await until(lambda: ApiKey.FindCoordinator in brokers.asked)
     client.writer.close()
-    while world.gateway.connections():
-        await asyncio.sleep(0.01)
+    await until(lambda: not world.gateway.connections())
     brokers.finds = [0]
     await asyncio.sleep(0.2)
     assert ApiKey.DescribeTransactions not in brokers.asked

@@ -9,7 +9,7 @@ from gateway.limits import Limits
 from gateway.upstream.connections import CLIENT_ID, Upstream, UpstreamLost
 from gateway.wire import codec
 from tests.harness.gateway import GatewayFixture, played
-from tests.unit.gateway.test_server import until
+from tests.harness.waiting import until
 
 BODY = {"topics": [], "allow_auto_topic_creation": False}
 REQUEST = codec.encode_request(ApiKey.Metadata, 12, 1, CLIENT_ID, BODY)

@@ -1,12 +1,14 @@
 """Files that are read again when they change: what is used, and what the log says if one cannot be."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.watched_files import WatchedFiles
+from tests.harness.waiting import until
 
 
 @pytest.fixture
@@ -76,9 +78,7 @@ def test_following_goes_on_until_it_is_cancelled(path: Path) -> None:
         for text in ("22", "none", "3"):
             path.write_text(text)
             if text != "none":
-                async with asyncio.timeout(10):
-                    while not used or used[-1] != int(text):
-                        await asyncio.sleep(0.001)
+                await until(partial(used.__contains__, int(text)))
         following.cancel()
         with pytest.raises(asyncio.CancelledError):
             await following

@@ -7,7 +7,6 @@ from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.rocketmq.history import EntryType
-from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
@@ -134,10 +133,8 @@ def test_locks_are_renewed_refused_taken_over_and_given_free() -> None:
     broker.send(UnlockBatchMq(**of("B"), mq_set=(one, two)))
     assert broker.group is not None
     assert {queue: lock.client_id for queue, lock in broker.group.locks.items()} == {one: "A"}
-    assert not is_lock_all_expired(broker.group, broker.now_ms, broker.config)
     assert broker.scan().group is None
     assert broker.now_ms == 130_000
-    assert is_lock_all_expired(None, broker.now_ms, broker.config)
 
 
 def test_a_lock_taken_over_is_told() -> None:

@@ -1,6 +1,5 @@
 """RocketMQ's load balancing according to its documents, points S1 to S19: those of broker and strategies."""
 
-import msgspec
 import pytest
 
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
@@ -14,18 +13,13 @@ from state.rocketmq.requests import (
     RegisterConsumer,
     RegisterProducer,
     SubscriptionGroupConfig,
-    UnregisterConsumer,
-    UnregisterProducer,
 )
 from state.rocketmq.responses import RegisterResponse, ResponseCode
 from state.rocketmq.split import (
     ConsumerData,
     HeartbeatData,
     Origin,
-    UnregisterClient,
-    joined_is_sub_change,
     split_heartbeat,
-    split_unregister,
 )
 from state.rocketmq.step import step
 from state.rocketmq.timers import ScanDue
@@ -207,27 +201,6 @@ def test_s19_one_view_is_a_partition_and_two_views_are_not(name: str) -> None:
     stale = numbers(name, "a", 9, ["a"])  # a does not know the others yet
     fresh = [n for c in ("b", "c") for n in numbers(name, c, 9, ["a", "b", "c"])]
     assert sorted(stale + fresh) != list(range(9))
-
-
-def test_unregister_client_names_a_producer_and_a_consumer_group() -> None:
-    request = UnregisterClient(client_id="A", consumer_group="G", producer_group="P")
-    origin = Origin(connection="ch1", correlation_id="c", reply_partition=0)
-    producer, consumer = split_unregister(request, origin, {"G": SILENT})
-    assert isinstance(producer, UnregisterProducer)
-    assert isinstance(consumer, UnregisterConsumer)
-    assert (producer.group_id, consumer.group_id, consumer.group_config) == ("P", "G", SILENT)
-    assert split_unregister(UnregisterClient(client_id="A"), origin, {}) == []
-
-
-def test_a_heartbeats_parts_are_joined_to_one_answer() -> None:
-    def part(is_sub_change: bool) -> RegisterResponse:
-        return RegisterResponse(group_id="G", correlation_id="", request="", is_sub_change=is_sub_change)
-
-    first_version = HeartbeatData(client_id="A")
-    second_version = msgspec.structs.replace(first_version, heartbeat_fingerprint=5)
-    assert joined_is_sub_change(first_version, [])
-    assert joined_is_sub_change(second_version, [part(False), part(True)])
-    assert not joined_is_sub_change(second_version, [part(False)])
 
 
 def test_a_scan_of_a_group_that_is_gone_does_nothing() -> None:

@@ -23,7 +23,7 @@ from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.service.clock.ticker import DEFAULT_MAX_SKEW_MS
+from streaming.service.clock.ticker import MAX_SKEW_MS
 from tests.e2e.harness import create_topic, wait_until
 from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
@@ -100,7 +100,7 @@ def stepped_log(random: Random) -> Iterator[Record]:
             steps_ms[random.randrange(len(steps_ms))] = step_ms
         for partition, step_ms in enumerate(steps_ms):
             yield log.append(now_ms + step_ms, None, clock_record(attested_ms), partition)
-        if all(abs(step_ms) <= DEFAULT_MAX_SKEW_MS for step_ms in steps_ms):
+        if all(abs(step_ms) <= MAX_SKEW_MS for step_ms in steps_ms):
             attested_ms = max(attested_ms, now_ms + min(steps_ms))
         for group, member_id in members.items():
             if number < silent.get(group, ROUNDS):
