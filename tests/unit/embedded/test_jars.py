@@ -1,6 +1,7 @@
 """Jar lists, checks after a download, the cache, and the messages about jars that cannot be downloaded."""
 
 import hashlib
+import importlib.metadata
 import shutil
 import socket
 from pathlib import Path
@@ -70,6 +71,13 @@ def test_the_projects_list_is_locked_in_full() -> None:
 def test_spark_gets_exactly_the_jars_it_asked_for() -> None:
     spark = read_jar_sets(JARS_TOML.read_text())["spark"]
     assert len(spark.files) == len(spark.artifacts) == 4
+
+
+def test_the_jars_of_spark_have_pysparks_version() -> None:
+    artifacts = read_jar_sets(JARS_TOML.read_text())["spark"].artifacts
+    versions = {it.name: it.version for it in artifacts if it.group == "org.apache.spark"}
+    assert versions.keys() == {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"}
+    assert set(versions.values()) == {importlib.metadata.version("pyspark")}
 
 
 def test_the_tools_are_those_of_the_brokers_version() -> None:
