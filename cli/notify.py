@@ -68,7 +68,8 @@ class NotifyOptions:
         """How messages are sent. Raises UsageError, and BadParameter for what a file has."""
         url = _url_of(self.url, self.url_file)
         token = _token_of(self.token_file)
-        if _now(token, "--token-file") is not None and not is_private(_now(url, "--url-file")):
+        at_start = _now(url, "--url-file")
+        if _now(token, "--token-file") is not None and not is_private(at_start):
             raise click.BadParameter(NOT_PRIVATE, param_hint="--token-file")
         post = Receiver(url, token, _context(self.ca_file)).post
         return Sending(post, SHAPES[self.shape], self.max_per_minute)

@@ -39,8 +39,8 @@ class Episodes:
 
     `open_before` is what receivers had been told when the process before this one ended. Of that, what was
     not found again has ended only when `settled_ms` is over, because a process that has just started does not
-    see what takes time to be seen. `is_wanted` decides whether a message is sent. `again_ms` is the time
-    after which BEGAN is sent again while it lasts, None for never.
+    see what takes time to be seen. `is_wanted` says whether a message is sent at a time. `again_ms` is the
+    time after which BEGAN is sent again while it lasts, None for never.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Episodes:
         open_before: Iterable[Message],
         *,
         settled_ms: int,
-        is_wanted: Callable[[Message], bool],
+        is_wanted: Callable[[Message, int], bool],
         link: Link,
         again_ms: int | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Episodes:
             episode.trouble, episode.is_seen = trouble, True
             if self._is_due(episode, now_ms):
                 message = self._message(episode, Status.BEGAN, now_ms)
-                if self._is_wanted(message):
+                if self._is_wanted(message, now_ms):
                     episode.told_ms = now_ms
                     messages.append(message)
         return messages

@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +14,7 @@ from insight.notify.episodes import Episodes
 from insight.notify.events import EventsFollower
 from insight.notify.filters import Filter
 from insight.notify.kept import Kept
-from insight.notify.messages import Link, Message
+from insight.notify.messages import Link
 from insight.notify.outbox import Outbox
 from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer
@@ -68,7 +67,7 @@ class Notifier:
         episodes = Episodes(
             kept.open,
             settled_ms=now_ms + SETTLED_MS,
-            is_wanted=partial(_is_wanted, wanted),
+            is_wanted=wanted.wants,
             link=link,
             again_ms=sending.shape.again_ms,
         )
@@ -112,7 +111,3 @@ class Notifier:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _is_wanted(wanted: Filter, message: Message) -> bool:
-    return wanted.wants(message, time.time_ns() // 1_000_000)

@@ -110,14 +110,21 @@ class _NotRedirected(urllib.request.HTTPRedirectHandler):
 
 def checked_url(text: str) -> str:
     """Return the address of a receiver. Raises ValueError, which does not quote it."""
-    url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError("it is not an address such as https://HOST/PATH")
-    if url.username is not None or url.password is not None:
-        raise ValueError("it has a user name or a password: use a file with a bearer token")
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("it has characters that an address cannot have")
+    if not _is_address(text):
+        raise ValueError("it is not an address such as https://HOST/PATH")
+    if "@" in urlsplit(text).netloc:
+        raise ValueError("it has a user name or a password: use a file with a bearer token")
     return text
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 def first_line(path: Path) -> str:

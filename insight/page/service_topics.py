@@ -176,8 +176,8 @@ _pending = msgspec.json.Decoder(PendingTransaction)
 
 
 class ServiceFollower(FollowerThread):
-    """Feeds a ServiceTopics until stopped. It survives that no broker is there. `reader` is whom it reads for,
-    in its warnings.
+    """Feeds a ServiceTopics until stopped. It survives that no broker is there. `reader` is whom it reads
+    for, in its warnings.
     """
 
     def __init__(
