@@ -174,6 +174,7 @@ def notify(options: NotifyOptions) -> None:
             stop_on_signals(stop)
             click.echo(f"ready: tells what happens on {client_config}")
             stop.wait()
+            exit_on_signals()  # a second one ends it at once
     except (ClientError, FolderError) as error:
         raise click.ClickException(str(error)) from error
     except KafkaError as error:

@@ -25,9 +25,16 @@ _POLL_MS = 500
 log = structlog.get_logger()
 
 
+def ends_of(client_config: ClientConfig, layout: TopicLayout) -> dict[int, Position]:
+    """Return the ends of the events topic. Raises KafkaError."""
+    with TopicReader(client_config, timeout_ms=_BROKER_TIMEOUT_MS) as reader:
+        ends = reader.ends(reader.partitions_of(layout.events_topic))
+    return {partition.partition: Position(end, _now_ms()) for partition, end in ends.items()}
+
+
 class EventsFollower(FollowerThread):
     """Puts a message into the outbox for each rebalance that ended behind `positions` and is wanted, and the
-    positions that it has reached. With no positions it begins at the topic's end.
+    positions that it has reached. A partition without a position is new, and is read from its beginning.
 
     The entries of an hour before the positions are read too, because they say what led to the rebalances and
     what members had before. `told` are the ids of messages behind the positions that are not sent again. It
@@ -76,13 +83,10 @@ class EventsFollower(FollowerThread):
         """Find the positions of all partitions, and read on from there; at first from an hour before."""
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
-        is_first = not self._positions
         at = {}
         for partition in partitions:
             begin, end = beginnings[partition], ends[partition]
-            kept = self._positions.get(partition.partition)
-            if kept is None:
-                kept = Position(end if is_first else begin, _now_ms())
+            kept = self._positions.get(partition.partition, Position(begin, _now_ms()))
             self._positions[partition.partition] = kept = _within(partition, kept, begin, end)
             at[partition] = kept.offset
             if not self._has_context:
@@ -110,7 +114,9 @@ class EventsFollower(FollowerThread):
 def _within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
     """Return a position that the partition has."""
     if kept.offset > end:
-        log.warning("the events topic was made anew: it is read from its beginning", partition=partition)
+        log.warning(
+            "the events topic was made anew: it is read from its beginning", partition=partition.partition
+        )
         return Position(begin, kept.at_ms)
     if kept.offset < begin:
         log.warning(

@@ -11,11 +11,11 @@ from typing import Self
 from connections.client_config import ClientConfig
 from insight.notify.courier import Courier, CourierThread
 from insight.notify.episodes import Episodes
-from insight.notify.events import EventsFollower
+from insight.notify.events import EventsFollower, ends_of
 from insight.notify.filters import Filter
 from insight.notify.kept import Kept
 from insight.notify.messages import Link
-from insight.notify.outbox import Outbox
+from insight.notify.outbox import Outbox, Taken
 from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer
 from insight.notify.shapes import Shape
@@ -44,7 +44,8 @@ class Sending:
 class Notifier:
     """Tells a receiver what happens until stopped. `folder` has what outlives it: see `insight.notify.kept`.
 
-    Raises FolderError if the folder is not of these topics.
+    At the first start the constructor keeps the ends of the events topic. It raises FolderError if the folder
+    is of other topics or cannot be written, and KafkaError.
     """
 
     def __init__(
@@ -58,6 +59,9 @@ class Notifier:
         metrics_url: str | None = None,
     ) -> None:
         kept = Kept(folder, layout.events_topic)
+        if not kept.positions:  # the first start
+            kept.deliver([], Taken(ends_of(client_config, layout), []))
+            kept.save()
         self._outbox = outbox = Outbox()
         now_ms = time.time_ns() // 1_000_000
         fleet, topics = Fleet(layout), ServiceTopics()
