@@ -121,7 +121,7 @@ def test_ctrl_c_ends_in_order_while_the_receiver_hangs_and_nothing_is_lost(
                 stable_member(client, group)
                 webhook.wait_for(lambda got: bool(got.received), "the request that hangs")
                 process.send_signal(signal.SIGINT)
-                assert process.wait(60) == 0, (tmp_path / "notify.log").read_text()
+                assert process.wait(120) == 0, (tmp_path / "notify.log").read_text()
             finally:
                 process.kill()
         assert "Traceback" not in (tmp_path / "notify.log").read_text()

@@ -65,7 +65,7 @@ class Webhook:
         """The messages of the accepted requests in JSON of our own, in their order."""
         return [one for got in self.received if got.status == 200 for one in got.body["messages"]]
 
-    def wait_for(self, found: Callable[[Self], bool], what: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, found: Callable[[Self], bool], what: str, timeout_s: float = 120.0) -> None:
         """Wait until requests have come for which `found` is true; fails saying what did not come."""
         with self._changed:
             assert self._changed.wait_for(lambda: found(self), timeout_s), (
