@@ -87,7 +87,7 @@ class EventsFollower(FollowerThread):
         for partition in partitions:
             begin, end = beginnings[partition], ends[partition]
             kept = self._positions.get(partition.partition, Position(begin, _now_ms()))
-            self._positions[partition.partition] = kept = _within(partition, kept, begin, end)
+            self._positions[partition.partition] = kept = within(partition, kept, begin, end)
             at[partition] = kept.offset
             if not self._has_context:
                 found = reader.offsets_at([partition], kept.at_ms - WINDOW_MS)[partition]
@@ -111,8 +111,8 @@ class EventsFollower(FollowerThread):
         return self._outbox.put(messages, dict(self._positions))
 
 
-def _within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
-    """Return a position that the partition has."""
+def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
+    """Return the kept position, or the beginning, with a warning, if the partition does not have it."""
     if kept.offset > end:
         log.warning(
             "the events topic was made anew: it is read from its beginning", partition=partition.partition

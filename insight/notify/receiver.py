@@ -87,11 +87,11 @@ class Receiver:
         headers = {"Content-Type": "application/json", "User-Agent": "group-coordinator"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        secrets = [url, urlsplit(url).path, *([] if token is None else [token])]
+        address = urlsplit(url)
+        secrets = [url, address.path, address.query, *([] if token is None else [token])]
         try:
             request = urllib.request.Request(url, body, headers)  # noqa: S310 - `checked_url` has its scheme
-            with self._opener.open(request, timeout=self._timeout_s) as response:
-                response.read(MAX_ANSWER_BYTES)
+            with self._opener.open(request, timeout=self._timeout_s):
                 return Answer(Verdict.ACCEPTED)
         except urllib.error.HTTPError as error:
             with error:

@@ -107,9 +107,9 @@ def test_retry_after_has_a_date() -> None:
 
 def test_no_reason_has_the_address_or_the_token() -> None:
     """A receiver may answer with what it got."""
-    with Webhook(default=Reply(403, body=f"no t0ken at {SECRET}\n\x1b[2J".encode())) as webhook:
-        answer = receiver(webhook.url(SECRET), lambda: "t0ken").post(b"{}")
-    assert answer.reason == "it answers 403 no *** at ***\\n\\x1b[2J"
+    with Webhook(default=Reply(403, body=f"no t0ken at {SECRET} k3y\n\x1b[2J".encode())) as webhook:
+        answer = receiver(webhook.url(f"{SECRET}?k3y"), lambda: "t0ken").post(b"{}")
+    assert answer.reason == "it answers 403 no *** at *** ***\\n\\x1b[2J"
     broken = receiver("http://127.0.0.1:1" + SECRET).post(b"{}")
     assert "s3cret" not in broken.reason
 
