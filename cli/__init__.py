@@ -46,6 +46,12 @@ def _groups() -> click.Command:
     return groups
 
 
+def _notify() -> click.Command:
+    from cli.notify import notify
+
+    return notify
+
+
 def _page() -> click.Command:
     from cli.page import page
 
@@ -107,6 +113,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "gateway": _gateway,
     "gateway-user": _gateway_user,
     "groups": _groups,
+    "notify": _notify,
     "page": _page,
     "record": _record,
     "replay": _replay,

@@ -20,7 +20,7 @@ def page_url_option(command: Command) -> Command:
         type=WEB_URL,
         envvar=VARIABLE,
         show_envvar=True,
-        help="Where the page is, as http://HOST:PORT/; the output then ends with the link to the group.",
+        help="Where the page is, as http://HOST:PORT/, for the link to the group.",
     )(command)
 
 

@@ -21,7 +21,7 @@ class ProtocolError(ValueError):
 
 
 class Reader:
-    """Reads fields from the front of `data`; bytes left over at the end are ignored."""
+    """Reads fields from the front of `data`. Bytes left over are ignored, unless `end` is called."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -32,6 +32,9 @@ class Reader:
 
     def int32(self, field: str) -> int:
         return self._int(4, field)
+
+    def int64(self, field: str) -> int:
+        return self._int(8, field)
 
     def int32s(self, count: int, field: str) -> tuple[int, ...]:
         """Return `count` numbers one after the other."""
@@ -45,11 +48,17 @@ class Reader:
     def count(self, field: str) -> int:
         """Return the number of elements of an array that cannot be null."""
         start = self._offset
-        count = self._length(4, field)
+        count = self.nullable_count(field)
         if count is None:
             raise ProtocolError(f"{field} is null", start)
+        return count
+
+    def nullable_count(self, field: str) -> int | None:
+        """Return the number of elements of an array, None for null."""
+        start = self._offset
+        count = self._length(4, field)
         # An element takes at least one byte: refuse here, before a loop or a list of that size.
-        if count > self._left():
+        if count is not None and count > self._left():
             raise ProtocolError(f"{field} has {count} elements, but {self._left()} bytes are left", start)
         return count
 
@@ -65,9 +74,22 @@ class Reader:
         size = self._length(2, field)
         return None if size is None else self._take(size, field).decode(errors="replace")
 
+    def utf16(self, field: str) -> str:
+        """Return text that Java's `writeChars` wrote behind its number of characters."""
+        start = self._offset
+        size = self._length(4, field)
+        if size is None:
+            raise ProtocolError(f"{field} is null", start)
+        return self._take(2 * size, field).decode("utf-16-be", errors="replace")
+
     def nullable_bytes(self, field: str) -> bytes | None:
         size = self._length(4, field)
         return None if size is None else self._take(size, field)
+
+    def end(self) -> None:
+        """Raise ProtocolError if bytes are left over."""
+        if self._left():
+            raise ProtocolError(f"{self._left()} bytes are left over", self._offset)
 
     def _length(self, size: int, field: str) -> int | None:
         """Return a length or a count; None for any negative one, which Kafka reads as null."""

@@ -29,14 +29,17 @@ log = structlog.get_logger()
 class Follower(FollowerThread):
     """Feeds a fleet until stopped, which takes as long as a request to the brokers at most.
 
-    It survives that no broker is there, and reads later what it missed.
+    It survives that no broker is there, and reads later what it missed. `reader` is whom it reads for, in its
+    warnings.
     """
 
-    def __init__(self, client_config: ClientConfig, layout: TopicLayout, fleet: Fleet) -> None:
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, fleet: Fleet, reader: str = "page"
+    ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._fleet = fleet
-        super().__init__("page-follower", "reading for the page")
+        super().__init__(f"{reader}-follower", f"reading for the {reader}")
         self._read_at_s = time.monotonic()
         self._ends_at_s = self._trimmed_at_s = float("-inf")
 

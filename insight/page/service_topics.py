@@ -176,13 +176,19 @@ _pending = msgspec.json.Decoder(PendingTransaction)
 
 
 class ServiceFollower(FollowerThread):
-    """Feeds a ServiceTopics until stopped. It survives that no broker is there."""
+    """Feeds a ServiceTopics until stopped. It survives that no broker is there. `reader` is whom it reads
+    for, in its warnings.
+    """
 
-    def __init__(self, client_config: ClientConfig, layout: TopicLayout, topics: ServiceTopics) -> None:
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, topics: ServiceTopics, reader: str = "page"
+    ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._topics = topics
-        super().__init__("page-service-follower", "reading the coordinator's own topics for the page")
+        super().__init__(
+            f"{reader}-service-follower", f"reading the coordinator's own topics for the {reader}"
+        )
 
     def _connect_and_follow(self) -> None:
         layout = self._layout

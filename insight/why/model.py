@@ -145,6 +145,33 @@ class Progress(Struct, frozen=True, kw_only=True):
     settled_after_ms: int | None
 
 
+class ConnectWork(Struct, frozen=True, kw_only=True):
+    """What a worker of Kafka Connect was assigned: connectors, and tasks by connector. `is_incremental`: that
+    is new, and what it had before it keeps, except for what is revoked. `delay_ms` is how long the work of a
+    worker that left waits for its return, 0 for none. `error` is that of Connect's protocol, 0 for none.
+    """
+
+    connectors: list[str]
+    tasks: dict[str, list[int]]
+    revoked_connectors: list[str]
+    revoked_tasks: dict[str, list[int]]
+    is_incremental: bool
+    delay_ms: int
+    error: int
+
+
+class StreamsTasks(Struct, frozen=True, kw_only=True):
+    """The tasks of a thread of Kafka Streams. `next_rebalance_ms` is when it asks for a rebalance, in
+    milliseconds since the epoch: 0 for at once (a follow-up rebalance), None for never. `error` is the name
+    or the number of Kafka's AssignorError, None for none.
+    """
+
+    active: list[str]
+    standby: list[str]
+    next_rebalance_ms: int | None
+    error: str | None
+
+
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
@@ -153,6 +180,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `began_ms` is then the first known time. `waited_for` are the members that had to join (again). `last` is
     the one of them that joined, or was removed, last. `unsynced` are the members without a SyncGroup request
     when the group became Stable. `assignment_bytes`, by member, is set if assignments cannot be read.
+    `connect` and `streams`, by member, have what Kafka Connect and Kafka Streams assign, {} in other groups.
 
     A rebalance of a group of the consumer protocol begins with a change of the group epoch, and ends when
     every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
@@ -190,6 +218,8 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     converted: str | None = None
     epochs: list[EpochChange] = []
     progress: list[Progress] = []
+    connect: dict[str, ConnectWork] = {}
+    streams: dict[str, StreamsTasks] = {}
 
     @property
     def goes_by_epochs(self) -> bool:

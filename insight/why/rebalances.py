@@ -16,6 +16,7 @@ from insight.why.model import Idle, Joined, Moves, Rebalance, RebalanceOutcome, 
 from insight.why.moves import compare
 from insight.why.phases import phases
 from insight.why.segments import Segment, generation_before, segments
+from insight.why.work import connect_work, streams_tasks
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -84,6 +85,7 @@ def _rebalance(
     protocol_name = _latest(segment, "protocol_name")
     stable = segment.entries[-1] if segment.outcome is RebalanceOutcome.STABLE else None
     moves, idle_partitions, assignment_bytes = _assign(segment, known, assignments, protocol_name)
+    connect = {} if stable is None else connect_work(stable.assignments, protocol_name)
     return Rebalance(
         number=0,
         incarnation=incarnation,
@@ -110,7 +112,9 @@ def _rebalance(
         protocol_name=protocol_name,
         moves=moves,
         idle=idle_partitions,
-        assignment_bytes=assignment_bytes,
+        assignment_bytes=None if connect else assignment_bytes,
+        connect=connect,
+        streams={} if stable is None else streams_tasks(stable.assignments, protocol_name),
         converted=conversion([*segment.lead, *segment.entries]),
     )
 

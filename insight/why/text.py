@@ -11,6 +11,7 @@ from insight.why.names import Names, names_in
 from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
+from insight.why.work_text import work_lines
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
 from state.messages import ANONYMOUS
@@ -96,6 +97,7 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
         yield "assigned", f"bytes that are not a consumer assignment: {shortened(sizes)}"
+    yield from work_lines(r, names)
     if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
         longest = duration_text(r.idle.longest_ms)
         yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"

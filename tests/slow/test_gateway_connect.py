@@ -19,9 +19,10 @@ from embedded.jars import connect_classpath
 from embedded.java import find_java
 from gateway.net.options import GatewayOptions
 from insight.admin.requests import GroupRequests
+from insight.why.rebalances import rebalances
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import members_added
-from tests.e2e.harness import create_topic, wait_until
+from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.java_tools import java_options_of
 from tests.harness.ports import free_port
 
@@ -148,6 +149,17 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
         assert isinstance(described, DescribeGroupResponse)
         assert described.protocol_type == "connect"
     assert members_added(options, group_id) >= len(workers)
+    why_names_the_work(options, group_id, {source, sink})
+
+
+def why_names_the_work(options: GatewayOptions, group_id: str, connectors: set[str]) -> None:
+    """Each connector and its task was assigned, and no assignment is only bytes."""
+    found = rebalances(history_of(options.client_config, options.layout, group_id))
+    assert [r.assignment_bytes for r in found if r.assignment_bytes] == []
+    works = [work for r in found for work in r.connect.values()]
+    assert {name for work in works for name in work.connectors} == connectors
+    tasks = {(name, task) for work in works for name, of in work.tasks.items() for task in of}
+    assert tasks == {(name, 0) for name in connectors}
 
 
 def append(path: Path, numbers: range) -> None:

@@ -1,0 +1,216 @@
+"""`group-coordinator notify`: tells a webhook which groups rebalanced, and what is wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext
+from typing import TypeVar
+
+import click
+from kafka.errors import KafkaError
+
+from checkpoints.files import FolderError
+from cli.cluster_options import cluster_options
+from cli.logs import configure_logs
+from cli.option_object import as_object
+from cli.page_link import link, page_url_option
+from cli.parameters import WEB_URL
+from cli.signals import exit_on_signals, stop_on_signals
+from cli.thread_deaths import Stop, watching_threads
+from clients.coordinator_client import layout_on
+from clients.pending import ClientError
+from connections.client_config import ClientConfig
+from connections.pem import PemError, certificates, client_context
+from embedded.paths import DEFAULT_DATA_DIR
+from insight.notify.filters import Filter
+from insight.notify.kept import locked
+from insight.notify.messages import KINDS
+from insight.notify.notifier import Notifier, Sending
+from insight.notify.receiver import (
+    NOT_PRIVATE,
+    Receiver,
+    SecretUnreadable,
+    checked_url,
+    first_line,
+    is_private,
+    url_in,
+)
+from insight.notify.shapes import SHAPES
+from records.layout import DEFAULT_PREFIX
+
+T = TypeVar("T")
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions:
+    """The options of `notify`."""
+
+    client_config: ClientConfig
+    prefix: str
+    data_dir: Path
+    url: str | None
+    url_file: Path | None
+    token_file: Path | None
+    ca_file: Path | None
+    shape: str
+    groups: tuple[str, ...]
+    without: tuple[str, ...]
+    kinds: tuple[str, ...]
+    least_duration_ms: int
+    max_per_minute: int
+    page_url: str | None
+    metrics_url: str | None
+
+    def sending(self) -> Sending:
+        """How messages are sent. Raises UsageError, and BadParameter for what a file has."""
+        url = _url_of(self.url, self.url_file)
+        token = _token_of(self.token_file)
+        at_start = _now(url, "--url-file")
+        if _now(token, "--token-file") is not None and not is_private(at_start):
+            raise click.BadParameter(NOT_PRIVATE, param_hint="--token-file")
+        post = Receiver(url, token, _context(self.ca_file)).post
+        return Sending(post, SHAPES[self.shape], self.max_per_minute)
+
+    def wanted(self) -> Filter:
+        """Which messages are sent."""
+        return Filter(self.groups, self.without, frozenset(self.kinds or KINDS), self.least_duration_ms)
+
+    def link(self, group_id: str | None) -> str | None:
+        """The address of a group on the page, None without `--page-url`."""
+        return None if self.page_url is None else link(self.page_url, group_id)
+
+
+@click.command()
+@cluster_options()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DATA_DIR / "notify",
+    show_default=True,
+    help="Folder for what was told already. One process may use it.",
+)
+@click.option("--url", help="Address of the receiver, https://HOST/PATH.")
+@click.option("--url-file", type=_FILE, metavar="FILE", help="Its first line is the address, a secret one.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="Its first line is a bearer token.")
+@click.option(
+    "--ca-file",
+    type=_FILE,
+    metavar="FILE",
+    help="Certificates, PEM, that the receiver's must be signed by; default: those this machine trusts.",
+)
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(tuple(SHAPES)),
+    default="json",
+    show_default=True,
+    help="JSON of our own, Slack's message, alerts to Alertmanager, or what its webhooks get.",
+)
+@click.option(
+    "--group", "groups", multiple=True, metavar="PATTERN", help="Only groups like `orders-*`; repeatable."
+)
+@click.option(
+    "--not-group", "without", multiple=True, metavar="PATTERN", help="No groups like this; repeatable."
+)
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    help="Only this kind; repeatable. Default: all.",
+)
+@click.option(
+    "--least-duration-ms",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Leave out a rebalance that took less, and what is wrong for a shorter time.",
+)
+@click.option(
+    "--max-per-minute",
+    type=click.IntRange(1, 10_000),
+    default=30,
+    show_default=True,
+    help="Requests in any minute. What comes in between goes with the next one.",
+)
+@page_url_option
+@click.option(
+    "--metrics-url",
+    type=WEB_URL,
+    help="The coordinator's metrics, as http://HOST:PORT/metrics, for its alarms.",
+)
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
+@as_object(NotifyOptions, "options")
+def notify(options: NotifyOptions) -> None:
+    """Tell a webhook which groups rebalanced, and what is wrong, until Ctrl-C.
+
+    It tells what happens from its first start on, also the rebalances that ended while it did not run.
+    """
+    configure_logs()
+    exit_on_signals()
+    stop = Stop()
+    client_config = options.client_config
+    sending = options.sending()
+    try:
+        layout = layout_on(client_config, options.prefix)
+        with (
+            locked(options.data_dir),
+            watching_threads(stop.fail),
+            Notifier(
+                client_config,
+                layout,
+                options.data_dir,
+                sending,
+                options.wanted(),
+                options.link,
+                options.metrics_url,
+            ),
+        ):
+            stop_on_signals(stop)
+            click.echo(f"ready: tells what happens on {client_config}")
+            stop.wait()
+            exit_on_signals()  # a second one ends it at once
+    except (ClientError, FolderError) as error:
+        raise click.ClickException(str(error)) from error
+    except KafkaError as error:
+        raise click.ClickException(f"cannot read from {client_config}: {error}") from error
+    if stop.failure is not None:
+        raise click.ClickException(stop.failure)
+
+
+def _url_of(url: str | None, file: Path | None) -> Callable[[], str]:
+    """What returns the address. Raises UsageError, BadParameter."""
+    if file is not None and url is None:
+        return partial(url_in, file)
+    if url is None or file is not None:
+        raise click.UsageError("notify needs one of --url and --url-file.")
+    try:
+        address = checked_url(url)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from error
+    return lambda: address
+
+
+def _token_of(file: Path | None) -> Callable[[], str | None]:
+    return (lambda: None) if file is None else partial(first_line, file)
+
+
+def _now(read: Callable[[], T], option: str) -> T:
+    """What a file has at the start. Raises BadParameter."""
+    try:
+        return read()
+    except SecretUnreadable as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _context(ca_file: Path | None) -> SSLContext:
+    """Raises BadParameter."""
+    try:
+        return client_context(None if ca_file is None else certificates(ca_file.read_text()))
+    except (OSError, UnicodeDecodeError, PemError) as error:
+        raise click.BadParameter(f"{ca_file}: {error}", param_hint="--ca-file") from error

@@ -1,0 +1,1 @@
+"""Tells webhooks which groups rebalanced, and what is wrong with groups and with the coordinator."""

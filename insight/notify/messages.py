@@ -1,0 +1,93 @@
+"""What a receiver is told: a message for each rebalance that ended, and two for what was wrong for a while.
+
+The sentences are those of `why` and of the page. Nothing is decided here about a group.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from itertools import islice
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from insight.page.findings import Kind
+from insight.visible import visible
+from insight.why.model import Rebalance
+from insight.why.names import Names
+from insight.why.text import cause_text, details
+
+MAX_TEXT_CHARS = 500
+"""Of a sentence or a line, which may quote what clients sent."""
+MAX_LINES = 30
+
+Link: TypeAlias = Callable[[str | None], str | None]
+"""Returns the address of a group on the page, of all groups for None; None if there is no page."""
+
+
+class Status(StrEnum):
+    """HAPPENED: it is over, and one message tells it. BEGAN and ENDED: the two messages of what lasts."""
+
+    HAPPENED = "happened"
+    BEGAN = "began"
+    ENDED = "ended"
+
+
+def name_of(kind: Kind) -> str:
+    """Return the name of a kind of finding: `without-members`."""
+    return kind.name.lower().replace("_", "-")
+
+
+REBALANCE = "rebalance"
+ALARM = "alarm"
+KINDS = (REBALANCE, *map(name_of, Kind), ALARM)
+"""The kinds of messages: a rebalance, what the page finds wrong with a group, an alarm of the coordinator."""
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message. Times are milliseconds since the epoch.
+
+    `id` names what it is about: the message about it has the same id if it is sent again, and BEGAN and ENDED
+    of one thing have the same. `subject` is the group, or what tells an alarm of the coordinator from its
+    other alarms; `group` is None for an alarm. `lines` are the lines of `why`, each with its label.
+    `ended_ms` is None while it lasts.
+    """
+
+    id: str
+    kind: str
+    status: Status
+    subject: str
+    group: str | None
+    sentence: str
+    lines: list[tuple[str, str]] = []
+    began_ms: int
+    ended_ms: int | None = None
+    page: str | None = None
+
+    @property
+    def name(self) -> tuple[str, Status]:
+        """What tells it from every other message."""
+        return self.id, self.status
+
+
+def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
+    """Return the message about a rebalance that has ended: the words of `why`."""
+    assert r.ended_ms is not None, "a rebalance is told when it has ended"
+    told = islice(details(r, r.ended_ms, names), MAX_LINES)
+    return Message(
+        id=f"{REBALANCE}:{group_id}:{r.incarnation}:{r.ended_ms}:{r.generation_to}",
+        kind=REBALANCE,
+        status=Status.HAPPENED,
+        subject=group_id,
+        group=group_id,
+        sentence=shown(cause_text(r, names)),
+        lines=[(label, shown(text)) for label, text in told],
+        began_ms=r.began_ms,
+        ended_ms=r.ended_ms,
+        page=link(group_id),
+    )
+
+
+def shown(text: str) -> str:
+    """Return a text on one line that is not too long, with what is not printable escaped."""
+    escaped = visible(text)
+    return escaped if len(escaped) <= MAX_TEXT_CHARS else f"{escaped[: MAX_TEXT_CHARS - 3]}..."

@@ -1,0 +1,235 @@
+"""When messages are sent, how many at once, and that none is lost whatever the receiver does and when."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from checkpoints.files import FolderNotWritable
+from insight.notify.courier import KEEP_INTERVAL_S, Courier
+from insight.notify.kept import Kept
+from insight.notify.messages import Message
+from insight.notify.outbox import Outbox, Position
+from insight.notify.pace import BackOff, RateLimit
+from insight.notify.receiver import Answer, Verdict
+from insight.notify.shapes import SHAPES, Shape
+from tests.unit.insight.notify_messages import rebalance
+
+TOPIC = "events"
+OK, FAILED, REFUSED = (
+    Answer(Verdict.ACCEPTED),
+    Answer(Verdict.FAILED, "it hangs"),
+    Answer(Verdict.REFUSED, "no"),
+)
+
+
+class Killed(Exception):
+    """The process is killed after the receiver has accepted a request, and before that is kept."""
+
+
+class World:
+    """A courier with a clock that only the test moves, and a receiver that answers as told, OK after that.
+    `Killed` in the place of an answer: it accepts, and the process ends.
+    """
+
+    def __init__(self, folder: Path, *answers: Answer | type[Killed], per_minute: int = 10_000) -> None:
+        self.now_s = 1_000.0
+        self.bodies: list[list[str]] = []
+        self.accepted: list[str] = []
+        self.answers = deque(answers)
+        self.outbox = Outbox()
+        self.kept = Kept(folder, TOPIC)
+        shape = Shape(SHAPES["json"].body, max_messages=4)
+        self.courier = Courier(
+            self.outbox,
+            self._post,
+            shape,
+            self.kept,
+            RateLimit(per_minute),
+            BackOff(lambda: 0.0),
+            now_s=lambda: self.now_s,
+            now_ms=lambda: 0,
+        )
+
+    def put(self, *messages: Message, offset: int | None = None) -> None:
+        self.outbox.put(messages, None if offset is None else {0: Position(offset, 0)})
+
+    def turn_until_idle(self) -> None:
+        """Turn as the thread does. To wait is to move the clock."""
+        while (wait_s := self.courier.turn()) is not None:
+            self.now_s += wait_s
+
+    def _post(self, body: bytes) -> Answer:
+        ids = [message["id"] for message in json.loads(body)["messages"]]
+        self.bodies.append(ids)
+        answer = self.answers.popleft() if self.answers else OK
+        if answer is Killed or answer is OK:
+            self.accepted += ids
+        if isinstance(answer, Answer):
+            return answer
+        raise answer
+
+
+def ids(messages: Sequence[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+MANY = [rebalance(number) for number in range(6)]
+
+
+def test_messages_that_wait_go_together_in_their_order(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.put(*MANY, offset=9)
+    world.turn_until_idle()
+    assert world.bodies == [ids(MANY[:4]), ids(MANY[4:])]
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+def test_after_a_failure_the_same_messages_are_sent_after_a_pause(tmp_path: Path) -> None:
+    world = World(tmp_path, FAILED, FAILED)
+    world.put(MANY[0], offset=9)
+    assert world.courier.turn() == 0
+    assert world.courier.turn() == 1
+    assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (1, {})
+    world.now_s += 1
+    assert world.courier.turn() == 0
+    assert world.courier.turn() == 2
+    world.turn_until_idle()
+    assert world.bodies == 3 * [[MANY[0].id]]
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+def test_the_receiver_says_how_long_to_wait(tmp_path: Path) -> None:
+    world = World(tmp_path, Answer(Verdict.FAILED, "it answers 429", 90.0))
+    world.put(MANY[0])
+    world.courier.turn()
+    assert world.courier.turn() == 90
+
+
+def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_path: Path) -> None:
+    world = World(tmp_path, per_minute=2)
+    for message in MANY[:2]:
+        world.put(message)
+        world.turn_until_idle()
+    world.put(MANY[2])
+    assert world.courier.turn() == 60
+    world.put(MANY[3])
+    world.now_s += 59
+    assert world.courier.turn() == 1
+    world.turn_until_idle()
+    assert world.bodies == [[MANY[0].id], [MANY[1].id], ids(MANY[2:4])]
+
+
+def test_attempts_that_fail_count_for_the_rate_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, FAILED, FAILED, per_minute=2)
+    world.put(MANY[0])
+    world.courier.turn()
+    world.now_s += 1
+    world.courier.turn()
+    assert world.courier.turn() == 59
+
+
+def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
+    """The receiver refuses whatever has the third one."""
+    world = World(tmp_path)
+    refusing = world._post
+    bad = MANY[2].id
+
+    def post(body: bytes) -> Answer:
+        world.answers.append(REFUSED if bad in body.decode() else OK)
+        return refusing(body)
+
+    world.courier._post = post
+    world.put(*MANY, offset=9)
+    with capture_logs() as logs:
+        world.turn_until_idle()
+    assert sorted(world.accepted) == sorted(one.id for one in MANY if one.id != bad)
+    (dropped,) = [line for line in logs if line["log_level"] == "error"]
+    assert (dropped["event"], dropped["group"], dropped["why"]) == (
+        "the receiver refuses a message, which is dropped",
+        "orders",
+        "no",
+    )
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+def test_an_outage_of_the_receiver_is_warned_of_once_a_minute(tmp_path: Path) -> None:
+    world = World(tmp_path, *[FAILED] * 7)
+    world.put(MANY[0])
+    with capture_logs() as logs:
+        world.turn_until_idle()
+    warned = [line for line in logs if line["log_level"] == "warning"]
+    assert [line["attempts"] for line in warned] == [1, 7]
+    assert "it hangs" in warned[0]["error"]
+
+
+def test_positions_without_messages_are_kept_now_and_then(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.put(offset=1)
+    assert world.courier.turn() is None
+    world.put(offset=2)
+    assert world.courier.turn() is None
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(1, 0)}
+    world.now_s += KEEP_INTERVAL_S
+    assert world.courier.turn() is None
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(2, 0)}
+
+
+def test_a_file_that_cannot_be_written_stops_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+
+    def fail() -> None:
+        raise FolderNotWritable("the disk is full")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(world.kept, "save", fail)
+        world.put(MANY[0], offset=9)
+        world.turn_until_idle()
+    assert world.accepted == [MANY[0].id]
+    warned = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert warned == ["keeping the position failed, trying again"]
+    world.now_s += KEEP_INTERVAL_S
+    world.turn_until_idle()
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+@given(
+    turns=st.lists(st.integers(0, 6), max_size=12),
+    answers=st.lists(st.sampled_from([OK, FAILED, Killed]), max_size=20),
+)
+def test_none_is_lost_and_only_what_was_under_way_at_a_kill_is_sent_twice(
+    turns: list[int], answers: list[Answer | type[Killed]]
+) -> None:
+    topic = [
+        [rebalance(10 * offset + place) for place in range(number)] for offset, number in enumerate(turns)
+    ]
+    accepted: list[str] = []
+    under_way: list[str] = []
+    with TemporaryDirectory() as folder:
+        is_over = False
+        while not is_over:
+            world = World(Path(folder), *answers)
+            begin = world.kept.positions[0].offset if world.kept.positions else 0
+            for offset in range(begin, len(topic)):
+                new = [message for message in topic[offset] if message.id not in world.kept.told]
+                world.put(*new, offset=offset + 1)
+            try:
+                world.turn_until_idle()
+                world.courier.keep()
+                is_over = True
+            except Killed:
+                under_way += world.bodies[-1]
+            answers = list(world.answers)
+            accepted += world.accepted
+        times, killed = Counter(accepted), Counter(under_way)
+        assert set(times) == {message.id for messages in topic for message in messages}
+        assert all(number == 1 + killed[one] for one, number in times.items())
+        assert Kept(Path(folder), TOPIC).positions == ({0: Position(len(topic), 0)} if topic else {})

@@ -1,0 +1,141 @@
+"""The bodies of requests."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from insight.notify.messages import MAX_LINES, MAX_TEXT_CHARS, Status, rebalance_message
+from insight.notify.rebalances import Rebalances
+from insight.notify.shapes import FIRES_MS, SHAPES
+from insight.why.model import Removed
+from insight.why.text import details
+from tests.harness.histories import Recorder
+from tests.unit.insight.notify_messages import alarm, rebalance, stuck
+from tests.unit.insight.why_story import STORY
+
+NOW_MS = 1_700_000_000_000
+LINES = [("why", "no heartbeat within 10000 ms"), ("", "and more"), ("formed", "generation 1 -> 2")]
+
+
+def body(shape: str, *messages: Any) -> Any:
+    return json.loads(SHAPES[shape].body(messages, NOW_MS))
+
+
+def test_a_rebalance_has_the_words_of_why_and_the_link() -> None:
+    rebalances = Rebalances()
+    for entry in Recorder().play(*STORY):
+        rebalances.add(entry, is_told=False)
+    ended = rebalances.ended()[1]
+    message = rebalance_message(*ended, lambda group_id: f"https://page/group?id={group_id}")
+    assert (message.kind, message.group, message.sentence) == ("rebalance", "g", "session timeout: worker-3")
+    assert message.lines == list(details(ended.rebalance, ended.rebalance.ended_ms or 0, ended.names))
+    assert dict(message.lines)["why"].startswith("member worker-3 expired: no heartbeat within")
+    assert (message.began_ms, message.ended_ms) == (ended.rebalance.began_ms, ended.rebalance.ended_ms)
+    assert message.page == "https://page/group?id=g"
+
+
+def test_what_clients_sent_is_escaped_and_cut() -> None:
+    rebalances = Rebalances()
+    for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
+        rebalances.add(entry, is_told=False)
+    ((group_id, ended, names),) = rebalances.ended()
+    cause = replace(ended.cause, client_reason="\u202e" + 9 * MAX_TEXT_CHARS * "x")
+    removed = [Removed("w", 0, "it left") for _ in range(9 * MAX_LINES)]
+    message = rebalance_message(group_id, replace(ended, cause=cause, removed=removed), names, lambda _: None)
+    assert len(message.lines) == MAX_LINES
+    said = dict(message.lines)["it said"]
+    assert (said[:8], said[-3:], len(said)) == ("\\u202exx", "...", MAX_TEXT_CHARS)
+
+
+def test_our_own_json_has_everything() -> None:
+    told = body("json", rebalance(lines=LINES, page="https://page/group?id=orders"), alarm())
+    assert (told["version"], told["sent_ms"]) == (1, NOW_MS)
+    assert told["messages"][0] == {
+        "id": "rebalance:orders:i:1",
+        "kind": "rebalance",
+        "status": "happened",
+        "subject": "orders",
+        "group": "orders",
+        "sentence": "session timeout: worker-3",
+        "lines": [list(line) for line in LINES],
+        "began_ms": 1_000,
+        "ended_ms": 2_000,
+        "page": "https://page/group?id=orders",
+    }
+    assert (told["messages"][1]["group"], told["messages"][1]["ended_ms"]) == (None, None)
+
+
+def test_slack_gets_a_text_with_the_link() -> None:
+    told = body(
+        "slack", rebalance(lines=LINES, page="https://page/group?id=orders"), stuck(Status.ENDED), alarm()
+    )
+    assert told == {
+        "text": "*orders* rebalanced: session timeout: worker-3 <https://page/group?id=orders|page>\n"
+        "> why: no heartbeat within 10000 ms\n"
+        "*orders*: It is over: orders-4 has no commit since 3 min 5 s\n"
+        "*The coordinator*: It has an alarm: the disk is full"
+    }
+
+
+def test_no_name_of_a_group_mentions_a_channel_in_slack() -> None:
+    name = "<!channel> & <https://evil|here>\n*x*"
+    (text,) = body("slack", stuck(group=name, sentence="<!here>")).values()
+    assert text == ("*&lt;!channel&gt; &amp; &lt;https://evil|here&gt;\\n*x**: &lt;!here&gt;")
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "severity"),
+    [(rebalance(), "GroupRebalance", "info"), (stuck(), "GroupStuck", "warning")],
+)
+def test_alertmanager_gets_an_alert_about_a_group(message: Any, name: str, severity: str) -> None:
+    (alert,) = body("alertmanager", message)
+    assert alert["labels"] == {"alertname": name, "severity": severity, "consumergroup": "orders"}
+    assert alert["annotations"]["summary"] == message.sentence
+    assert alert["startsAt"] == "1970-01-01T00:00:01.000Z"
+    assert alert["endsAt"] == "2023-11-14T22:18:20.000Z"
+    assert FIRES_MS == 300_000
+
+
+def test_alertmanager_gets_the_lines_of_why_and_the_link() -> None:
+    (alert,) = body("alertmanager", rebalance(lines=LINES, page="https://page/"))
+    assert alert["annotations"]["description"] == (
+        "why no heartbeat within 10000 ms\nand more\nformed generation 1 -> 2"
+    )
+    assert (alert["annotations"]["page"], alert["generatorURL"]) == ("https://page/", "https://page/")
+
+
+def test_alertmanager_ends_what_is_over() -> None:
+    (alert,) = body("alertmanager", stuck(Status.ENDED))
+    assert alert["endsAt"] == "1970-01-01T00:00:05.000Z"
+
+
+def test_an_alert_about_the_coordinator_is_told_from_its_other_alerts() -> None:
+    (alert,) = body("alertmanager", alarm())
+    assert alert["labels"] == {
+        "alertname": "CoordinatorAlarm",
+        "severity": "critical",
+        "alarm": "It has an alarm",
+    }
+
+
+def test_alertmanagers_webhook_has_its_version_and_each_alerts_status() -> None:
+    told = body("alertmanager-webhook", rebalance(), stuck(), stuck(Status.ENDED))
+    assert (told["version"], told["status"], told["receiver"]) == ("4", "firing", "group-coordinator")
+    assert [alert["status"] for alert in told["alerts"]] == ["resolved", "firing", "resolved"]
+    ends = [alert["endsAt"] for alert in told["alerts"]]
+    assert ends == ["1970-01-01T00:00:02.000Z", "0001-01-01T00:00:00Z", "1970-01-01T00:00:05.000Z"]
+    fingerprints = [alert["fingerprint"] for alert in told["alerts"]]
+    assert fingerprints[0] != fingerprints[1] == fingerprints[2]
+    assert body("alertmanager-webhook", stuck(Status.ENDED))["status"] == "resolved"
+
+
+def test_what_lasts_is_sent_again_to_alertmanager_before_it_ends_there() -> None:
+    again_ms = SHAPES["alertmanager"].again_ms
+    assert again_ms is not None and 2 * again_ms < FIRES_MS
+    assert {name for name, shape in SHAPES.items() if shape.again_ms is None} == {
+        "json",
+        "slack",
+        "alertmanager-webhook",
+    }

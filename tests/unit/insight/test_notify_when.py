@@ -1,0 +1,92 @@
+"""Which messages are wanted, and when they may be sent: filters, rate limit, pauses after failures."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.notify.filters import Filter
+from insight.notify.messages import KINDS
+from insight.notify.pace import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    LONGEST_RETRY_AFTER_S,
+    MINUTE_S,
+    BackOff,
+    RateLimit,
+)
+from tests.unit.insight.notify_messages import alarm, rebalance, stuck
+
+NOW_MS = 10_000
+
+
+@pytest.mark.parametrize(
+    ("groups", "without", "wanted"),
+    [
+        ((), (), True),
+        (("orders-*",), (), True),
+        (("Orders-*",), (), False),
+        (("payments", "orders-e?"), (), True),
+        (("payments",), (), False),
+        (("orders-*",), ("*-eu",), False),
+        ((), ("payments",), True),
+    ],
+)
+def test_patterns_select_groups(groups: tuple[str, ...], without: tuple[str, ...], wanted: bool) -> None:
+    assert Filter(groups, without).wants(rebalance(group="orders-eu"), NOW_MS) is wanted
+
+
+def test_alarms_are_of_no_group() -> None:
+    assert Filter(("orders",), ("*",)).wants(alarm(), NOW_MS)
+
+
+def test_all_kinds_are_wanted_or_those_that_are_named() -> None:
+    assert Filter(kinds=frozenset(["stuck"])).wants(stuck(), NOW_MS)
+    assert not Filter(kinds=frozenset(["stuck"])).wants(rebalance(), NOW_MS)
+    assert all(Filter().wants(rebalance(kind=kind), NOW_MS) for kind in KINDS)
+
+
+@pytest.mark.parametrize(("least_ms", "wanted"), [(1_000, True), (1_001, False)])
+def test_a_rebalance_that_took_less_is_left_out(least_ms: int, wanted: bool) -> None:
+    assert Filter(least_ms=least_ms).wants(rebalance(), NOW_MS) is wanted
+
+
+@pytest.mark.parametrize(("now_ms", "wanted"), [(5_999, False), (6_000, True)])
+def test_what_lasts_is_told_when_it_has_lasted_long_enough(now_ms: int, wanted: bool) -> None:
+    assert Filter(least_ms=5_000).wants(stuck(), now_ms) is wanted
+
+
+@given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=60))
+def test_no_minute_has_more_requests_than_the_limit(per_minute: int, pauses_s: list[float]) -> None:
+    limit, now_s, sent_s = RateLimit(per_minute), 0.0, []
+    for pause_s in pauses_s:
+        now_s += pause_s
+        now_s += limit.wait_s(now_s)
+        limit.sent(now_s)
+        sent_s.append(now_s)
+    for first_s, beyond_s in zip(sent_s, sent_s[per_minute:], strict=False):
+        assert beyond_s - first_s >= MINUTE_S - 1e-6
+
+
+def test_the_limit_holds_nothing_up_below_it() -> None:
+    limit = RateLimit(2)
+    assert limit.wait_s(100) == 0
+    limit.sent(100)
+    assert limit.wait_s(101) == 0
+    limit.sent(101)
+    assert limit.wait_s(102) == 58
+
+
+def test_each_pause_is_twice_the_one_before_up_to_a_minute_until_a_request_works() -> None:
+    back_off = BackOff(lambda: 0.0)
+    assert [back_off.failed() for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    back_off.worked()
+    assert back_off.failed() == FIRST_PAUSE_S
+
+
+def test_chance_takes_up_to_half_of_a_pause() -> None:
+    assert BackOff(lambda: 1.0).failed() == FIRST_PAUSE_S / 2
+
+
+@pytest.mark.parametrize(("asked_s", "pause_s"), [(0.5, 1), (120, 120), (1e9, LONGEST_RETRY_AFTER_S)])
+def test_the_receiver_may_ask_for_a_longer_pause_within_bounds(asked_s: float, pause_s: float) -> None:
+    assert BackOff(lambda: 0.0).failed(asked_s) == pause_s
