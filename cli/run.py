@@ -70,7 +70,12 @@ def run(options: RunOptions) -> None:
             page = stack.enter_context(RunPage(options.page_port)) if options.has_page else None
             coordinator = _prepare(stack, stop, gateway, options)
             metrics = metrics_and_checks(
-                coordinator, gateway, options.metrics_host, options.metrics_port, log_rebalances
+                coordinator,
+                gateway,
+                options.metrics_host,
+                options.metrics_port,
+                log_rebalances=log_rebalances,
+                with_members=options.metrics_members,
             )
             stack.enter_context(metrics)
             stack.enter_context(coordinator)

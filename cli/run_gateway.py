@@ -99,9 +99,15 @@ def coordinator_checks(status: Status, replica: ReplicaState) -> Checks:
 
 
 def metrics_and_checks(
-    coordinator: Coordinator, gateway: GatewayToStart | None, host: str, port: int, log_rebalances: bool
+    coordinator: Coordinator,
+    gateway: GatewayToStart | None,
+    host: str,
+    port: int,
+    *,
+    log_rebalances: bool,
+    with_members: bool,
 ) -> Metrics:
-    """The metrics of a coordinator and of its gateway, with /healthz and /readyz."""
+    """The metrics of a coordinator and of its gateway, with /healthz and /readyz. See `Metrics`."""
 
     def ready(exclude: Collection[str]) -> Checks:
         of_coordinator = coordinator_checks(coordinator.status.current, coordinator.replica())
@@ -113,6 +119,7 @@ def metrics_and_checks(
         host,
         port,
         log_rebalances=log_rebalances,
+        with_members=with_members,
         collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
         checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
     )

@@ -56,6 +56,7 @@ class RunOptions:
     standby: bool
     metrics_host: str
     metrics_port: int
+    metrics_members: bool
     has_page: bool
     page_port: int
     spark: SparkOptions
@@ -248,6 +249,12 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         type=click.IntRange(0, 65_535),
         default=0,
         help="Port of the metrics, /healthz and /readyz; default: a free one.",
+    ),
+    click.option(
+        "--metrics-members/--no-metrics-members",
+        default=False,
+        show_default=True,
+        help="Metrics of the lag of each member, too, with the member as a label.",
     ),
     click.option(
         "--page/--no-page",

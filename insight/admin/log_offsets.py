@@ -9,7 +9,7 @@ import kafka
 from assignors.kafka.api import TopicPartition
 from connections import kafka_clients
 from connections.client_config import ClientConfig
-from insight.admin.reset import LogBounds
+from insight.lag.log import LogBounds
 
 
 class LogOffsets:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from assignors.kafka.api import TopicPartition
+from insight.lag.log import LogBounds
 
 
 class ResetError(ValueError):
@@ -58,14 +59,6 @@ class FromFile:
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | FromFile
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """The first offset of a partition that is still in the log, and the offset its next record will get."""
-
-    earliest: int
-    latest: int
 
 
 @dataclass(frozen=True, slots=True)

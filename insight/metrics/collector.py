@@ -14,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from insight.metrics.consumer_groups import ConsumerGroupRow, consumer_group_gauges, epoch_counts
-from insight.metrics.end_offsets import Partition
+from insight.metrics.lags import EXPORTER, lag_gauges
+from insight.metrics.lags import OWN as OWN
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
 from state.kafka.classic_group import GroupState
@@ -26,24 +27,23 @@ from streaming.service.transactions.pending import Summary
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
-EXPORTER = "kafka_consumergroup"
-OWN = "group_coordinator"
 
 DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
 class MetricsStateCollector(Collector):
-    """Metrics from the contents of the topics."""
+    """Metrics from the contents of the topics. `with_members` makes series of single members, too."""
 
-    def __init__(self, metrics_state: MetricsState) -> None:
+    def __init__(self, metrics_state: MetricsState, *, with_members: bool = False) -> None:
         self._metrics_state = metrics_state
+        self._with_members = with_members
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._metrics_state.numbers()
         yield from _counts(numbers)
         yield from _own_counts(numbers)
         yield from epoch_counts(numbers.of_epochs)
-        if numbers.groups is None or numbers.rocketmq_groups is None or numbers.offsets is None:
+        if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
             return
         classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
         of_consumers = {
@@ -61,7 +61,9 @@ class MetricsStateCollector(Collector):
         yield _members(numbers.groups)
         yield from rocketmq_gauges(numbers.rocketmq_groups)
         yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
-        yield from _offset_gauges(numbers.offsets, numbers.end_offsets)
+        number = sum(len(of_group.lags) for of_group in numbers.lags.values())
+        yield GaugeMetricFamily(f"{MANAGER}_numoffsets", "Committed offsets.", number)
+        yield from lag_gauges(numbers.lags, with_members=self._with_members)
 
 
 def _counts(numbers: Numbers) -> Iterator[Metric]:
@@ -132,39 +134,6 @@ def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMq
     reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]
     quarantined = sum(reason is not None for reason in reasons)
     yield GaugeMetricFamily(f"{OWN}_quarantined_groups", "Groups whose deadlines are stopped.", quarantined)
-
-
-def _offset_gauges(
-    offsets: Mapping[str, Mapping[Partition, int]], end_offsets: Mapping[Partition, int]
-) -> Iterator[Metric]:
-    number = sum(map(len, offsets.values()))
-    yield GaugeMetricFamily(f"{MANAGER}_numoffsets", "Committed offsets.", number)
-    lags = {
-        group_id: {p: max(end_offsets[p] - offset, 0) for p, offset in committed.items() if p in end_offsets}
-        for group_id, committed in offsets.items()
-    }
-    yield from _by_partition("current_offset", "committed offset", offsets)
-    yield from _by_partition("lag", "records between the committed offset and the end", lags)
-
-
-def _by_partition(
-    name: str, meaning: str, values: Mapping[str, Mapping[Partition, int]]
-) -> tuple[Metric, Metric]:
-    """Yield a gauge of every partition, and its sum by topic."""
-    each = GaugeMetricFamily(
-        f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=("consumergroup", "topic", "partition")
-    )
-    total = GaugeMetricFamily(
-        f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=("consumergroup", "topic")
-    )
-    for group_id, by_partition in sorted(values.items()):
-        sums: Counter[str] = Counter()
-        for (topic, partition), value in sorted(by_partition.items()):
-            each.add_metric((group_id, topic, str(partition)), value)
-            sums[topic] += value
-        for topic, value in sums.items():
-            total.add_metric((group_id, topic), value)
-    return each, total
 
 
 class CheapCollector(Collector):

@@ -10,14 +10,13 @@ from kafka.errors import KafkaError
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from insight.following import FollowerThread
-from insight.metrics.end_offsets import end_offsets
+from insight.lag.looks import Looks
 from insight.metrics.metrics_state import MetricsState
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 from state.kafka.history import HistoryEntry
 
-END_OFFSETS_INTERVAL_S = 5.0
 # The maximum time of a request to the brokers, and therefore of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
@@ -49,7 +48,7 @@ class Follower(FollowerThread):
         self._on_entry = on_entry
         super().__init__("metrics-follower", "reading for the metrics")
         self._read_at_s = float("nan")
-        self._ends_at_s = float("-inf")
+        self._looks = Looks(metrics_state)
 
     def read_age_s(self) -> float:
         """Return the seconds since the topics and their ends were read, or since the start; NaN before it."""
@@ -74,19 +73,19 @@ class Follower(FollowerThread):
                 request_timeout_ms=BROKER_TIMEOUT_MS,
             )
             try:
-                self._follow(reader, admin, self._assign(reader, admin))
+                self._follow(reader, admin, self._assign(reader))
             finally:
                 admin.close()
 
-    def _assign(self, reader: TopicReader, admin: KafkaAdminClient) -> dict[TopicPartition, int]:
+    def _assign(self, reader: TopicReader) -> dict[TopicPartition, int]:
         """Assign the topics to the reader. Return the current ends of the compacted topics."""
         layout = self._layout
+        tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
         reader.start(
-            beginning=reader.partitions_of(layout.groups_topic, layout.offsets_topic),
+            beginning=tables,
             end=reader.partitions_of(layout.events_topic, layout.responses_topic, layout.dead_letters_topic),
         )
-        ends = end_offsets(admin, (layout.groups_topic, layout.offsets_topic))
-        return {TopicPartition(*partition): end for partition, end in ends.items()}
+        return reader.ends(tables)
 
     def _follow(
         self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
@@ -99,7 +98,7 @@ class Follower(FollowerThread):
                     behind = {}
                 if not behind:
                     self._metrics_state.complete()
-                    self._set_end_offsets(admin)
+                    self._looks.look(admin)
             except KafkaError as error:
                 self._retry_later(error)
             else:
@@ -118,8 +117,3 @@ class Follower(FollowerThread):
         else:
             if entry is not None:
                 self._on_entry(entry)
-
-    def _set_end_offsets(self, admin: KafkaAdminClient) -> None:
-        if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
-            self._metrics_state.set_end_offsets(end_offsets(admin, self._metrics_state.topics_of_interest()))
-            self._ends_at_s = time.monotonic()

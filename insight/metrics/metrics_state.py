@@ -14,8 +14,12 @@ from typing import TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from insight.lag.definitions import troubles
+from insight.lag.lag_book import LagBook
+from insight.lag.log import LogBounds, Partition
+from insight.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
-from insight.metrics.end_offsets import Partition
+from insight.metrics.lags import GroupLags
 from records.codec import Reason
 from records.early_answers import Headers, is_by_query
 from records.history import (
@@ -71,10 +75,6 @@ class GroupRow(Struct, frozen=True):
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
-class _OffsetRow(Struct, frozen=True):
-    offset: int
-
-
 class _DeadLetterRow(Struct, frozen=True):
     reason: str
 
@@ -88,8 +88,7 @@ class _Answer(Struct, frozen=True):
 
 
 _group = msgspec.json.Decoder(GroupRow)
-_offset = msgspec.json.Decoder(_OffsetRow)
-_offset_key = msgspec.json.Decoder(tuple[str, str, int])
+_owners = msgspec.json.Decoder(OwnersRow)
 _dead_letter = msgspec.json.Decoder(_DeadLetterRow)
 _answer = msgspec.json.Decoder(_Answer)
 _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
@@ -97,15 +96,14 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 @dataclass(slots=True)
 class Numbers:
-    """A copy of all numbers, for one scrape. Groups and offsets are None, and `rebalances` is empty, until
-    the topics are read to their ends, because a partly read topic would show deleted groups.
+    """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
+    topics are read to their ends, because a partly read topic would show deleted groups.
     """
 
     groups: dict[str, GroupRow] | None = None
     rocketmq_groups: dict[str, RocketMqGroup] | None = None
-    # By group, then by topic and partition.
-    offsets: dict[str, dict[Partition, int]] | None = None
-    end_offsets: dict[Partition, int] = field(default_factory=dict)
+    # Of each group with a committed offset.
+    lags: dict[str, GroupLags] | None = None
     rebalances: dict[str, int] = field(default_factory=dict)
     classic_rebalances: int = 0
     of_epochs: EpochCounts = field(default_factory=EpochCounts)
@@ -133,8 +131,10 @@ class MetricsState:
         self._is_complete = False
         self._groups: dict[str, GroupRow] = {}
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}
-        self._offsets: dict[str, dict[Partition, int]] = {}
-        self._end_offsets: dict[Partition, int] = {}
+        self._owners: dict[str, OwnersRow] = {}
+        self._ownerships: dict[str, Ownership] = {}  # made of the row when it is needed
+        self._lags = LagBook()
+        self._looked_ms = 0
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
@@ -162,7 +162,7 @@ class MetricsState:
             if topic == layout.groups_topic:
                 self._apply_group((key or b"").decode(), value)
             elif topic == layout.offsets_topic:
-                self._apply_offset(key or b"", value)
+                self._lags.apply_commit(key or b"", value)
             elif topic == layout.events_topic:
                 return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
@@ -181,22 +181,31 @@ class MetricsState:
         with self._lock:
             self._read_to.update(batch.end_offsets)
 
-    def set_end_offsets(self, ends: Mapping[Partition, int]) -> None:
-        """Take end offsets of topics; the backlog is the records between the query's position and the end."""
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of logs. The backlog is the records between the query's position and the end."""
         with self._lock:
-            self._end_offsets = dict(ends)
+            self._lags.add_bounds(bounds, at_ms)
+            self._looked_ms = at_ms
             behind = [
-                end - self._read_to[partition]
-                for partition, end in ends.items()
+                log.latest - self._read_to[partition]
+                for partition, log in bounds.items()
                 if partition in self._read_to
             ]
             self._backlog_records = max(sum(behind), 0) if behind else None
 
-    def topics_of_interest(self) -> set[str]:
-        """Return the topics whose ends are needed: those with a committed offset, and the requests topic."""
+    def topics(self) -> set[str]:
+        """Return the topics to look at: those with a committed offset, and the requests topic."""
         with self._lock:
-            committed = {topic for offsets in self._offsets.values() for topic, _ in offsets}
-        return committed | {self._layout.requests_topic}
+            return self._lags.topics() | {self._layout.requests_topic}
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """See `LagBook`, also for the next one."""
+        with self._lock:
+            return self._lags.wanted_times()
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        with self._lock:
+            self._lags.learn_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
         """The records of the requests topic that the query has not read, None if that is not known yet."""
@@ -206,7 +215,6 @@ class MetricsState:
     def numbers(self) -> Numbers:
         with self._lock:
             numbers = Numbers(
-                end_offsets=dict(self._end_offsets),
                 classic_rebalances=self._classic_rebalances,
                 of_epochs=self._of_epochs.copy(),
                 entries=dict(self._entries),
@@ -224,7 +232,7 @@ class MetricsState:
                 # From 0 on: an increase does not see a count that starts with 1.
                 numbers.rebalances = {group: self._rebalances[group] for group in self._groups}
                 numbers.rocketmq_groups = dict(self._rocketmq_groups)
-                numbers.offsets = {group: dict(offsets) for group, offsets in self._offsets.items()}
+                numbers.lags = {group_id: self._group_lags(group_id) for group_id in self._lags.group_ids()}
             return numbers
 
     def _apply_group(self, group_id: str, value: bytes | None) -> None:
@@ -232,18 +240,28 @@ class MetricsState:
         of_rocketmq = decode_rocketmq_group(value) if value is not None else None
         _keep(self._groups, group_id, group if group is not None and group.protocol == KAFKA else None)
         _keep(self._rocketmq_groups, group_id, of_rocketmq)
-        if group_id not in self._groups:
+        self._ownerships.pop(group_id, None)
+        if value is not None and group_id in self._groups:
+            self._owners[group_id] = _owners.decode(value)
+        else:
+            self._owners.pop(group_id, None)
             self._rebalances.pop(group_id, None)
 
-    def _apply_offset(self, key: bytes, value: bytes | None) -> None:
-        group_id, topic, partition = _offset_key.decode(key)
-        if value is not None:
-            offsets = self._offsets.setdefault(group_id, {})
-            offsets[topic, partition] = _offset.decode(value).offset
-        elif (known := self._offsets.get(group_id)) is not None:
-            known.pop((topic, partition), None)
-            if not known:
-                del self._offsets[group_id]
+    def _group_lags(self, group_id: str) -> GroupLags:
+        """The lags of one group and what hurts, as of the last look at the brokers."""
+        owned = self._ownership(group_id)
+        lags = self._lags.lags(group_id, owned.settled_ms)
+        row = self._owners.get(group_id)
+        found = troubles(lags, owned, self._looked_ms)
+        return GroupLags(lags, owned, found, row.members if row is not None else ())
+
+    def _ownership(self, group_id: str) -> Ownership:
+        row = self._owners.get(group_id)
+        if row is None:
+            return UNKNOWN
+        if group_id not in self._ownerships:
+            self._ownerships[group_id] = ownership(row)
+        return self._ownerships[group_id]
 
     def _apply_entry(self, value: bytes) -> HistoryEntry | None:
         event = decode_any_entry(value)

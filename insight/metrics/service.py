@@ -126,8 +126,9 @@ class Readings:
 
 
 class Metrics:
-    """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged.
-    `collectors` are served besides, and `checks` by their paths: see `insight.metrics.http`.
+    """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged, and
+    with `with_members` there are series of single members. `collectors` are served besides, and `checks` by
+    their paths: see `insight.metrics.http`.
 
     `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
     and a check have to be answered. It raises MetricsUnavailable if the port cannot be bound; port 0 means
@@ -144,6 +145,7 @@ class Metrics:
         readings: Readings,
         *,
         log_rebalances: bool,
+        with_members: bool = False,
         collectors: Sequence[Collector] = (),
         checks: Mapping[str, Check] | None = None,
     ) -> None:
@@ -153,7 +155,7 @@ class Metrics:
         self._metrics_state = MetricsState(layout)
         self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
-        self._registry.register(MetricsStateCollector(self._metrics_state))
+        self._registry.register(MetricsStateCollector(self._metrics_state, with_members=with_members))
         self._registry.register(BacklogCollector(self._metrics_state))
         self._registry.register(
             ServiceCollector(
@@ -216,6 +218,7 @@ def metrics_of(
     port: int = 0,
     *,
     log_rebalances: bool = True,
+    with_members: bool = False,
     collectors: Sequence[Collector] = (),
     checks: Mapping[str, Check] | None = None,
 ) -> Metrics:
@@ -233,6 +236,7 @@ def metrics_of(
             replica=coordinator.replica,
         ),
         log_rebalances=log_rebalances,
+        with_members=with_members,
         collectors=collectors,
         checks=checks,
     )

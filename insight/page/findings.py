@@ -1,15 +1,18 @@
 """What is wrong with a group, each in one sentence. The gravest is first.
 
-The thresholds are the page's own. `insight.why`, which knows the rules, is asked what happened to the group.
+What lag is and when it hurts is defined in `insight.lag.definitions`. `insight.why`, which knows the rules,
+is asked what happened to the group.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from msgspec import Struct
 
-from insight.page.fleet import GroupFacts, Lag
+from insight.lag.definitions import WINDOW_MS, PartitionLag, troubles
+from insight.lag.log import Partition
+from insight.page.fleet import GroupFacts
 from insight.page.words import thousands
 from insight.why.clock import duration_text
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
@@ -22,8 +25,6 @@ OFTEN = 5
 """So many rebalances in the last hour are often."""
 LONG_MS = 30_000
 """A rebalance that takes longer is long."""
-STUCK_MS = 120_000
-"""A partition whose records wait longer than this, without a commit, is stuck."""
 
 _NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
@@ -34,8 +35,9 @@ class Kind(IntEnum):
     QUARANTINED = 0
     REBALANCING = 1
     STUCK = 2
-    WITHOUT_MEMBERS = 3
-    OFTEN = 4
+    NO_OWNER = 3
+    FALLING_BEHIND = 4
+    OFTEN = 5
 
 
 class Finding(Struct, frozen=True):
@@ -53,7 +55,7 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
     found = [*_quarantined(facts)]
     if isinstance(facts.view, GroupSnapshot):
         found += [*_rebalancing(facts.view, report, now_ms)]
-        found += [*_behind(facts.view, facts, now_ms)]
+        found += [*_hurts(facts, report, now_ms)]
     if report is not None:
         found += [*_often(report.rebalances, report)]
     return sorted(found, key=lambda one: one.kind)
@@ -91,41 +93,54 @@ def awaited_members(rebalance: Rebalance) -> list[str]:
     return [member_id for member_id in rebalance.waited_for if member_id not in came]
 
 
-def _behind(view: GroupSnapshot, facts: GroupFacts, now_ms: int) -> Iterator[Finding]:
-    """Partitions with records that nobody commits."""
-    behind = {where: lag for where, lag in facts.lags.items() if lag.records}
-    if not behind:
-        return
-    records = sum(lag.records or 0 for lag in behind.values())
-    if not view.members and not view.truncated:
-        since_ms = _oldest(list(behind.values()))
-        young_ms = max(view.state_timestamp_ms, *(lag.commit.at_ms for lag in facts.lags.values()))
-        if now_ms - young_ms < STUCK_MS:
-            return  # a consumer that is started again, or one that commits and never joins
-        yield Finding(
-            Kind.WITHOUT_MEMBERS, f"It has no members, and {thousands(records)} records wait for it", since_ms
-        )
-        return
-    stuck = {where: lag for where, lag in behind.items() if _is_stuck(lag, now_ms)}
-    if stuck:
-        worst = max(stuck, key=lambda where: stuck[where].records or 0)
-        lag = stuck[worst]
-        others = f", and {count(len(stuck) - 1, 'partition')} more" if len(stuck) > 1 else ""
+def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """Partitions whose records are not consumed, or not fast enough, as `insight.lag.definitions` has it."""
+    found = troubles(facts.lags, facts.ownership, now_ms)
+    if found.stuck:
+        worst, lag = _worst(found.stuck)
+        stands = duration_text(now_ms - lag.stands_since_ms)
+        owner = facts.ownership.holders[worst]
+        named = owner if report is None else names_of(report).of(owner)
         yield Finding(
             Kind.STUCK,
-            f"{worst[0]}-{worst[1]} has no commit since {duration_text(now_ms - lag.commit.at_ms)}, "
-            f"{thousands(lag.records or 0)} records behind{others}",
-            lag.commit.at_ms,
+            f"{_named(worst)} has stood at the same committed offset for {stands} while records come, "
+            f"{_behind(lag)}; its owner {named} keeps its session{_more(found.stuck)}",
+            lag.stands_since_ms,
+        )
+    if found.without_owner:
+        worst, lag = _worst(found.without_owner)
+        since_ms = max(facts.ownership.settled_ms or 0, lag.committed_ms)
+        if facts.ownership.topics is None:
+            records = sum(lag.records or 0 for lag in found.without_owner.values())
+            sentence = f"It has no members, and {thousands(records)} records wait for it"
+        else:
+            sentence = f"No member holds {_named(worst)}, {_behind(lag)}{_more(found.without_owner)}"
+        yield Finding(Kind.NO_OWNER, sentence, since_ms)
+    if found.falling_behind:
+        worst, lag = _worst(found.falling_behind)
+        yield Finding(
+            Kind.FALLING_BEHIND,
+            f"{_named(worst)} has been falling behind for {duration_text(WINDOW_MS)} although the group "
+            f"commits, {_behind(lag)}{_more(found.falling_behind)}",
         )
 
 
-def _is_stuck(lag: Lag, now_ms: int) -> bool:
-    since_ms = lag.seen_ms if lag.since_ms is None else lag.since_ms
-    return since_ms is not None and min(now_ms - since_ms, now_ms - lag.commit.at_ms) > STUCK_MS
+def _worst(lags: Mapping[Partition, PartitionLag]) -> tuple[Partition, PartitionLag]:
+    return max(lags.items(), key=lambda item: (item[1].records or 0, item[0]))
 
 
-def _oldest(lags: Sequence[Lag]) -> int | None:
-    return min((lag.since_ms for lag in lags if lag.since_ms is not None), default=None)
+def _named(where: Partition) -> str:
+    return f"{where[0]}-{where[1]}"
+
+
+def _behind(lag: PartitionLag) -> str:
+    """`48 210 records (12 min 5 s) behind`."""
+    time = f" ({duration_text(lag.ms)})" if lag.ms is not None else ""
+    return f"{thousands(lag.records or 0)} records{time} behind"
+
+
+def _more(lags: Mapping[Partition, PartitionLag]) -> str:
+    return f", and {count(len(lags) - 1, 'partition')} more" if len(lags) > 1 else ""
 
 
 def _often(rebalances: Sequence[Rebalance], report: Report) -> Iterator[Finding]:

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
-from insight.page.end_offsets import EndOffsets, Partition
-from records.codec import CommittedOffset
+from insight.lag.definitions import PartitionLag
+from insight.lag.lag_book import LagBook
+from insight.lag.log import LogBounds, Partition
+from insight.lag.owners import UNKNOWN, Ownership, ownership
 from records.history import CoordinatorStarted, decode_any_entry, decode_any_snapshot
 from records.layout import TopicLayout
 from records.truncation import AnyHistoryEntry, AnyView
+from state.kafka.snapshot import GroupSnapshot
 
 WINDOW_MS = 3_600_000
 """The last hour: of this time all entries are kept."""
@@ -24,37 +25,11 @@ MAX_ENTRIES = 20_000
 MAX_STARTS = 20
 """Starts of coordinators that are kept, the newest."""
 
-_offset = msgspec.json.Decoder(CommittedOffset)
-_offset_key = msgspec.json.Decoder(tuple[str, str, int])
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A committed offset, and when it was committed."""
-
-    offset: int
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a committed offset is behind the end of its partition.
-
-    `records` is None if the end is not known. `since_ms` is the time after which the first record that was
-    not committed came (None if it is older than what the page has seen, or if there is none), and `seen_ms`
-    the time at which the page knew first that it was there (None if there is none).
-    """
-
-    commit: Commit
-    records: int | None
-    since_ms: int | None
-    seen_ms: int | None = None
-
 
 @dataclass(slots=True)
 class _Group:
     view: AnyView | None = None
-    commits: dict[Partition, Commit] = field(default_factory=dict)
+    ownership: Ownership | None = None
     entries: deque[AnyHistoryEntry] = field(default_factory=deque)
     names: set[tuple[str, int]] = field(default_factory=set)
     version: int = 0
@@ -62,7 +37,7 @@ class _Group:
 
     @property
     def is_empty(self) -> bool:
-        return self.view is None and not self.commits and not self.entries
+        return self.view is None and not self.entries
 
     def add(self, entry: AnyHistoryEntry) -> bool:
         """Keep an entry. Return whether it is new: a reader that connects again reads the window again."""
@@ -99,10 +74,11 @@ class GroupFacts:
 
     group_id: str
     view: AnyView | None
-    lags: Mapping[Partition, Lag]
+    lags: Mapping[Partition, PartitionLag]
     entries: tuple[AnyHistoryEntry, ...]
     version: int
     entries_version: int = 0
+    ownership: Ownership = UNKNOWN
 
 
 class Fleet:
@@ -112,7 +88,7 @@ class Fleet:
         self._layout = layout
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
-        self._ends = EndOffsets()
+        self._lags = LagBook()
         self._version = 0
         self._last_entry_ms: int | None = None
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
@@ -128,10 +104,19 @@ class Fleet:
             elif topic == self._layout.events_topic:
                 self._apply_entry(value or b"", now_ms)
 
-    def add_ends(self, ends: Mapping[Partition, int], at_ms: int) -> None:
-        """Take the end offsets of the topics of `topics`."""
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of the logs of the topics of `topics`."""
         with self._lock:
-            self._ends.add(ends, at_ms)
+            self._lags.add_bounds(bounds, at_ms)
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """See `LagBook`, also for the next one."""
+        with self._lock:
+            return self._lags.wanted_times()
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        with self._lock:
+            self._lags.learn_times(wanted, lags_ms)
 
     def complete(self) -> None:
         """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
@@ -146,7 +131,7 @@ class Fleet:
             for group_id, group in list(self._groups.items()):
                 if group.forget_before(now_ms - WINDOW_MS):
                     self._touch(group)
-                if group.is_empty:
+                if group.is_empty and not self._lags.has_offsets(group_id):
                     del self._groups[group_id]
 
     @property
@@ -167,7 +152,7 @@ class Fleet:
     def topics(self) -> set[str]:
         """The topics with a committed offset."""
         with self._lock:
-            return {topic for group in self._groups.values() for topic, _ in group.commits}
+            return self._lags.topics()
 
     def starts(self, now_ms: int) -> list[CoordinatorStarted]:
         """The starts of coordinators of the last hour, MAX_STARTS at most."""
@@ -210,9 +195,12 @@ class Fleet:
             group = self._groups.get(group_id)
             if group is None:
                 return None
-            lags = {where: self._lag(where, commit) for where, commit in group.commits.items()}
+            owned = _ownership(group)
+            lags = self._lags.lags(group_id, owned.settled_ms)
             entries = tuple(group.entries)
-            return GroupFacts(group_id, group.view, lags, entries, group.version, group.entries_version)
+            return GroupFacts(
+                group_id, group.view, lags, entries, group.version, group.entries_version, owned
+            )
 
     def all_facts(self) -> Iterable[GroupFacts]:
         """Yield what is known of each group, one after the other."""
@@ -221,27 +209,15 @@ class Fleet:
             if facts is not None:
                 yield facts
 
-    def _lag(self, partition: Partition, commit: Commit) -> Lag:
-        records = self._ends.lag(partition, commit.offset)
-        if not records:
-            return Lag(commit, records, None)
-        ends, offset = self._ends, commit.offset
-        return Lag(commit, records, ends.reached_ms(partition, offset), ends.seen_ms(partition, offset))
-
     def _apply_view(self, group_id: str, value: bytes | None) -> None:
         group = self._groups.setdefault(group_id, _Group())
         group.view = None if value is None else decode_any_snapshot(value)
+        group.ownership = None
         self._touch(group)
 
     def _apply_commit(self, key: bytes, value: bytes | None) -> None:
-        group_id, topic, partition = _offset_key.decode(key)
-        group = self._groups.setdefault(group_id, _Group())
-        if value is None:
-            group.commits.pop((topic, partition), None)
-        else:
-            committed = _offset.decode(value)
-            group.commits[topic, partition] = Commit(committed.offset, committed.committed_at_ms)
-        self._touch(group)
+        group_id = self._lags.apply_commit(key, value)
+        self._touch(self._groups.setdefault(group_id, _Group()))
 
     def _apply_entry(self, value: bytes, now_ms: int) -> None:
         entry = decode_any_entry(value)
@@ -268,3 +244,10 @@ class Fleet:
         if group is not None:
             group.version += 1
         self._version += 1
+
+
+def _ownership(group: _Group) -> Ownership:
+    """Who holds what in a group, made of its view once."""
+    if group.ownership is None:
+        group.ownership = ownership(group.view) if isinstance(group.view, GroupSnapshot) else UNKNOWN
+    return group.ownership

@@ -1,7 +1,7 @@
 """The thread that follows the topics for the page.
 
-It reads views and offsets from their beginning, entries of the last hour, and the ends of the topics that
-have offsets.
+It reads views and offsets from their beginning, entries of the last hour, and the bounds of the logs of
+topics that have offsets.
 """
 
 import time
@@ -12,13 +12,12 @@ from kafka import KafkaAdminClient, TopicPartition
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from insight.following import FollowerThread
-from insight.metrics.end_offsets import end_offsets
+from insight.lag.looks import Looks
 from insight.page.fleet import WINDOW_MS, Fleet
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader
 
-END_OFFSETS_INTERVAL_S = 5.0
 TRIM_INTERVAL_S = 30.0
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 200
@@ -41,7 +40,8 @@ class Follower(FollowerThread):
         self._fleet = fleet
         super().__init__(f"{reader}-follower", f"reading for the {reader}")
         self._read_at_s = time.monotonic()
-        self._ends_at_s = self._trimmed_at_s = float("-inf")
+        self._looks = Looks(fleet)
+        self._trimmed_at_s = float("-inf")
 
     def read_age_s(self) -> float:
         """The seconds since the topics were last read, or since the follower was made."""
@@ -82,7 +82,7 @@ class Follower(FollowerThread):
                 behind = {}
                 self._fleet.complete()
             if not behind:
-                self._add_ends(admin)
+                self._looks.look(admin)
                 self._trim()
             self._warning.worked()
             self._read_at_s = time.monotonic()
@@ -92,12 +92,6 @@ class Follower(FollowerThread):
             self._fleet.apply(topic, key, value, _now_ms())
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
-
-    def _add_ends(self, admin: KafkaAdminClient) -> None:
-        if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
-            topics = self._fleet.topics()
-            self._fleet.add_ends(end_offsets(admin, topics) if topics else {}, _now_ms())
-            self._ends_at_s = time.monotonic()
 
     def _trim(self) -> None:
         if time.monotonic() - self._trimmed_at_s >= TRIM_INTERVAL_S:

@@ -6,9 +6,10 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from insight.page.end_offsets import Partition
+from insight.lag.definitions import PartitionLag
+from insight.lag.log import Partition
 from insight.page.findings import Finding, awaited_members, findings
-from insight.page.fleet import WINDOW_MS, GroupFacts, Lag
+from insight.page.fleet import WINDOW_MS, GroupFacts
 from insight.page.timeline import Timeline, end_ms, timeline
 from insight.view import holdings, progress
 from insight.why.clock import duration_text
@@ -36,14 +37,17 @@ class MemberLine(Struct, frozen=True, kw_only=True):
 
 
 class PartitionLine(Struct, frozen=True, kw_only=True):
-    """A partition with a committed offset."""
+    """A partition with a committed offset. `committed_ms` is the time of the last commit, `stands_since_ms`
+    the time since which the offset stands.
+    """
 
     topic: str
     partition: int
     offset: int
     committed_ms: int
+    stands_since_ms: int
     lag_records: int | None
-    lag_since_ms: int | None
+    lag_ms: int | None
 
 
 class RebalanceLine(Struct, frozen=True, kw_only=True):
@@ -217,17 +221,18 @@ def _member(
     )
 
 
-def _partitions(lags: Mapping[Partition, Lag]) -> list[PartitionLine]:
+def _partitions(lags: Mapping[Partition, PartitionLag]) -> list[PartitionLine]:
     found = []
     for (topic, number), lag in sorted(lags.items()):
         found.append(
             PartitionLine(
                 topic=topic,
                 partition=number,
-                offset=lag.commit.offset,
-                committed_ms=lag.commit.at_ms,
+                offset=lag.offset,
+                committed_ms=lag.committed_ms,
+                stands_since_ms=lag.stands_since_ms,
                 lag_records=lag.records,
-                lag_since_ms=lag.since_ms,
+                lag_ms=lag.ms,
             )
         )
     return found

@@ -43,10 +43,10 @@ class Protocol(StrEnum):
 
 
 class GroupLine(Struct, frozen=True, kw_only=True):
-    """One group. `lag_records` is None if no end is known, `lag_since_ms` the time since which the oldest
-    record waits that is not committed. `not_stable` is the share of each interval of the last hour in which
-    the group was not Stable or Empty, from 0 to 1, [] if it was so all the time. `rebalances` are those of
-    the last hour.
+    """One group. `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in time; each is
+    None if it is not known of any partition. `not_stable` is the share of each interval of the last hour in
+    which the group was not Stable or Empty, from 0 to 1, [] if it was so all the time. `rebalances` are those
+    of the last hour.
     """
 
     group_id: str
@@ -55,7 +55,7 @@ class GroupLine(Struct, frozen=True, kw_only=True):
     since_ms: int
     members: int
     lag_records: int | None
-    lag_since_ms: int | None
+    lag_ms: int | None
     rebalances: int
     not_stable: list[float]
     changed_ms: int | None
@@ -170,10 +170,7 @@ class Overview:
             since_ms=view.state_timestamp_ms,
             members=len(view.members),
             lag_records=sum(records) if records else None,
-            lag_since_ms=min(
-                (lag.since_ms for lag in facts.lags.values() if lag.records and lag.since_ms is not None),
-                default=None,
-            ),
+            lag_ms=max((lag.ms for lag in facts.lags.values() if lag.ms is not None), default=None),
             rebalances=0 if of_hour is None else of_hour.summary.rebalances,
             not_stable=shares(known.not_settled if facts.entries else _now(view), now_ms),
             changed_ms=view.last_rebalance_at_ms,
@@ -191,7 +188,7 @@ def _rocketmq_line(facts: GroupFacts, view: RocketMqSnapshot, now_ms: int) -> Gr
         since_ms=view.at_ms,
         members=len({consumer.client_id for consumer in view.consumers}),
         lag_records=None,
-        lag_since_ms=None,
+        lag_ms=None,
         rebalances=0,
         not_stable=[],
         changed_ms=None if last is None else last.at_ms,

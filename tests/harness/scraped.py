@@ -1,11 +1,16 @@
 """The metrics of a coordinator, with data from the test instead of topics and a query."""
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment
+from insight.lag.log import LogBounds, Partition
 from insight.metrics.collector import (
     BacklogCollector,
     MetricsStateCollector,
@@ -39,18 +44,19 @@ from tests.harness.rocketmq_broker import Broker, of
 
 LAYOUT = TopicLayout.named("test", request_partitions=2)
 NOW_S = 1_700_000_010.0
+NOTHING: Mapping[str, Sequence[Partition]] = MappingProxyType({})
 
 
 class Scraped:
     """All metrics of a coordinator, with data from the test."""
 
-    def __init__(self, *, complete: bool = True) -> None:
+    def __init__(self, *, complete: bool = True, with_members: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.metrics_state = MetricsState(LAYOUT)
         self.batches = BatchMetrics(self.registry, wall_s=lambda: NOW_S)
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
-        self.registry.register(MetricsStateCollector(self.metrics_state))
+        self.registry.register(MetricsStateCollector(self.metrics_state, with_members=with_members))
         self.registry.register(BacklogCollector(self.metrics_state))
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
         self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
@@ -78,14 +84,25 @@ class Scraped:
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
-    def group(self, group_id: str, state: str, *members: str, quarantined: str | None = None) -> None:
-        self.metrics_state.apply(
-            LAYOUT.groups_topic, group_id.encode(), snapshot(group_id, state, members, quarantined)
-        )
+    def group(
+        self,
+        group_id: str,
+        state: str,
+        *members: str,
+        quarantined: str | None = None,
+        held: Mapping[str, Sequence[Partition]] = NOTHING,
+    ) -> None:
+        """Feed the view of a group. `held` are the partitions of members."""
+        view = snapshot(group_id, state, members, quarantined, held)
+        self.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
 
-    def offset(self, group_id: str, topic: str, partition: int, offset: int | None) -> None:
-        value = None if offset is None else committed(group_id, topic, partition, offset)
+    def offset(self, group_id: str, topic: str, partition: int, offset: int | None, at_ms: int = 0) -> None:
+        value = None if offset is None else committed(group_id, topic, partition, offset, at_ms)
         self.metrics_state.apply(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
+
+    def look(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
+        """Feed the ends of logs that have lost no record."""
+        self.metrics_state.add_bounds({where: LogBounds(0, end) for where, end in ends.items()}, at_ms)
 
     def entry(self, seq: int, event_type: EntryType, at_ms: int = 0, **fields: Any) -> None:
         event = HistoryEntry(
@@ -132,7 +149,13 @@ class Scraped:
         self.metrics_state.apply(LAYOUT.responses_topic, None, encode(response))
 
 
-def snapshot(group_id: str, state: str, members: tuple[str, ...], quarantined: str | None) -> bytes:
+def snapshot(
+    group_id: str,
+    state: str,
+    members: Sequence[str],
+    quarantined: str | None,
+    held: Mapping[str, Sequence[Partition]] = NOTHING,
+) -> bytes:
     view = GroupSnapshot(
         group_id=group_id,
         incarnation="test-requests-0-1",
@@ -144,17 +167,24 @@ def snapshot(group_id: str, state: str, members: tuple[str, ...], quarantined: s
         protocol_type="consumer",
         protocol_name="range",
         leader_id=members[0] if members else None,
-        members=[MemberSnapshot(m, None, "c", "h", 10_000, 60_000, b"", b"", False) for m in members],
+        members=[
+            MemberSnapshot(m, None, "c", "h", 10_000, 60_000, b"", assigned(held.get(m, ())), False)
+            for m in members
+        ],
         pending_members=[],
         last_rebalance_at_ms=None,
         last_rebalance_reason="",
         quarantined=quarantined,
-        subscribed_topics=None,
+        subscribed_topics=sorted({topic for partitions in held.values() for topic, _ in partitions}) or None,
     )
     return encode(view)
 
 
-def committed(group_id: str, topic: str, partition: int, offset: int) -> bytes:
+def assigned(partitions: Sequence[Partition]) -> bytes:
+    return encode_assignment(Assignment(tuple(TopicPartition(*where) for where in partitions)))
+
+
+def committed(group_id: str, topic: str, partition: int, offset: int, at_ms: int) -> bytes:
     record = CommittedOffset(
         group_id=group_id,
         incarnation="test-requests-0-1",
@@ -163,7 +193,7 @@ def committed(group_id: str, topic: str, partition: int, offset: int) -> bytes:
         offset=offset,
         leader_epoch=-1,
         metadata="",
-        committed_at_ms=0,
+        committed_at_ms=at_ms,
         expire_at_ms=None,
         request="test-requests-0-9",
     )
@@ -213,8 +243,8 @@ def feed_rocketmq(scraped: Scraped) -> None:
 
 def busy() -> Scraped:
     """Return a coordinator with data for every metric."""
-    scraped = Scraped()
-    scraped.group("orders", "Stable", "m-1", "m-2", "m-3")
+    scraped = Scraped(with_members=True)
+    scraped.group("orders", "Stable", "m-1", "m-2", "m-3", held={"m-1": [("purchases", 0)]})
     scraped.group('odd "name"\\\n', "Empty")
     scraped.group("stuck", "PreparingRebalance", "m-9", quarantined="deadline raised")
     for partition, offset in ((0, 90), (1, 40)):
@@ -246,12 +276,14 @@ def busy() -> Scraped:
     ):
         scraped.metrics_state.observe_batch(done)
         scraped.batches.observe(done)
-    scraped.metrics_state.set_end_offsets(
-        {
-            (LAYOUT.requests_topic, 0): 117,
-            (LAYOUT.requests_topic, 1): 60,
-            ("purchases", 0): 100,
-            ("purchases", 1): 30,
-        }
-    )
+    for at_ms, end in ((1_000, 80), (6_000, 95), (11_000, 100)):
+        scraped.look(
+            at_ms,
+            {
+                (LAYOUT.requests_topic, 0): 117,
+                (LAYOUT.requests_topic, 1): 60,
+                ("purchases", 0): end,
+                ("purchases", 1): 30,
+            },
+        )
     return scraped

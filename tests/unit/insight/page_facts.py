@@ -4,8 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from insight.page.end_offsets import Partition
-from insight.page.fleet import Commit, Fleet, GroupFacts, Lag
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment
+from insight.lag.definitions import PartitionLag
+from insight.lag.log import LogBounds, Partition
+from insight.lag.owners import UNKNOWN, ownership
+from insight.page.fleet import Fleet, GroupFacts
 from insight.why.report import Report, report
 from records.codec import CommittedOffset, encode, offset_key
 from records.layout import TopicLayout
@@ -37,18 +41,30 @@ def view(group_id: str = "g", **fields: Any) -> GroupSnapshot:
     return GroupSnapshot(group_id=group_id, **given | fields)
 
 
-def member(member_id: str) -> MemberSnapshot:
-    return MemberSnapshot(member_id, None, "worker", "/10.0.0.7", 10_000, 60_000, b"", b"", rejoined=True)
+def member(member_id: str, *held: Partition) -> MemberSnapshot:
+    assignment = (
+        encode_assignment(Assignment(tuple(TopicPartition(*where) for where in held))) if held else b""
+    )
+    return MemberSnapshot(
+        member_id, None, "worker", "/10.0.0.7", 10_000, 60_000, b"", assignment, rejoined=True
+    )
 
 
 def facts(
-    group: GroupSnapshot | None, lags: dict[Partition, Lag] | None = None, *entries: HistoryEntry
+    group: GroupSnapshot | None, lags: dict[Partition, PartitionLag] | None = None, *entries: HistoryEntry
 ) -> GroupFacts:
-    return GroupFacts("g" if group is None else group.group_id, group, lags or {}, entries, 1)
+    owned = UNKNOWN if group is None else ownership(group)
+    return GroupFacts("g" if group is None else group.group_id, group, lags or {}, entries, 1, 0, owned)
 
 
-def lag(records: int | None, committed_ms: int, since_ms: int | None = None, **fields: int) -> Lag:
-    return Lag(Commit(0, committed_ms), records, since_ms, **fields)
+def lag(records: int | None, committed_ms: int, ms: int | None = None, **fields: Any) -> PartitionLag:
+    given = {"stands_since_ms": committed_ms, "records": records, "ms": ms, **fields}
+    return PartitionLag(0, committed_ms, **given)
+
+
+def ends(**of_topics: int) -> dict[Partition, LogBounds]:
+    """The bounds of partition 0 of each topic, whose log has lost no record."""
+    return {(topic, 0): LogBounds(0, end) for topic, end in of_topics.items()}
 
 
 def played(*commands: str) -> list[HistoryEntry]:

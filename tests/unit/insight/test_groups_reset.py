@@ -8,7 +8,6 @@ from assignors.kafka.api import TopicPartition
 from insight.admin.reset import (
     FromFile,
     Known,
-    LogBounds,
     Plan,
     ResetError,
     Scenario,
@@ -20,6 +19,7 @@ from insight.admin.reset import (
     ToTime,
     plan_reset,
 )
+from insight.lag.log import LogBounds
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BOUNDS = {A0: LogBounds(10, 100), A1: LogBounds(0, 50), B0: LogBounds(7, 7)}

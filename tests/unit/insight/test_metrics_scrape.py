@@ -230,7 +230,7 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(
 
 
 def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scraped) -> None:
-    assert busy.metrics_state.topics_of_interest() == {LAYOUT.requests_topic, "purchases", "gone"}
+    assert busy.metrics_state.topics() == {LAYOUT.requests_topic, "purchases", "gone"}
 
 
 def served_names(scraped: Scraped) -> Iterator[str]:

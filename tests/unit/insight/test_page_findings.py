@@ -1,8 +1,12 @@
 """What is wrong with a group: each threshold from both sides, and each sentence."""
 
+import dataclasses
+from typing import Any
+
 from msgspec.structs import replace
 
-from insight.page.findings import LONG_MS, OFTEN, STUCK_MS, Finding, Kind, awaited_members, findings
+from insight.lag.definitions import BEHIND_MS, STUCK_MS, PartitionLag
+from insight.page.findings import LONG_MS, OFTEN, Finding, Kind, awaited_members, findings
 from insight.page.fleet import GroupFacts
 from insight.why.model import Cause, CauseKind, Rebalance
 from insight.why.rebalances import rebalances
@@ -45,7 +49,7 @@ def often(*causes: tuple[CauseKind, str | None]) -> str:
 
 def test_a_group_that_is_well_or_has_ended_has_no_finding() -> None:
     assert found(facts(view())) == []
-    assert found(facts(None, {P: lag(5, 0, 0)})) == []
+    assert found(facts(None, {P: lag(5, 0, grew_ms=0)})) == []
 
 
 def test_a_quarantined_group_says_why() -> None:
@@ -101,58 +105,66 @@ def test_in_a_group_of_the_consumer_protocol_those_are_awaited_who_have_not_thei
     assert len(awaited_members(after)) < len(awaited_members(before))
 
 
-def test_a_partition_is_stuck_if_its_records_and_its_commit_are_old() -> None:
-    given = view(members=[member("m")])
-    old_ms, young_ms = NOW_MS - STUCK_MS - 1, NOW_MS - STUCK_MS
-    assert found(facts(given, {P: lag(48_210, old_ms, old_ms)})) == [
+OWNED = view(members=[member("m", P, Q)], subscribed_topics=["orders"])
+OLD_MS = NOW_MS - STUCK_MS - 1
+
+
+def test_a_partition_that_is_stuck_names_its_owner_and_how_long_its_offset_stands() -> None:
+    stuck = lag(48_210, NOW_MS, 725_000, stands_since_ms=NOW_MS - 180_000, grew_ms=OLD_MS)
+    assert found(facts(OWNED, {P: stuck})) == [
         Finding(
             Kind.STUCK,
-            "orders-4 has no commit since 2 min 0 s, 48\N{NARROW NO-BREAK SPACE}210 records behind",
-            old_ms,
+            "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+            "48\N{NARROW NO-BREAK SPACE}210 records (12 min 5 s) behind; its owner m keeps its session",
+            NOW_MS - 180_000,
         )
     ]
-    assert found(facts(given, {P: lag(48_210, young_ms, old_ms)})) == []
-    assert found(facts(given, {P: lag(48_210, old_ms, young_ms)})) == []
-    assert found(facts(given, {P: lag(0, old_ms)})) == []
-    assert found(facts(given, {P: lag(None, old_ms)})) == []
+    assert found(facts(OWNED, {P: replace_lag(stuck, grew_ms=OLD_MS + 1)})) == []
 
 
-def test_a_partition_whose_records_are_older_than_the_page_is_stuck_once_they_were_seen_for_so_long() -> None:
-    given, old_ms = view(members=[member("m")]), NOW_MS - STUCK_MS - 1
-    assert [one.kind for one in found(facts(given, {P: lag(5, 0, None, seen_ms=old_ms)}))] == [Kind.STUCK]
-    assert found(facts(given, {P: lag(5, 0, None, seen_ms=old_ms + 1)})) == []
+def replace_lag(one: PartitionLag, **fields: Any) -> PartitionLag:
+    return dataclasses.replace(one, **fields)
 
 
 def test_of_several_partitions_that_are_stuck_the_worst_is_named() -> None:
-    lags = {P: lag(7, 0, 0), Q: lag(9, 0, 0), ("orders", 6): lag(99, NOW_MS, NOW_MS)}
-    (finding,) = found(facts(view(members=[member("m")]), lags))
-    assert (
-        finding.sentence == "orders-5 has no commit since 2 h 46 min, 9 records behind, and 1 partition more"
+    lags = {P: lag(7, 0, grew_ms=0), Q: lag(9, 0, grew_ms=0), ("orders", 6): lag(99, NOW_MS)}
+    (finding,) = found(facts(OWNED, lags))
+    assert finding.sentence == (
+        "orders-5 has stood at the same committed offset for 2 h 46 min while records come, "
+        "9 records behind; its owner m keeps its session, and 1 partition more"
     )
 
 
 def test_a_group_without_members_has_records_waiting_after_the_threshold() -> None:
-    at_ms = NOW_MS - STUCK_MS
-    given = view(state="Empty", state_timestamp_ms=at_ms)
-    lags = {P: lag(1_000, at_ms, 5_000), Q: lag(234, 0, 4_000)}
+    given = view(state="Empty", state_timestamp_ms=OLD_MS)
+    lags = {P: lag(1_000, OLD_MS, 5_000), Q: lag(234, 0, 4_000)}
     assert found(facts(given, lags)) == [
         Finding(
-            Kind.WITHOUT_MEMBERS,
+            Kind.NO_OWNER,
             "It has no members, and 1\N{NARROW NO-BREAK SPACE}234 records wait for it",
-            4_000,
+            OLD_MS,
         )
     ]
     assert found(facts(given, lags), now_ms=NOW_MS - 1) == []
     assert found(facts(given, {P: lag(0, 0)})) == []
 
 
-def test_a_consumer_that_commits_without_joining_is_well() -> None:
-    given = view(state="Empty", state_timestamp_ms=0)
-    assert found(facts(given, {P: lag(5, NOW_MS - STUCK_MS + 1, 0), Q: lag(0, 0)})) == []
+def test_a_partition_that_no_member_holds_is_named() -> None:
+    lags = {("orders", 6): lag(3, 0), P: lag(9, NOW_MS)}
+    assert found(facts(OWNED, lags)) == [
+        Finding(Kind.NO_OWNER, "No member holds orders-6, 3 records behind", 0)
+    ]
 
 
-def test_a_view_without_its_members_is_not_a_group_without_members() -> None:
-    assert found(facts(view(truncated=True), {P: lag(5, NOW_MS, 0)})) == []
+def test_a_group_that_falls_behind_says_by_how_much() -> None:
+    lags = {P: lag(900, NOW_MS, BEHIND_MS + 1_000, rises=True)}
+    assert found(facts(OWNED, lags)) == [
+        Finding(
+            Kind.FALLING_BEHIND,
+            "orders-4 has been falling behind for 10 min 0 s although the group commits, "
+            "900 records (61.0 s) behind",
+        )
+    ]
 
 
 def test_rebalances_are_often_from_their_threshold_on() -> None:
@@ -188,6 +200,6 @@ def test_each_kind_of_cause_has_a_sentence_and_names_with_braces_are_only_names(
 
 
 def test_the_gravest_finding_is_first() -> None:
-    given = facts(view(quarantined="q", members=[member("m")]), {P: lag(5, 0, 0)})
+    given = facts(replace(OWNED, quarantined="q"), {P: lag(5, 0, grew_ms=0)})
     report = repeated(*[(CauseKind.MEMBER_LEFT, "w")] * OFTEN)
     assert [one.kind for one in found(given, report)] == [Kind.QUARANTINED, Kind.STUCK, Kind.OFTEN]

@@ -4,10 +4,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from insight.lag.definitions import PartitionLag
 from insight.page import fleet as fleet_module
-from insight.page.fleet import WINDOW_MS, Commit, Fleet, Lag
+from insight.page.fleet import WINDOW_MS, Fleet
 from records.codec import offset_key
-from tests.unit.insight.page_facts import LAYOUT, played, take_commit, take_entries, take_view, view
+from tests.unit.insight.page_facts import LAYOUT, ends, played, take_commit, take_entries, take_view, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
 P = ("orders", 0)
@@ -46,17 +47,18 @@ def test_the_lag_is_that_of_the_newest_commit() -> None:
     take_commit(fleet, "g", P, 5, at_ms=100)
     take_commit(fleet, "g", P, 7, at_ms=200)
     assert fleet.topics() == {"orders"}
-    fleet.add_ends({P: 7}, 300)
-    fleet.add_ends({P: 10}, 400)
+    for at_ms, end in ((300, 7), (400, 10), (500, 11)):
+        fleet.add_bounds(ends(orders=end), at_ms)
     facts = fleet.facts("g")
-    assert facts is not None and facts.lags == {P: Lag(Commit(7, 200), 3, 300, 400)}
+    assert facts is not None
+    assert facts.lags == {P: PartitionLag(7, 200, 200, records=4, ms=100, grew_ms=400)}
 
 
 def test_the_lag_of_a_partition_without_a_known_end_is_not_known() -> None:
     fleet = Fleet(LAYOUT)
     take_commit(fleet, "g", P, 5, at_ms=100)
     facts = fleet.facts("g")
-    assert facts is not None and facts.lags == {P: Lag(Commit(5, 100), None, None)}
+    assert facts is not None and facts.lags == {P: PartitionLag(5, 100, 100)}
 
 
 def test_entries_are_kept_for_an_hour() -> None:

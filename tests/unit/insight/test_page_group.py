@@ -81,7 +81,7 @@ def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_e
 def test_the_committed_offsets_are_in_order() -> None:
     lags = {("t", 10): lag(5, 1, 2), ("t", 9): lag(None, 3), ("s", 1): lag(0, 4)}
     found = group_page(facts(view(), lags), course_of(played(*STORY)), LIMITS_MS, END_MS).partitions
-    assert [(p.topic, p.partition, p.lag_records, p.lag_since_ms) for p in found] == [
+    assert [(p.topic, p.partition, p.lag_records, p.lag_ms) for p in found] == [
         ("s", 1, 0, None),
         ("t", 9, None, None),
         ("t", 10, 5, 2),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from insight.lag.log import LogBounds
 from insight.page.findings import Finding, Kind
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.overview import (
@@ -41,7 +42,7 @@ def line(group_id: str, **fields: object) -> GroupLine:
         "since_ms": 0,
         "members": 1,
         "lag_records": None,
-        "lag_since_ms": None,
+        "lag_ms": None,
         "rebalances": 0,
         "not_stable": [],
         "changed_ms": None,
@@ -68,11 +69,11 @@ def test_a_line_says_what_is_known_of_the_group() -> None:
     take_view(fleet, view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
     for number in (0, 1, 2):
         take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
-    fleet.add_ends({("t", 0): 10, ("t", 1): 10}, 1_000)
-    fleet.add_ends({("t", 0): 15, ("t", 1): 16}, 2_000)
+    for at_ms, end in ((1_000, 10), (2_000, 15), (3_000, 16)):
+        fleet.add_bounds({("t", 0): LogBounds(0, 15), ("t", 1): LogBounds(0, end)}, at_ms)
     take_entries(fleet, played(*STORY), NOW_MS)
     (found,) = lines(fleet)
-    assert (found.lag_records, found.lag_since_ms) == (11, 1_000)
+    assert (found.lag_records, found.lag_ms) == (11, 1_000)
     assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
 
 

@@ -1,0 +1,184 @@
+"""Committed offsets of all groups beside the logs' bounds over time: the lag of each, and since when.
+
+It is fed with the records of the offsets topic and with the brokers' answers, so it needs nothing of the
+coordinator itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from insight.lag.brokers import INTERVAL_S
+from insight.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
+from insight.lag.log import LogBounds, Partition
+from insight.lag.log_history import LogHistory
+from insight.lag.trend import Trend
+from records.codec import CommittedOffset
+
+SHARP_MS = int(INTERVAL_S * 1500)
+"""A record that came between two looks at the brokers so far apart has a time that is exact enough."""
+MAX_LOOK_UPS = 100
+"""Partitions whose record times are asked for at one look at the brokers."""
+
+_offset = msgspec.json.Decoder(CommittedOffset)
+_offset_key = msgspec.json.Decoder(tuple[str, str, int])
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the brokers, in
+    the time of the looks at them; `asked_at` the number of the look at which it was asked for. It `is_rough`
+    if the newest record was older than the looks then: nobody saw when that came.
+    """
+
+    offset: int
+    at_ms: int
+    stands_since_ms: int
+    came_offset: int = -1
+    came_ms: int = 0
+    asked_at: int = 0
+    is_rough: bool = False
+    trend: Trend | None = None
+
+
+class LagBook:
+    """Takes commits and bounds; `lags` returns what they say. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Partition, _Commit]] = {}
+        self._logs = LogHistory()
+        self._look = 0
+
+    def apply_commit(self, key: bytes, value: bytes | None) -> str:
+        """Take a record of the offsets topic. Return its group. Raises one of `records.codec.UNREADABLE`."""
+        group_id, topic, number = _offset_key.decode(key)
+        where = (topic, number)
+        if value is None:
+            commits = self._groups.get(group_id, {})
+            commits.pop(where, None)
+            if not commits:
+                self._groups.pop(group_id, None)
+            return group_id
+        committed = _offset.decode(value)
+        self._take(group_id, where, committed.offset, committed.committed_at_ms)
+        return group_id
+
+    def _take(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
+        commits = self._groups.setdefault(group_id, {})
+        known = commits.get(where)
+        if known is None:
+            commits[where] = _Commit(offset, at_ms, at_ms)
+            return
+        if offset != known.offset:
+            known.stands_since_ms = at_ms
+        if offset < known.came_offset:
+            known.came_offset = -1
+        known.offset, known.at_ms = offset, at_ms
+
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of the logs of `topics`."""
+        self._logs.add(bounds, at_ms)
+        self._look += 1
+        for commits in self._groups.values():
+            for where, commit in commits.items():
+                log = bounds.get(where)
+                records = 0 if log is None else lag_records(commit.offset, log)
+                if records and commit.trend is None:
+                    commit.trend = Trend()
+                if commit.trend is not None and log is not None:
+                    commit.trend.add(records, at_ms)
+
+    def topics(self) -> set[str]:
+        """The topics with a committed offset."""
+        return {topic for commits in self._groups.values() for topic, _ in commits}
+
+    def group_ids(self) -> list[str]:
+        """The groups with a committed offset."""
+        return list(self._groups)
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether a group has a committed offset."""
+        return group_id in self._groups
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """Return up to MAX_LOOK_UPS offsets whose record times the looks do not tell well enough. What was
+        asked for longest ago comes first.
+        """
+        found: dict[Partition, tuple[int, int]] = {}
+        for commits in self._groups.values():
+            for where, commit in commits.items():
+                offset = self._vague(where, commit)
+                if offset is not None and (where not in found or commit.asked_at < found[where][0]):
+                    found[where] = (commit.asked_at, offset)
+        oldest = sorted(found, key=lambda where: found[where][0])[:MAX_LOOK_UPS]
+        return {where: found[where][1] for where in oldest}
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        """Take the brokers' lags in ms of the offsets of `wanted`, those that they know."""
+        for commits in self._groups.values():
+            for where in wanted.keys() & commits.keys():
+                commit, newest_ms = commits[where], self._logs.newest_ms(where)
+                log = self._logs.bounds(where)
+                if log is None or newest_ms is None or next_offset(commit.offset, log) != wanted[where]:
+                    continue
+                commit.asked_at = self._look
+                if where in lags_ms:
+                    commit.came_offset, commit.came_ms = wanted[where], newest_ms - lags_ms[where]
+                    commit.is_rough = not self._is_newest_sharp(where, log)
+
+    def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
+        """Return the lag of each partition with a committed offset. The group settled at `settled_ms`."""
+        commits = self._groups.get(group_id, {})
+        return {where: self._lag(where, commit, settled_ms or 0) for where, commit in commits.items()}
+
+    def _lag(self, where: Partition, commit: _Commit, settled_ms: int) -> PartitionLag:
+        log, stands_ms = self._logs.bounds(where), commit.stands_since_ms
+        if log is None:
+            return PartitionLag(commit.offset, commit.at_ms, stands_ms)
+        records = lag_records(commit.offset, log)
+        if not records:
+            return PartitionLag(commit.offset, commit.at_ms, stands_ms, records=0, ms=0)
+        return PartitionLag(
+            commit.offset,
+            commit.at_ms,
+            stands_ms,
+            records=records,
+            ms=self._lag_ms(where, commit, log),
+            grew_ms=self._logs.grew_ms(where, max(stands_ms, settled_ms)),
+            rises=commit.trend is not None and commit.trend.rises,
+        )
+
+    def _lag_ms(self, where: Partition, commit: _Commit, log: LogBounds) -> int | None:
+        offset = next_offset(commit.offset, log)
+        came, newest_ms = self._logs.came_ms(where, offset), self._logs.newest_ms(where)
+        if came is None or newest_ms is None:
+            return None
+        after_ms, seen_ms = came
+        is_asked = 0 <= commit.came_offset <= offset
+        if is_asked and not _is_sharp(came):
+            # The record at an offset behind the asked one is younger: after_ms says how much at least.
+            seen_ms = min(max(commit.came_ms, after_ms or commit.came_ms), seen_ms)
+        elif after_ms is None:
+            return None
+        return lag_ms(seen_ms, newest_ms)
+
+    def _vague(self, where: Partition, commit: _Commit) -> int | None:
+        """Return the next offset if the time of its record is not known well enough, else None."""
+        log = self._logs.bounds(where)
+        if log is None or not lag_records(commit.offset, log):
+            return None
+        offset = next_offset(commit.offset, log)
+        came = self._logs.came_ms(where, offset)
+        if came is None or _is_sharp(came):
+            return None
+        is_asked = commit.came_offset == offset
+        return None if is_asked and not (commit.is_rough and self._is_newest_sharp(where, log)) else offset
+
+    def _is_newest_sharp(self, where: Partition, log: LogBounds) -> bool:
+        came = self._logs.came_ms(where, log.latest - 1)
+        return came is not None and _is_sharp(came)
+
+
+def _is_sharp(came: tuple[int | None, int]) -> bool:
+    return came[0] is not None and came[1] - came[0] <= SHARP_MS

@@ -1,0 +1,55 @@
+"""Looks at the brokers, each few seconds, by which readers of the topics know lags."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from connections.outage_warning import OutageWarning
+from insight.lag.brokers import INTERVAL_S, log_bounds, records_at
+from insight.lag.log import LogBounds, Partition
+from insight.lag.record_times import timestamp_lags
+
+
+class Looking(Protocol):
+    """What takes the answers: see `insight.lag.lag_book.LagBook`. `topics` are those to look at."""
+
+    def topics(self) -> set[str]: ...
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
+    def wanted_times(self) -> dict[Partition, int]: ...
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
+
+
+class Looks:
+    """Looks for one reader, at most each INTERVAL_S. For one thread."""
+
+    def __init__(self, reader: Looking) -> None:
+        self._reader = reader
+        self._at_s = float("-inf")
+        self._warning = OutageWarning("looking for the times of records")
+
+    def look(self, admin: KafkaAdminClient) -> None:
+        """Look if it is time. Raises KafkaError if the bounds of the logs are not to be had.
+
+        Times of records are not to be had from brokers before Kafka 3.0. That is logged, and lags in time are
+        then known of records that came since the first look.
+        """
+        if time.monotonic() - self._at_s < INTERVAL_S:
+            return
+        bounds = log_bounds(admin, self._reader.topics())
+        # Not before the request: what a record waits is counted from when it was seen.
+        self._reader.add_bounds(bounds, time.time_ns() // 1_000_000)
+        self._at_s = time.monotonic()
+        wanted = self._reader.wanted_times()
+        if not wanted:
+            return
+        try:
+            found = timestamp_lags(partial(records_at, admin), wanted)
+        except KafkaError as error:
+            self._warning.failed(error)
+        else:
+            self._warning.worked()
+            self._reader.learn_times(wanted, found)

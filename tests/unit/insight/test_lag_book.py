@@ -1,0 +1,203 @@
+"""Committed offsets beside the bounds of logs: lags in time against the truth, since when offsets stand."""
+
+from bisect import bisect_right
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.lag import lag_book
+from insight.lag.brokers import INTERVAL_S
+from insight.lag.definitions import PartitionLag
+from insight.lag.lag_book import MAX_LOOK_UPS, LagBook
+from insight.lag.log import LogBounds, Partition
+from records.codec import UNREADABLE, CommittedOffset, encode, offset_key
+
+P, Q = ("orders", 0), ("orders", 1)
+STEP_MS = int(INTERVAL_S * 1000)
+
+
+def commit(book: LagBook, offset: int, at_ms: int = 0, where: Partition = P, group_id: str = "g") -> None:
+    committed = CommittedOffset(
+        group_id=group_id,
+        incarnation="i",
+        topic=where[0],
+        partition=where[1],
+        offset=offset,
+        leader_epoch=0,
+        metadata="",
+        committed_at_ms=at_ms,
+        expire_at_ms=None,
+        request="r",
+    )
+    book.apply_commit(offset_key(group_id, *where), encode(committed))
+
+
+def looked(book: LagBook, *ends: int, begin_ms: int = 0, earliest: int = 0) -> LagBook:
+    """Looks at P with these ends, an interval apart."""
+    for number, end in enumerate(ends):
+        book.add_bounds({P: LogBounds(earliest, end)}, begin_ms + number * STEP_MS)
+    return book
+
+
+def lag(book: LagBook, settled_ms: int = 0) -> PartitionLag:
+    return book.lags("g", settled_ms)[P]
+
+
+def book_at(offset: int, at_ms: int = 0) -> LagBook:
+    book = LagBook()
+    commit(book, offset, at_ms)
+    return book
+
+
+def test_the_lag_of_a_partition_whose_log_is_not_known_is_not_known() -> None:
+    assert lag(book_at(5, 7)) == PartitionLag(5, 7, 7)
+
+
+def test_the_lag_in_time_is_between_the_first_sights_of_the_record_and_of_the_newest() -> None:
+    book = looked(book_at(12), 10, 15, 15, 20)
+    assert (lag(book).records, lag(book).ms) == (8, 2 * STEP_MS)
+    commit(book, 20)
+    assert (lag(book).records, lag(book).ms) == (0, 0)
+
+
+def test_records_that_are_gone_do_not_count() -> None:
+    book = looked(book_at(3), 10, 15, 20, earliest=12)
+    assert (lag(book).records, lag(book).ms) == (8, STEP_MS)
+
+
+def test_an_offset_stands_since_its_first_commit_in_a_row() -> None:
+    book = LagBook()
+    for offset, at_ms in ((5, 1), (7, 2), (7, 3), (7, 4)):
+        commit(book, offset, at_ms)
+    assert (lag(book).stands_since_ms, lag(book).committed_ms) == (2, 4)
+    commit(book, 5, 5)
+    assert lag(book).stands_since_ms == 5, "an offset that was set back"
+
+
+def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> None:
+    book = looked(book_at(5, at_ms=STEP_MS), 8, 8, 9, 9, 12)
+    assert lag(book).grew_ms == 2 * STEP_MS
+    assert lag(book, settled_ms=3 * STEP_MS).grew_ms == 4 * STEP_MS
+    assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
+
+
+def test_an_end_that_stands_does_not_grow() -> None:
+    assert lag(looked(book_at(5), 8, 8, 8)).grew_ms is None
+
+
+def test_offsets_that_are_deleted_are_forgotten() -> None:
+    book = book_at(5)
+    commit(book, 6, where=Q)
+    assert (book.topics(), book.has_offsets("g"), book.group_ids()) == ({"orders"}, True, ["g"])
+    for where in (P, Q, Q):
+        assert book.apply_commit(offset_key("g", *where), None) == "g"
+    assert (book.topics(), book.has_offsets("g"), book.lags("g")) == (set(), False, {})
+
+
+def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+    book = book_at(5)
+    for key, value in ((b"{", None), (offset_key("g", *P), b"{}")):
+        with pytest.raises(UNREADABLE):
+            book.apply_commit(key, value)
+    assert lag(book) == PartitionLag(5, 0, 0)
+    assert issubclass(msgspec.DecodeError, UNREADABLE)
+
+
+def test_the_time_of_a_record_from_before_the_first_look_is_asked_for_once() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    assert lag(book).ms is None
+    wanted = book.wanted_times()
+    assert wanted == {P: 5}
+    book.learn_times(wanted, {P: 600_000})
+    assert (lag(book).ms, book.wanted_times()) == (600_000, {})
+    looked(book, 40, begin_ms=3 * STEP_MS)
+    assert lag(book).ms == 600_000 + STEP_MS
+
+
+def test_it_is_asked_for_again_if_nobody_had_seen_the_newest_record_come() -> None:
+    """That may be as old as the other, so it says little of how old the next one is."""
+    book = looked(book_at(5), 10)
+    book.learn_times(book.wanted_times(), {P: 600_000})
+    assert (lag(book).ms, book.wanted_times()) == (600_000, {})
+    looked(book, 11, begin_ms=STEP_MS)
+    wanted = book.wanted_times()
+    assert wanted == {P: 5}
+    book.learn_times(wanted, {P: 4_200_000})
+    assert (lag(book).ms, book.wanted_times()) == (4_200_000, {})
+
+
+def test_after_a_commit_the_time_that_was_asked_for_stands_until_the_next_look() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    book.learn_times(book.wanted_times(), {P: 600_000})
+    commit(book, 7)
+    assert (lag(book).ms, book.wanted_times()) == (600_000, {P: 7})
+    commit(book, 3)
+    assert lag(book).ms is None, "an older record"
+
+
+def test_an_answer_about_an_offset_that_was_committed_past_meanwhile_is_dropped() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    wanted = book.wanted_times()
+    commit(book, 6)
+    book.learn_times(wanted, {P: 600_000})
+    assert lag(book).ms is None
+
+
+def test_without_usable_timestamps_only_records_since_the_first_look_have_a_time() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    book.learn_times(book.wanted_times(), {})
+    assert lag(book).ms is None
+    commit(book, 20)
+    assert lag(book).ms == 0
+
+
+def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag_book, "MAX_LOOK_UPS", 2)
+    book, places = LagBook(), [("orders", number) for number in range(5)]
+    for where in places:
+        commit(book, 5, where=where)
+    asked: set[Partition] = set()
+    for number in range(3):
+        book.add_bounds({where: LogBounds(0, 10 + number) for where in places}, number * STEP_MS)
+        wanted = book.wanted_times()
+        assert len(wanted) <= 2 < MAX_LOOK_UPS
+        asked |= wanted.keys()
+        book.learn_times(wanted, {})
+    assert asked == {*places}
+
+
+def test_groups_at_different_offsets_of_a_partition_are_asked_for_in_turns() -> None:
+    book = looked(book_at(5), 10)
+    commit(book, 7, group_id="h")
+    first = book.wanted_times()
+    book.learn_times(first, {P: 1_000})
+    assert {*first.values(), *book.wanted_times().values()} == {5, 7}
+
+
+@given(
+    st.lists(st.integers(1, 20_000), min_size=2, max_size=60),
+    st.integers(1, STEP_MS - 1),
+    st.data(),
+)
+def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
+    pauses_ms: list[int], first_look_ms: int, data: st.DataObject
+) -> None:
+    """Records that come at any times, and looks an interval apart, the first before the first record."""
+    came_ms = [STEP_MS]
+    for pause_ms in pauses_ms:
+        came_ms.append(came_ms[-1] + pause_ms)
+    committed = data.draw(st.integers(0, len(came_ms) - 1))
+    now_ms = data.draw(st.integers(came_ms[committed] + STEP_MS, came_ms[-1] + 2 * STEP_MS))
+    book = book_at(committed)
+    for at_ms in range(first_look_ms, now_ms + 1, STEP_MS):
+        book.add_bounds({P: LogBounds(0, bisect_right(came_ms, at_ms))}, at_ms)
+    found, last_look_ms = lag(book), at_ms
+    newest_ms = came_ms[bisect_right(came_ms, last_look_ms) - 1]
+    wanted = book.wanted_times()
+    if wanted:  # between looks that were thinned out
+        book.learn_times(wanted, {P: newest_ms - came_ms[committed]})
+        found = lag(book)
+    assert found.ms is not None
+    assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
