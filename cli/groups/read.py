@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
+from msgspec import structs
 
 from cli.groups.common import (
     Cluster,
@@ -17,7 +18,7 @@ from cli.groups.common import (
     tell_errors,
 )
 from cli.page_link import link, page_url_option
-from insight.admin.describe import member_rows, remark, state_row
+from insight.admin.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
 from insight.admin.gather import Described, describe_groups, describe_partitions
 from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list, member_table, partition_table, state_table
@@ -37,6 +38,7 @@ from state.kafka.group import DEAD
 from state.rocketmq.snapshot import GroupSnapshot
 
 Groups = Mapping[str, AnyDescribed]
+RowsOf = Mapping[str, Sequence[PartitionRow]]
 
 
 class _Shown(NamedTuple):
@@ -88,6 +90,12 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
 @click.option("--members", is_flag=True, help="Members with their numbers of partitions.")
 @click.option("--state", is_flag=True, help="The state, and what the group waits for.")
 @click.option("--verbose", is_flag=True, help="More columns: leader epochs, assignments, or epochs.")
+@click.option(
+    "--lag-seconds",
+    is_flag=True,
+    help="The lag in time too, of each partition, member or group: the time from the record at the committed "
+    "offset to the newest.",
+)
 @page_url_option
 @output_option
 def describe(
@@ -98,6 +106,7 @@ def describe(
     members: bool,
     state: bool,
     verbose: bool,
+    lag_seconds: bool,
     page_url: str | None,
     output: str,
 ) -> None:
@@ -109,15 +118,18 @@ def describe(
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
     with_offsets = not (members or state)
     ids = cluster.group_ids(named, all_groups, rocketmq=True)
-    described = describe_groups(cluster.requests, ids, with_offsets=with_offsets)
+    described = describe_groups(cluster.requests, ids, with_offsets=with_offsets or lag_seconds)
     _tell_remarks(described)
     rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
+    rows_of: RowsOf = {}
+    if with_offsets or lag_seconds:
+        rows_of = describe_partitions(cluster.log, described, with_lag_seconds=lag_seconds)
     if members:
-        shown = _members(described.groups, verbose=verbose)
+        shown = _members(described.groups, rows_of, verbose=verbose)
     elif state:
-        shown = _states(cluster, described.groups, verbose=verbose)
+        shown = _states(cluster, described.groups, rows_of, verbose=verbose)
     else:
-        shown = _offsets(cluster, described, verbose=verbose)
+        shown = _offsets(described.groups, rows_of, verbose=verbose)
     if output == "json":
         show_json([*shown.rows, *rocketmq])
         return
@@ -143,24 +155,29 @@ def _tell_remarks(described: Described) -> None:
             tell(text)
 
 
-def _offsets(cluster: Cluster, described: Described, *, verbose: bool) -> _Shown:
-    rows_of = describe_partitions(cluster.log, described)
+def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
     tables = [partition_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
-    return _Shown(_by_group(described.groups, "partitions", rows_of), tables)
+    return _Shown(_by_group(groups, "partitions", rows_of), tables)
 
 
-def _members(groups: Groups, *, verbose: bool) -> _Shown:
+def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
+    """`lags` has the partitions of each group if the lags of the members are asked for."""
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
+    if lags:
+        rows_of = {group_id: with_lags(rows, lags[group_id]) for group_id, rows in rows_of.items()}
     tables = [member_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
     return _Shown(_by_group(groups, "members", rows_of), tables)
 
 
-def _states(cluster: Cluster, groups: Groups, *, verbose: bool) -> _Shown:
+def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
+    """`lags` has the partitions of each group if its lag is asked for."""
     layout = cluster.layout
     rows = [
         state_row(group, layout.requests_topic, partition_of(group_id, layout.request_partitions))
         for group_id, group in groups.items()
     ]
+    if lags:
+        rows = [structs.replace(row, behind=behind(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
 
 

@@ -3,15 +3,18 @@
 Source: ConsumerGroupCommand.collectGroupsOffsets, collectGroupsMembers, collectGroupsState.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from msgspec import Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
 from insight.admin.list_groups import CLASSIC_TYPE, CONSUMER_TYPE
 from insight.admin.requests import AnyDescribed, Committed
+from insight.lag.definitions import lag_records
+from insight.lag.log import LogBounds
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState
 from state.kafka.group import DEAD
@@ -32,13 +35,16 @@ REBALANCING = frozenset(
 )
 AnyMember = DescribedMember | ConsumerGroupMemberDescription
 Partitions = dict[str, list[int]]
+LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
+"""Lags in ms by partition and committed offset."""
 _CLASSIC_MEMBER = 0
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
     """A partition that is assigned to a member or has a committed offset, or one that is pending in a
-    transaction. `log_end_offset` is None if the partition does not exist, `lag` (in records) is None if
-    either offset is unknown. `pending_offset` will be the committed offset if its transaction commits.
+    transaction. `log_end_offset` is None if the partition does not exist. `lag` (in records) is None if
+    either offset is unknown, `lag_seconds` if a record's time is; that is left out unless it is asked for.
+    `pending_offset` will be the committed offset if its transaction commits.
     """
 
     group: str
@@ -52,11 +58,21 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     consumer_id: str | None
     host: str | None
     client_id: str | None
+    lag_seconds: float | UnsetType | None = UNSET
+
+
+class Behind(Struct, frozen=True):
+    """How far a member or a group is behind: `lag` is the sum of its partitions' lags in records,
+    `lag_seconds` the greatest lag in time, each None if it is not known of any.
+    """
+
+    lag: int | None
+    lag_seconds: float | None
 
 
 class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A member. `assignment` holds partition numbers by topic, None if its bytes cannot be read. `consumer`
-    is None in a classic group.
+    is None in a classic group, and `behind` if it is not asked for.
     """
 
     group: str
@@ -67,6 +83,7 @@ class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     partitions: int | None
     assignment: Partitions | None
     consumer: "ConsumerMemberRow | None" = None
+    behind: Behind | None = None
 
 
 class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
@@ -90,7 +107,7 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The fields from `group_epoch` on are for groups of the consumer protocol. `unsettled` has a sentence for
     each member that is not at the target assignment yet, `classic_members` the members that a conversion
-    from the classic protocol waits for.
+    from the classic protocol waits for. `behind` is None if it is not asked for.
     """
 
     group: str
@@ -104,6 +121,7 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_assignment_epoch: int | None = None
     unsettled: list[str] = []
     classic_members: list[str] = []
+    behind: Behind | None = None
 
 
 def protocol_type(described: AnyDescribed) -> str:
@@ -171,11 +189,13 @@ def pending_offsets(described: AnyDescribed) -> dict[TopicPartition, int]:
 def partition_rows(
     described: AnyDescribed,
     committed: Mapping[TopicPartition, Committed],
-    ends: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, LogBounds],
+    lags_ms: LagsMs | None = None,
 ) -> list[PartitionRow]:
     """Rows of members with most partitions first, then unassigned partitions; each by topic and partition.
 
-    `ends`: the log end offset of every existing partition.
+    `bounds`: those of the log of every existing partition. `lags_ms`: the known lags in time, None if they
+    are not asked for.
     """
     members: list[tuple[AnyMember, list[TopicPartition]]] = [
         (member, sorted(assigned_partitions(member) or ())) for member in described.members
@@ -192,7 +212,8 @@ def partition_rows(
             member,
             committed.get(partition),
             pending.get(partition),
-            ends.get(partition),
+            bounds.get(partition),
+            lags_ms,
         )
         for partition, member in [*held, *unheld]
     ]
@@ -204,9 +225,11 @@ def _partition_row(
     member: AnyMember | None,
     committed: Committed | None,
     pending: int | None,
-    end: int | None,
+    log: LogBounds | None,
+    lags_ms: LagsMs | None,
 ) -> PartitionRow:
     epoch = committed.leader_epoch if committed is not None else -1
+    lag = lag_records(committed.offset, log) if committed is not None and log is not None else None
     return PartitionRow(
         group=group_id,
         topic=partition.topic,
@@ -214,12 +237,38 @@ def _partition_row(
         leader_epoch=epoch if epoch >= 0 else None,
         current_offset=committed.offset if committed is not None else None,
         pending_offset=pending,
-        log_end_offset=end,
-        lag=end - committed.offset if committed is not None and end is not None else None,
+        log_end_offset=log.latest if log is not None else None,
+        lag=lag,
+        lag_seconds=UNSET if lags_ms is None else _seconds(partition, committed, lag, lags_ms),
         consumer_id=member.member_id if member is not None else None,
         host=member.client_host if member is not None else None,
         client_id=member.client_id if member is not None else None,
     )
+
+
+def _seconds(
+    partition: TopicPartition, committed: Committed | None, lag: int | None, lags_ms: LagsMs
+) -> float | None:
+    if committed is None or not lag:
+        return None if lag is None else 0.0
+    ms = lags_ms.get((partition, committed.offset))
+    return None if ms is None else ms / 1000
+
+
+def behind(rows: Iterable[PartitionRow]) -> Behind:
+    """Return how far these partitions are behind."""
+    given = list(rows)
+    lags = [row.lag for row in given if row.lag is not None]
+    seconds = [row.lag_seconds for row in given if isinstance(row.lag_seconds, float)]
+    return Behind(sum(lags) if lags else None, max(seconds, default=None))
+
+
+def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) -> list[MemberRow]:
+    """Return the members with the lags of the partitions that each holds."""
+    of_member: dict[str | None, list[PartitionRow]] = {}
+    for row in partitions:
+        of_member.setdefault(row.consumer_id, []).append(row)
+    return [structs.replace(m, behind=behind(of_member.get(m.consumer_id, ()))) for m in members]
 
 
 def member_rows(described: AnyDescribed) -> list[MemberRow]:

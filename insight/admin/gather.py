@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from assignors.kafka.api import TopicPartition
 from insight.admin.describe import (
+    LagsMs,
     PartitionRow,
     is_consumer_group,
     mentioned_partitions,
@@ -15,6 +16,8 @@ from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import AnyDescribed, Committed, GroupRequests
 from insight.admin.rocketmq import offsets_remark
+from insight.lag.definitions import lag_records, next_offset
+from insight.lag.log import LogBounds
 from state.errors import ErrorCode
 
 Offsets = Mapping[TopicPartition, Committed]
@@ -66,17 +69,37 @@ def describe_groups(
     return found
 
 
-def describe_partitions(log: LogOffsets, described: Described) -> dict[str, list[PartitionRow]]:
-    """Return the rows of each group's partitions; `described` must have offsets.
+def describe_partitions(
+    log: LogOffsets, described: Described, *, with_lag_seconds: bool = False
+) -> dict[str, list[PartitionRow]]:
+    """Return the rows of each group's partitions; `described` must have offsets. `with_lag_seconds` looks for
+    the times of records, too.
 
-    The log ends are read after the committed offsets, so a lag is negative only if a committed offset is
-    beyond the end of the log. Raises kafka-python's KafkaError.
+    The logs' bounds are read after the committed offsets, so what was committed is in the log. Raises
+    kafka-python's KafkaError.
     """
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
         mentioned |= mentioned_partitions(group, described.offsets[group_id])
-    ends = log.ends(log.there(mentioned))
+    bounds = log.bounds(log.there(mentioned))
+    lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
     return {
-        group_id: partition_rows(group, described.offsets[group_id], ends)
+        group_id: partition_rows(group, described.offsets[group_id], bounds, lags_ms)
         for group_id, group in described.groups.items()
+    }
+
+
+def _lags_ms(log: LogOffsets, described: Described, bounds: Mapping[TopicPartition, LogBounds]) -> LagsMs:
+    """Return the lags in time of the committed offsets that are behind."""
+    behind = {
+        (partition, committed.offset)
+        for offsets in described.offsets.values()
+        for partition, committed in offsets.items()
+        if partition in bounds and lag_records(committed.offset, bounds[partition])
+    }
+    found = log.lags_ms({(p, next_offset(offset, bounds[p])) for p, offset in behind})
+    return {
+        (p, offset): ms
+        for p, offset in behind
+        if (ms := found.get((p, next_offset(offset, bounds[p])))) is not None
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
+from functools import partial
 from uuid import UUID
 
 import kafka
@@ -9,7 +10,9 @@ import kafka
 from assignors.kafka.api import TopicPartition
 from connections import kafka_clients
 from connections.client_config import ClientConfig
-from insight.lag.log import LogBounds
+from insight.lag.brokers import records_at
+from insight.lag.log import LogBounds, Partition
+from insight.lag.record_times import timestamp_lags
 
 
 class LogOffsets:
@@ -59,6 +62,20 @@ class LogOffsets:
             return {}
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms)
         return {_ours(p): None if at is None else at.offset for p, at in found.items()}
+
+    def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
+        """The lag in time of each of these offsets, by the timestamps of records; see
+        `insight.lag.record_times`. Those whose timestamps are not usable are left out.
+        """
+        found: dict[tuple[Partition, int], int] = {}
+        left = set(offsets)
+        with closing(kafka_clients.admin(self._client_config, request_timeout_ms=self._timeout_ms)) as admin:
+            while left:
+                turn = dict(left)  # one offset of each partition
+                lags = timestamp_lags(partial(records_at, admin), turn)
+                found |= {(p, offset): lags[p] for p, offset in turn.items() if p in lags}
+                left -= turn.items()
+        return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
         """Kafka's id of each topic; topics that are not there are left out."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
-from insight.admin.describe import MemberRow, PartitionRow, StateRow
+from insight.admin.describe import Behind, MemberRow, PartitionRow, StateRow
 from insight.admin.error_text import error_text
 from insight.admin.list_groups import ListedGroup
 from insight.admin.tables import Column, render_table
@@ -64,13 +64,15 @@ def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
 
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
     """Format partitions with offsets and lag; `verbose` adds leader epochs. There is a column of pending
-    offsets if a partition has one.
+    offsets if a partition has one, and of lags in time if they were asked for.
     """
+    is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
     is_pending = any(row.pending_offset is not None for row in rows)
     epoch = [Column("LEADER-EPOCH")] if verbose else []
     columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
     offsets = ["CURRENT-OFFSET", *(["PENDING-OFFSET"] if is_pending else []), "LOG-END-OFFSET"]
-    columns += [Column(name) for name in (*offsets, "LAG", "CONSUMER-ID", "HOST")]
+    lags = ["LAG", *(["LAG-SECONDS"] if is_timed else [])]
+    columns += [Column(name) for name in (*offsets, *lags, "CONSUMER-ID", "HOST")]
     columns.append(Column("CLIENT-ID", 0))
     return render_table(
         columns,
@@ -81,6 +83,7 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
                 row.current_offset,
                 *([row.pending_offset] if is_pending else []),
                 *(row.log_end_offset, row.lag),
+                *([row.lag_seconds] if is_timed else []),
                 *(row.consumer_id, row.host, row.client_id),
             ]
             for row in rows
@@ -89,7 +92,8 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
-    """Format members; instance ids only if a member has one, assignments only if `verbose`.
+    """Format members; instance ids only if a member has one, lags if they were asked for, assignments only if
+    `verbose`.
 
     In a group of the consumer protocol these are Kafka's columns of epochs, current and target assignment,
     UPGRADED if the members are on different protocols, and a column of what the member subscribes to.
@@ -98,6 +102,8 @@ def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
     columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
     columns += [Column("HOST"), Column("CLIENT-ID"), Column("#PARTITIONS")]
+    is_timed = any(row.behind is not None for row in rows)
+    columns += _LAG_COLUMNS if is_timed else []
     columns += _verbose_columns(rows) if verbose else []
     return render_table(
         columns,
@@ -106,11 +112,19 @@ def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
                 *(row.group, row.consumer_id),
                 *([row.group_instance_id or ""] if static else []),
                 *(row.host, row.client_id, row.partitions),
+                *(_lag_cells(row.behind) if is_timed else []),
                 *(_verbose_cells(row, mixed=_is_mixed(rows)) if verbose else []),
             ]
             for row in rows
         ],
     )
+
+
+_LAG_COLUMNS = [Column("LAG"), Column("LAG-SECONDS")]
+
+
+def _lag_cells(behind: Behind | None) -> list[int | float | None]:
+    return [None, None] if behind is None else [behind.lag, behind.lag_seconds]
 
 
 def _is_mixed(rows: Sequence[MemberRow]) -> bool:
@@ -156,11 +170,11 @@ def state_table(row: StateRow, *, verbose: bool = False) -> str:
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
     columns += [Column("STATE", 20)]
     columns += [Column("GROUP-EPOCH"), Column("TARGET-ASSIGNMENT-EPOCH", 25)] if with_epochs else []
-    columns += [Column("#MEMBERS", 8), Column("TYPE", 0)]
+    columns += [Column("#MEMBERS", 8), *(_LAG_COLUMNS if row.behind is not None else []), Column("TYPE", 0)]
     cells: list[Any] = [row.group, f"{row.coordinator} ({row.coordinator_id})"]
     cells += [row.assignment_strategy or None, row.state]
     cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
-    cells += [row.members, row.type]
+    cells += [row.members, *(_lag_cells(row.behind) if row.behind is not None else []), row.type]
     return "\n".join([render_table(columns, [cells]), *_waits(row)])
 
 

@@ -18,7 +18,7 @@ from records.codec import CommittedOffset
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """A record that came between two looks at the brokers so far apart has a time that is exact enough."""
-MAX_LOOK_UPS = 100
+MAX_LOOK_UPS = 20
 """Partitions whose record times are asked for at one look at the brokers."""
 
 _offset = msgspec.json.Decoder(CommittedOffset)

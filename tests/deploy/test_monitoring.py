@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy.podman import ROOT
+from tests.harness.lag_stories import GROUP, LENGTH_S, SCRAPE_S, STORIES, TOPIC, TURN_S, recorded
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "group-coordinator.json"
@@ -44,3 +46,75 @@ def test_the_dashboards_expressions_are_understood(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(asked)]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"{len(expressions)} rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
+
+
+LABELS = {"consumergroup": GROUP, "topic": TOPIC}
+PAGE = "https://page.example:9443/"
+FIRED_S = {
+    "stuck": ("PartitionsStuck", 130),
+    "poison record": ("PartitionsStuck", 130),
+    "slow": ("FallingBehind", 540),
+    "no members": ("PartitionsWithoutOwner", 420),
+}
+"""The stories with an alert, and the seconds from the turn of the story until it fires; docs/lag.md has them."""
+OF_LAGS = ("PartitionsStuck", "FallingBehind", "PartitionsWithoutOwner")
+REASONS = {
+    "PartitionsStuck": (
+        "Group orders has stood at the same offset of 1 partition(s) of purchases for two minutes while records "
+        "come. Their owners keep their sessions, so nothing rebalances: look for a record that they cannot "
+        "process, or for a call that does not return."
+    ),
+    "FallingBehind": (
+        "Group orders commits, but its lag rises on 1 partition(s) of purchases: records come faster than its "
+        "members consume them."
+    ),
+    "PartitionsWithoutOwner": (
+        "Records wait on 1 partition(s) of purchases for group orders, and no member holds them: its consumers "
+        "do not run, or its assignment leaves these partitions out."
+    ),
+}
+
+
+def expected(alert: str, *, fires: bool) -> list[dict[str, Any]]:
+    annotations = {"summary": REASONS[alert], "page": f"{PAGE}group?id={GROUP}"}
+    return (
+        [{"exp_labels": {**LABELS, "severity": "warning"}, "exp_annotations": annotations}] if fires else []
+    )
+
+
+def alert_tests(name: str) -> list[dict[str, Any]]:
+    """Each alert is silent until its time, fires from then on with its reason, and no other one fires."""
+    fired, after_s = FIRED_S.get(name, ("", LENGTH_S))
+    at_s = TURN_S + after_s
+    times_s = (TURN_S, at_s - SCRAPE_S, at_s, LENGTH_S - SCRAPE_S)
+    return [
+        {
+            "eval_time": f"{time_s}s",
+            "alertname": alert,
+            "exp_alerts": expected(alert, fires=alert == fired and time_s >= at_s),
+        }
+        for alert in OF_LAGS
+        for time_s in times_s
+        if time_s < LENGTH_S
+    ]
+
+
+def test_alerts_of_lags_fire_at_recorded_series_with_their_reasons_and_at_no_others(tmp_path: Path) -> None:
+    labels = ",".join(f'{name}="{value}"' for name, value in LABELS.items())
+    cases = [
+        {
+            "name": name,
+            "interval": f"{SCRAPE_S}s",
+            "external_labels": {"page_url": PAGE},
+            "input_series": [
+                {"series": f"{gauge}{{{labels}}}", "values": " ".join(map(str, values))}
+                for gauge, values in recorded(story).items()
+            ],
+            "alert_rule_test": alert_tests(name),
+        }
+        for name, story in STORIES.items()
+    ]
+    shutil.copy(DEPLOY / "alerts.yml", tmp_path)
+    given = {"rule_files": ["alerts.yml"], "evaluation_interval": f"{SCRAPE_S}s", "tests": cases}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(given))
+    assert "SUCCESS" in promtool("test", "rules", str(tmp_path / "tests.yml"))

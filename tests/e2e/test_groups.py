@@ -151,12 +151,23 @@ def test_a_group_is_described(ask: Ask, client: CoordinatorClient, billing: list
         ["billing", ORDERS, "0", "4", "10", "6", first, host, "shop"],
         ["billing", ORDERS, "2", "4", "10", "6", first, host, "shop"],
         ["billing", ORDERS, "1", "4", "10", "6", second, host, "shop"],
-        ["billing", PRICES, "0", "4", "0", "-4", "-", "-", "-"],
+        ["billing", PRICES, "0", "4", "0", "0", "-", "-", "-"],
     ]
     assert ask("describe", "billing", "--members", "--verbose").rows == [
         ["billing", first, "pod-0", host, "shop", "2", f"{ORDERS}:0,2"],
         ["billing", second, host, "shop", "1", f"{ORDERS}:1"],
     ]
+    minutes = f"{(RECORDS - 1 - 4) * MINUTE_MS / 1000}"  # from the record at offset 4 to the newest
+    assert [row[5:7] for row in ask("describe", "billing", "--lag-seconds").rows] == [
+        *[["6", minutes]] * 3,
+        ["0", "0.0"],
+    ]
+    assert [row[-2:] for row in ask("describe", "billing", "--members", "--lag-seconds").rows] == [
+        ["12", minutes],
+        ["6", minutes],
+    ]
+    timed = ask("describe", "billing", "--state", "--lag-seconds", "-o", "json").json
+    assert [state["behind"] for state in timed] == [{"lag": 18, "lag_seconds": float(minutes)}]
     page = ("--page-url", "http://127.0.0.1:8080")
     linked = ask("describe", "billing", *page)
     assert linked.rows == ask("describe", "billing").rows

@@ -91,9 +91,10 @@ class Scraped:
         *members: str,
         quarantined: str | None = None,
         held: Mapping[str, Sequence[Partition]] = NOTHING,
+        since_ms: int = 0,
     ) -> None:
         """Feed the view of a group. `held` are the partitions of members."""
-        view = snapshot(group_id, state, members, quarantined, held)
+        view = snapshot(group_id, state, members, quarantined, held, since_ms)
         self.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
 
     def offset(self, group_id: str, topic: str, partition: int, offset: int | None, at_ms: int = 0) -> None:
@@ -155,6 +156,7 @@ def snapshot(
     members: Sequence[str],
     quarantined: str | None,
     held: Mapping[str, Sequence[Partition]] = NOTHING,
+    since_ms: int = 0,
 ) -> bytes:
     view = GroupSnapshot(
         group_id=group_id,
@@ -162,7 +164,7 @@ def snapshot(
         seq=1,
         at_ms=0,
         state=state,
-        state_timestamp_ms=0,
+        state_timestamp_ms=since_ms,
         generation=4,
         protocol_type="consumer",
         protocol_name="range",

@@ -20,6 +20,7 @@ from insight.admin.render import member_table, partition_table, state_table
 from insight.admin.requests import Committed
 from insight.assign.live import live_group, subscribed_topics
 from insight.assign.model import InputError
+from insight.lag.log import LogBounds
 from state.errors import ErrorCode
 from state.kafka.responses import (
     AssignedTopicPartitions,
@@ -140,7 +141,7 @@ def test_partitions_are_those_that_members_answer_for() -> None:
         TopicPartition("gone", 0),
     }
     table = partition_table(
-        partition_rows(MOVING, committed, {TopicPartition("orders", 0): 8}), verbose=False
+        partition_rows(MOVING, committed, {TopicPartition("orders", 0): LogBounds(0, 8)}), verbose=False
     )
     assert table.splitlines()[1].split() == [
         *("billing", "orders", "0", "5", "8", "3", "alice-1f0e", "10.0.0.7", "alice")

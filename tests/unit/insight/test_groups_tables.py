@@ -3,11 +3,22 @@
 from textwrap import dedent
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from insight.admin.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
+from insight.admin.describe import (
+    Behind,
+    behind,
+    member_rows,
+    mentioned_partitions,
+    partition_rows,
+    remark,
+    state_row,
+    with_lags,
+)
 from insight.admin.list_groups import listed, select_groups
 from insight.admin.render import (
     OffsetDeletion,
@@ -22,6 +33,7 @@ from insight.admin.render import (
     state_table,
 )
 from insight.admin.requests import Committed
+from insight.lag.log import LogBounds
 from state.errors import ErrorCode
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
 from state.kafka.snapshot import GroupSnapshot
@@ -78,10 +90,10 @@ COMMITTED = {
     TopicPartition("orders", 2): Committed(9, -1),
     TopicPartition("gone", 4): Committed(1, 0),
 }
-ENDS = {
-    TopicPartition("orders", 0): 12,
-    TopicPartition("orders", 2): 9,
-    TopicPartition("invoices-of-all-customers", 0): 100,
+BOUNDS = {
+    TopicPartition("orders", 0): LogBounds(0, 12),
+    TopicPartition("orders", 2): LogBounds(0, 9),
+    TopicPartition("invoices-of-all-customers", 0): LogBounds(0, 100),
 }
 
 
@@ -90,8 +102,8 @@ def looks(text: str) -> str:
 
 
 def test_partitions_by_member_and_then_those_of_nobody() -> None:
-    assert mentioned_partitions(TWO, COMMITTED) == ENDS.keys() | COMMITTED.keys()
-    rows = partition_rows(TWO, COMMITTED, ENDS)
+    assert mentioned_partitions(TWO, COMMITTED) == BOUNDS.keys() | COMMITTED.keys()
+    rows = partition_rows(TWO, COMMITTED, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""
 GROUP           TOPIC                     PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
 billing         invoices-of-all-customers 0          -               100             -               bob-1f0e        10.0.0.7        bob
@@ -109,12 +121,59 @@ billing         orders          2          -               9               9    
 def test_a_pending_offset_has_a_column_also_where_nothing_is_committed() -> None:
     described = group(pending_offsets={"orders": {0: 7, 1: 8}})
     assert mentioned_partitions(described, {}) == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
-    rows = partition_rows(described, {TopicPartition("orders", 0): Committed(5, 3)}, ENDS)
+    rows = partition_rows(described, {TopicPartition("orders", 0): Committed(5, 3)}, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""
 GROUP           TOPIC           PARTITION  CURRENT-OFFSET  PENDING-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
 billing         orders          0          5               7               12              7               -               -               -
 billing         orders          1          -               8               -               -               -               -               -
     """)  # noqa: E501
+
+
+def test_a_lag_is_not_negative_and_leaves_out_records_that_are_gone() -> None:
+    places = {TopicPartition("orders", 0): LogBounds(8, 12), TopicPartition("gone", 4): LogBounds(0, 0)}
+    rows = partition_rows(TWO, COMMITTED, places)
+    assert {(row.topic, row.partition): row.lag for row in rows if row.current_offset is not None} == {
+        ("orders", 0): 4,
+        ("orders", 2): None,
+        ("gone", 4): 0,
+    }
+
+
+LAGS_MS = {(TopicPartition("orders", 0), 5): 61_500}
+
+
+def test_lags_in_time_have_columns_if_they_are_asked_for() -> None:
+    rows = partition_rows(TWO, COMMITTED, BOUNDS, LAGS_MS)
+    assert partition_table(rows[1:], verbose=False) == looks("""
+GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             LAG-SECONDS     CONSUMER-ID     HOST            CLIENT-ID
+billing         orders          0          5               12              7               61.5            bob-1f0e        10.0.0.7        bob
+billing         orders          2          9               9               0               0.0             alice-1f0e      10.0.0.7        alice
+billing         gone            4          1               -               -               -               -               -               -
+    """)  # noqa: E501
+    assert member_table(with_lags(member_rows(TWO), rows), verbose=False) == looks("""
+GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     LAG             LAG-SECONDS
+billing         alice-1f0e                        10.0.0.7        alice           1               0               0.0
+billing         bob-1f0e        pod-0             10.0.0.7        bob             2               7               61.5
+billing         carol-1f0e                        10.0.0.7        carol           0               -               -
+    """)  # noqa: E501
+    state = replace(state_row(TWO, "requests", 3), behind=behind(rows))
+    assert state_table(state) == looks("""
+GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS LAG             LAG-SECONDS     TYPE
+billing         requests (3)              range                Stable               3        7               61.5            Classic
+    """)  # noqa: E501
+
+
+def test_a_group_is_as_far_behind_in_time_as_its_last_partition_and_in_records_as_all() -> None:
+    lags = {**LAGS_MS, (TopicPartition("orders", 2), 9): 90_000}
+    bounds = {**BOUNDS, TopicPartition("orders", 2): LogBounds(0, 10)}
+    assert behind(partition_rows(TWO, COMMITTED, bounds, lags)) == Behind(8, 90.0)
+    assert behind([]) == Behind(None, None)
+
+
+def test_a_lag_in_time_is_left_out_of_what_did_not_ask_for_it() -> None:
+    given, asked = partition_rows(TWO, COMMITTED, BOUNDS), partition_rows(TWO, COMMITTED, BOUNDS, {})
+    assert "lag_seconds" not in msgspec.to_builtins(given[1])
+    assert msgspec.to_builtins(asked[1])["lag_seconds"] is None, "its records have no usable timestamps"
 
 
 def test_members_with_instance_ids_where_one_has_one() -> None:

@@ -1,0 +1,94 @@
+"""Groups that hurt and groups that rightly do not, as the metrics show them over twenty minutes.
+
+The records and the looks at the brokers are simulated second by second; all else is the metrics' own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from insight.lag.brokers import INTERVAL_S
+from insight.metrics.lags import lag_gauges
+from tests.harness.scraped import Scraped
+
+GROUP, TOPIC, MEMBER = "orders", "purchases", "worker-1"
+HELD = {MEMBER: [(TOPIC, 0)]}
+TURN_S = 300
+"""Until then each group consumes 10 records a second and commits each 5 s."""
+LENGTH_S = 2_100
+SCRAPE_S = 10
+PER_S = 10
+COMMIT_S = 5
+
+STUCK, FALLING_BEHIND, NO_OWNER = GAUGES = (
+    "group_coordinator_stuck_partitions",
+    "group_coordinator_partitions_falling_behind",
+    "group_coordinator_partitions_without_owner",
+)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What is so after TURN_S. `end` and `offset` are of a second. `commits` says whether the group commits at
+    a second, also an offset that stands, and `leaves_s` when its member leaves and when it joins again.
+    """
+
+    end: Callable[[int], int] = lambda s: PER_S * s
+    offset: Callable[[int], int] = lambda s: PER_S * s
+    commits: Callable[[int], bool] = lambda s: True
+    leaves_s: tuple[int, int] | None = None
+
+
+def _until_turn(s: int) -> int:
+    return PER_S * min(s, TURN_S)
+
+
+STORIES = {
+    "well": Story(),
+    "stuck": Story(offset=_until_turn, commits=lambda s: s <= TURN_S),
+    "poison record": Story(offset=_until_turn),
+    "slow": Story(offset=lambda s: _until_turn(s) + PER_S * max(s - TURN_S, 0) // 2),
+    "idle producer": Story(end=_until_turn, offset=_until_turn),
+    "paused consumer": Story(end=_until_turn, offset=lambda s: _until_turn(s) - 50),
+    "burst": Story(
+        end=lambda s: PER_S * s + (20_000 if s > TURN_S else 0),
+        offset=lambda s: PER_S * s + min(20 * max(s - TURN_S, 0), 20_000),
+    ),
+    "started again": Story(
+        offset=lambda s: PER_S * (TURN_S if TURN_S <= s < TURN_S + 60 else s),
+        commits=lambda s: not TURN_S <= s < TURN_S + 60,
+        leaves_s=(TURN_S, TURN_S + 60),
+    ),
+    "no members": Story(offset=_until_turn, commits=lambda s: s < TURN_S, leaves_s=(TURN_S, LENGTH_S)),
+}
+
+Series = dict[str, list[float]]
+"""The values of each gauge, one each SCRAPE_S."""
+
+
+def recorded(story: Story) -> Series:
+    """Return the gauges of a group that does as the story says."""
+    scraped, series = Scraped(), Series()
+    scraped.group(GROUP, "Stable", MEMBER, held=HELD)
+    for s in range(LENGTH_S):
+        if story.leaves_s is not None and s in story.leaves_s:
+            is_there = s == story.leaves_s[1]
+            members = (MEMBER,) if is_there else ()
+            state = "Stable" if is_there else "Empty"
+            scraped.group(GROUP, state, *members, held=HELD if is_there else {}, since_ms=1000 * s)
+        if s % COMMIT_S == 0 and story.commits(s):
+            scraped.offset(GROUP, TOPIC, 0, max(story.offset(s), 0), 1000 * s)
+        if s % INTERVAL_S == 0:
+            # Between two commits, which would else come at the same second.
+            scraped.look(1000 * s + 500, {(TOPIC, 0): story.end(s)})
+        if s % SCRAPE_S == 0:
+            for metric in lag_gauges(scraped.metrics_state.numbers().lags or {}, with_members=False):
+                if metric.name in GAUGES:
+                    (sample,) = metric.samples
+                    series.setdefault(metric.name, []).append(sample.value)
+    return series
+
+
+def found_after_s(values: list[float]) -> int | None:
+    """Return the seconds from the turn to the first scrape with a trouble, None if there is none."""
+    first = next((number for number, value in enumerate(values) if value), None)
+    return None if first is None else first * SCRAPE_S - TURN_S
