@@ -28,8 +28,9 @@ STUCK, FALLING_BEHIND, NO_OWNER = GAUGES = (
 
 @dataclass(frozen=True)
 class Story:
-    """What is so after TURN_S. `end` and `offset` are of a second. `commits` says whether the group commits at
-    a second, also an offset that stands, and `leaves_s` when its member leaves and when it joins again.
+    """What a group and its producer do. `end` and `offset` are those of a second. `commits` says whether the
+    group commits at a second, also an offset that stands, and `leaves_s` when its member leaves and when it
+    joins again.
     """
 
     end: Callable[[int], int] = lambda s: PER_S * s

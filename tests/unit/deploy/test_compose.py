@@ -236,6 +236,9 @@ def test_every_alert_says_how_urgent_it_is() -> None:
     ("alert", "address"),
     [
         ("RebalanceStorm", "group?id={{ urlquery $labels.consumergroup }}"),
+        ("PartitionsStuck", "group?id={{ urlquery $labels.consumergroup }}"),
+        ("FallingBehind", "group?id={{ urlquery $labels.consumergroup }}"),
+        ("PartitionsWithoutOwner", "group?id={{ urlquery $labels.consumergroup }}"),
         ("DuplicateClientId", "group?id={{ urlquery $labels.consumergroup }}"),
         ("RebalancingForLong", "?state=unwell"),
         ("GroupQuarantined", "?state=unwell"),
@@ -252,7 +255,13 @@ def test_alerts_about_groups_link_to_the_page_if_prometheus_knows_where_it_is(
 
 def test_every_alert_that_names_a_group_links_to_it() -> None:
     names = [rule["alert"] for rule in rules() if "$labels.consumergroup" in rule["annotations"]["summary"]]
-    assert names == ["RebalanceStorm", "DuplicateClientId"]
+    assert names == [
+        "RebalanceStorm",
+        "PartitionsStuck",
+        "FallingBehind",
+        "PartitionsWithoutOwner",
+        "DuplicateClientId",
+    ]
 
 
 def test_the_alert_of_the_lead_comes_at_half_of_the_bounds() -> None:
