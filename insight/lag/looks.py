@@ -50,6 +50,7 @@ class Looks:
             found = timestamp_lags(partial(records_at, admin), wanted)
         except KafkaError as error:
             self._warning.failed(error)
+            found = {}  # the next look asks for others: one partition without a leader fails all
         else:
             self._warning.worked()
-            self._reader.learn_times(wanted, found)
+        self._reader.learn_times(wanted, found)

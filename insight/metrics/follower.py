@@ -17,7 +17,7 @@ from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 from state.kafka.history import HistoryEntry
 
-# The maximum time of a request to the brokers, and therefore of `stop`.
+# The maximum time of a request to the brokers. `stop` waits for a look, which ends at the first that fails.
 BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
 # Records are fetched after half a second or this many bytes, whichever is first. This costs the brokers and

@@ -238,13 +238,13 @@ class MetricsState:
     def _apply_group(self, group_id: str, value: bytes | None) -> None:
         group = _group.decode(value) if value is not None else None
         of_rocketmq = decode_rocketmq_group(value) if value is not None else None
-        _keep(self._groups, group_id, group if group is not None and group.protocol == KAFKA else None)
+        is_kafkas = group is not None and group.protocol == KAFKA
+        owners = _owners.decode(value) if value is not None and is_kafkas else None
+        _keep(self._groups, group_id, group if is_kafkas else None)
         _keep(self._rocketmq_groups, group_id, of_rocketmq)
+        _keep(self._owners, group_id, owners)
         self._ownerships.pop(group_id, None)
-        if value is not None and group_id in self._groups:
-            self._owners[group_id] = _owners.decode(value)
-        else:
-            self._owners.pop(group_id, None)
+        if group_id not in self._groups:
             self._rebalances.pop(group_id, None)
 
     def _group_lags(self, group_id: str) -> GroupLags:

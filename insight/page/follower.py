@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Follower(FollowerThread):
-    """Feeds a fleet until stopped, which takes as long as a request to the brokers at most.
+    """Feeds a fleet until stopped, which takes as long as a look at the brokers at most.
 
     It survives that no broker is there, and reads later what it missed. `reader` is whom it reads for, in its
     warnings.
