@@ -105,7 +105,7 @@ def metrics_and_checks(
     port: int,
     *,
     log_rebalances: bool,
-    with_members: bool,
+    with_members: bool = False,
 ) -> Metrics:
     """The metrics of a coordinator and of its gateway, with /healthz and /readyz. See `Metrics`."""
 

@@ -178,9 +178,9 @@ def test_the_offsets_are_read() -> None:
 
 def offsets_of(metrics: MetricsState) -> dict[tuple[str, str, int], int]:
     metrics.complete()
-    offsets = metrics.numbers().offsets
-    assert offsets is not None
-    return {(g, topic, p): offset for g, held in offsets.items() for (topic, p), offset in held.items()}
+    lags = metrics.numbers().lags
+    assert lags is not None
+    return {(g, *where): lag.offset for g, of_group in lags.items() for where, lag in of_group.lags.items()}
 
 
 def test_the_answers_are_read_by_clients() -> None:

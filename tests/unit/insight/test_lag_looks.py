@@ -10,6 +10,7 @@ from kafka.errors import KafkaError, UnsupportedVersionError
 from kafka.structs import OffsetAndTimestamp
 
 from insight.lag import looks as looks_module
+from insight.lag.brokers import log_bounds
 from insight.lag.lag_book import LagBook
 from insight.lag.log import LogBounds
 from insight.lag.looks import Looks
@@ -111,4 +112,4 @@ def test_bounds_that_are_not_to_be_had_are_told(book: LagBook) -> None:
 
 
 def test_bounds_are_those_of_the_log() -> None:
-    assert looks_module.log_bounds(Admin(), ["orders", "gone"]) == {P: LogBounds(2, 10)}
+    assert log_bounds(Admin(), ["orders", "gone"]) == {P: LogBounds(2, 10)}
