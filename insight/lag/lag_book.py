@@ -42,12 +42,26 @@ class _Commit:
     trend: Trend | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A record's time that was asked for, with what was known then. `committed` is the offset of the commit,
+    `offset` that of the record.
+    """
+
+    commit: _Commit
+    committed: int
+    offset: int
+    newest_ms: int
+    is_rough: bool
+
+
 class LagBook:
     """Takes commits and bounds; `lags` returns what they say. For one thread at a time."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Partition, _Commit]] = {}
         self._logs = LogHistory()
+        self._asked: dict[Partition, _Asked] = {}
         self._look = 0
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
@@ -72,7 +86,7 @@ class LagBook:
             return
         if offset != known.offset:
             known.stands_since_ms = at_ms
-        if offset < known.came_offset:
+        if offset < known.offset:
             known.came_offset = -1
         known.offset, known.at_ms = offset, at_ms
 
@@ -103,29 +117,38 @@ class LagBook:
 
     def wanted_times(self) -> dict[Partition, int]:
         """Return up to MAX_LOOK_UPS offsets whose record times the looks do not tell well enough. What was
-        asked for longest ago comes first.
+        asked for longest ago comes first. The answer to it is `learn_times`.
         """
-        found: dict[Partition, tuple[int, int]] = {}
+        found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
             for where, commit in commits.items():
                 offset = self._vague(where, commit)
-                if offset is not None and (where not in found or commit.asked_at < found[where][0]):
-                    found[where] = (commit.asked_at, offset)
-        oldest = sorted(found, key=lambda where: found[where][0])[:MAX_LOOK_UPS]
+                if offset is not None and (where not in found or commit.asked_at < found[where][0].asked_at):
+                    found[where] = (commit, offset)
+        oldest = sorted(found, key=lambda where: found[where][0].asked_at)[:MAX_LOOK_UPS]
+        self._asked = {where: self._asked_now(where, *found[where]) for where in oldest}
         return {where: found[where][1] for where in oldest}
 
+    def _asked_now(self, where: Partition, commit: _Commit, offset: int) -> _Asked:
+        newest_ms, log = self._logs.newest_ms(where), self._logs.bounds(where)
+        assert newest_ms is not None and log is not None, "it is behind an end"
+        return _Asked(
+            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_sharp(where, log)
+        )
+
     def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
-        """Take the brokers' lags in ms of the offsets of `wanted`, those that they know."""
-        for commits in self._groups.values():
-            for where in wanted.keys() & commits.keys():
-                commit, newest_ms = commits[where], self._logs.newest_ms(where)
-                log = self._logs.bounds(where)
-                if log is None or newest_ms is None or next_offset(commit.offset, log) != wanted[where]:
-                    continue
-                commit.asked_at = self._look
-                if where in lags_ms:
-                    commit.came_offset, commit.came_ms = wanted[where], newest_ms - lags_ms[where]
-                    commit.is_rough = not self._is_newest_sharp(where, log)
+        """Take the brokers' lags in ms of `wanted`, those that they know, as of `wanted_times`.
+
+        A group that has committed a later offset meanwhile is not as far behind: that is known better with
+        the next answer.
+        """
+        for where in wanted.keys() & self._asked.keys():
+            asked = self._asked.pop(where)
+            commit = asked.commit
+            commit.asked_at = self._look
+            if where in lags_ms and commit.offset >= asked.committed:
+                commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
+                commit.came_ms = asked.newest_ms - lags_ms[where]
 
     def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
         """Return the lag of each partition with a committed offset. The group settled at `settled_ms`."""

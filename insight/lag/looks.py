@@ -11,7 +11,7 @@ from kafka.errors import KafkaError
 from connections.outage_warning import OutageWarning
 from insight.lag.brokers import INTERVAL_S, log_bounds, records_at
 from insight.lag.log import LogBounds, Partition
-from insight.lag.record_times import timestamp_lags
+from insight.lag.record_times import TimestampSearch
 
 
 class Looking(Protocol):
@@ -29,28 +29,37 @@ class Looks:
     def __init__(self, reader: Looking) -> None:
         self._reader = reader
         self._at_s = float("-inf")
+        self._wanted: dict[Partition, int] = {}
+        self._search: TimestampSearch | None = None
         self._warning = OutageWarning("looking for the times of records")
 
     def look(self, admin: KafkaAdminClient) -> None:
-        """Look if it is time. Raises KafkaError if the bounds of the logs are not to be had.
+        """Look if it is time, and take one step of the search for times of records, so that the reader reads
+        on between two. Raises KafkaError if the bounds of the logs are not to be had.
 
         Times of records are not to be had from brokers before Kafka 3.0. That is logged, and lags in time are
         then known of records that came since the first look.
         """
-        if time.monotonic() - self._at_s < INTERVAL_S:
-            return
-        bounds = log_bounds(admin, self._reader.topics())
-        # Not before the request: what a record waits is counted from when it was seen.
-        self._reader.add_bounds(bounds, time.time_ns() // 1_000_000)
-        self._at_s = time.monotonic()
-        wanted = self._reader.wanted_times()
-        if not wanted:
-            return
+        if time.monotonic() - self._at_s >= INTERVAL_S:
+            bounds = log_bounds(admin, self._reader.topics())
+            # Not before the request: what a record waits is counted from when it was seen.
+            self._reader.add_bounds(bounds, time.time_ns() // 1_000_000)
+            self._at_s = time.monotonic()
+            if self._search is None and (wanted := self._reader.wanted_times()):
+                self._wanted, self._search = wanted, TimestampSearch(wanted)
+        if self._search is not None:
+            self._step(admin, self._search)
+
+    def _step(self, admin: KafkaAdminClient, search: TimestampSearch) -> None:
         try:
-            found = timestamp_lags(partial(records_at, admin), wanted)
+            is_over = search.step(partial(records_at, admin))
         except KafkaError as error:
             self._warning.failed(error)
-            found = {}  # the next look asks for others: one partition without a leader fails all
-        else:
-            self._warning.worked()
-        self._reader.learn_times(wanted, found)
+            # The next search is for others: one partition without a leader fails all.
+            self._reader.learn_times(self._wanted, {})
+            self._search = None
+            return
+        self._warning.worked()
+        if is_over:
+            self._reader.learn_times(self._wanted, search.lags_ms)
+            self._search = None

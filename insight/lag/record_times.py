@@ -30,21 +30,48 @@ def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition
     """Return the lags in ms of these committed offsets. A partition without usable timestamps is omitted, as
     is one without records. Whatever `ask` raises goes through.
     """
-    newest = ask(dict.fromkeys(offsets, NEWEST))
-    first = ask({where: 0 for where, found in newest.items() if found is not None and found[1] >= 0})
-    searches = {
-        where: _Search(offsets[where], found, last)
-        for where, found in first.items()
-        if found is not None and (last := newest[where]) is not None
-    }
-    for number in range(MAX_ROUNDS):
-        open_ones = {where: search for where, search in searches.items() if not search.is_over}
-        if not open_ones:
-            break
-        found_now = ask({where: search.probe_ms(number) for where, search in open_ones.items()})
-        for where, found in found_now.items():
-            open_ones[where].narrow(found)
-    return {where: search.lag_ms for where, search in searches.items()}
+    search = TimestampSearch(offsets)
+    while not search.step(ask):
+        pass
+    return search.lags_ms
+
+
+class TimestampSearch:
+    """A search for the times of some offsets, of one request after the other."""
+
+    def __init__(self, offsets: Mapping[Partition, int]) -> None:
+        self._offsets = dict(offsets)
+        self._newest: Mapping[Partition, Found] | None = None
+        self._searches: dict[Partition, _Search] | None = None
+        self._rounds = 0
+
+    def step(self, ask: Ask) -> bool:
+        """Ask once, for all partitions. Return whether the search is over. Raises what `ask` does."""
+        if self._newest is None:
+            self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
+            return False
+        if self._searches is None:
+            newest = self._newest
+            first = ask({where: 0 for where, found in newest.items() if found is not None and found[1] >= 0})
+            self._searches = {
+                where: _Search(self._offsets[where], found, last)
+                for where, found in first.items()
+                if found is not None and (last := newest[where]) is not None
+            }
+        else:
+            probes = {where: one.probe_ms(self._rounds) for where, one in self._open().items()}
+            for where, found in ask(probes).items():
+                self._searches[where].narrow(found)
+            self._rounds += 1
+        return not self._open() or self._rounds >= MAX_ROUNDS
+
+    def _open(self) -> "dict[Partition, _Search]":
+        return {where: one for where, one in (self._searches or {}).items() if not one.is_over}
+
+    @property
+    def lags_ms(self) -> dict[Partition, int]:
+        """The lags that were found."""
+        return {where: one.lag_ms for where, one in (self._searches or {}).items()}
 
 
 class _Search:

@@ -137,12 +137,29 @@ def test_after_a_commit_the_time_that_was_asked_for_stands_until_the_next_look()
     assert lag(book).ms is None, "an older record"
 
 
-def test_an_answer_about_an_offset_that_was_committed_past_meanwhile_is_dropped() -> None:
+def test_an_answer_counts_for_the_looks_when_it_was_asked_for() -> None:
     book = looked(book_at(5), 10, 20, 30)
     wanted = book.wanted_times()
     commit(book, 6)
+    looked(book, 40, begin_ms=3 * STEP_MS)
+    book.learn_times(wanted, {P: 600_000})
+    assert (lag(book).ms, book.wanted_times()) == (600_000 + STEP_MS, {P: 6})
+
+
+def test_an_answer_about_an_offset_that_was_set_back_meanwhile_is_dropped() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    wanted = book.wanted_times()
+    commit(book, 3)
     book.learn_times(wanted, {P: 600_000})
     assert lag(book).ms is None
+
+
+def test_an_answer_about_one_group_is_none_about_another() -> None:
+    book = looked(book_at(5), 10, 20, 30)
+    commit(book, 9, group_id="far ahead")
+    assert book.wanted_times() == {P: 5}
+    book.learn_times({P: 5}, {P: 600_000})
+    assert (lag(book).ms, book.lags("far ahead")[P].ms) == (600_000, None)
 
 
 def test_without_usable_timestamps_only_records_since_the_first_look_have_a_time() -> None:

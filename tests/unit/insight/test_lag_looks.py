@@ -1,6 +1,7 @@
 """Looks at the brokers: what is asked and how often, also of brokers that cannot say the times of records."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_recor
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
     admin, looks = Admin(), Looks(book)
-    for _ in range(2):  # a partition has one search at a look
+    for _ in range(60):
         looks.look(admin)
     lags = book.lags("g")
     assert (lags[P].records, lags[P].ms) == (6, 5 * 60_000)
@@ -74,12 +75,14 @@ def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_recor
     assert (late.records, late.ms) == (8, 7 * 60_000), "from the beginning of the log"
 
 
-def test_between_two_looks_nothing_is_asked(book: LagBook) -> None:
+def test_between_two_looks_a_search_goes_on_by_one_request_and_then_nothing_is_asked(book: LagBook) -> None:
     admin, looks = Admin(), Looks(book)
-    looks.look(admin)
-    number = len(admin.asked)
-    looks.look(admin)
-    assert len(admin.asked) == number > 2
+    numbers = []
+    for _ in range(60):
+        looks.look(admin)
+        numbers.append(len(admin.asked))
+    assert {later - number for number, later in pairwise(numbers)} == {0, 1}
+    assert numbers[0] == 3 and numbers[-1] == numbers[-2]
 
 
 def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
@@ -87,11 +90,12 @@ def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
     looks = Looks(book)
-    looks.look(Admin(old=True))
+    for _ in range(10):
+        looks.look(Admin(old=True))
     lag = book.lags("g")[P]
     assert (lag.records, lag.ms) == (6, None)
-    looks.look(Admin())
-    looks.look(Admin())
+    for _ in range(60):
+        looks.look(Admin())
     assert book.lags("g")[P].ms == 5 * 60_000
 
 
