@@ -33,7 +33,7 @@ class Status(StrEnum):
 
 
 def name_of(kind: Kind) -> str:
-    """Return the name of a kind of finding: `without-members`."""
+    """Return the name of a kind of finding: `falling-behind`."""
     return kind.name.lower().replace("_", "-")
 
 

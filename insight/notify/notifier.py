@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from connections.client_config import ClientConfig
+from insight.lag.definitions import STUCK_MS, WINDOW_MS
 from insight.notify.courier import Courier, CourierThread
 from insight.notify.episodes import Episodes
 from insight.notify.events import EventsFollower, ends_of
@@ -20,14 +21,13 @@ from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer
 from insight.notify.shapes import Shape
 from insight.notify.troubles import Sources, TroublesThread
-from insight.page.findings import STUCK_MS
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
 from records.layout import TopicLayout
 
-SETTLED_MS = STUCK_MS + 60_000
+SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
 """So long after its start this process may not see yet what the one before it saw: see `Episodes`."""
 _READER = "notify"
 

@@ -1,8 +1,9 @@
 """What is wrong, as the page finds it: of groups and of the coordinator."""
 
+from insight.lag.definitions import STUCK_MS
+from insight.lag.log import LogBounds
 from insight.notify.messages import KINDS
 from insight.notify.troubles import MAX_READ_AGE_S, Sources
-from insight.page.findings import STUCK_MS
 from insight.page.fleet import Fleet
 from insight.page.overview import Overview
 from insight.page.service_topics import ServiceTopics
@@ -16,11 +17,11 @@ def fleet() -> Fleet:
     """A group that is well, one that is stuck, one that is quarantined."""
     made = Fleet(LAYOUT)
     take_view(made, view("well", members=[member("w")]))
-    take_view(made, view("stuck", members=[member("w")]))
+    take_view(made, view("stuck", members=[member("w", PARTITION)]))
     take_view(made, view("broken", quarantined="KeyError in T5"))
     take_commit(made, "stuck", PARTITION, 5)
-    for at_ms in range(NOW_MS - 2 * STUCK_MS, NOW_MS, 5_000):
-        made.add_ends({PARTITION: 9}, at_ms)
+    for number, at_ms in enumerate(range(NOW_MS - 2 * STUCK_MS, NOW_MS, 5_000)):
+        made.add_bounds({PARTITION: LogBounds(0, 9 + number)}, at_ms)
     return made
 
 
