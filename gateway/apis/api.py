@@ -16,7 +16,7 @@ from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.newer_messages import NewerApiKey
-from gateway.wire.schema_reader import Pause
+from records.wire.schema_reader import Pause
 from state.messages import Response
 
 Answer = Fields | Deferred

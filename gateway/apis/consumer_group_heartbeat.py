@@ -18,7 +18,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_keep_alive
-from gateway.wire.schema_reader import Pause
+from records.wire.schema_reader import Pause
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions, TopicImages
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse

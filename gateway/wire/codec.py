@@ -18,8 +18,8 @@ from kafka.protocol.api_message import ApiMessage
 from gateway.wire import consumer_group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import SchemaEncoder
-from gateway.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 from gateway.wire.schema_validator import SchemaValidator
+from records.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
 _ROOMS = admin, consumer, metadata, producer, sasl, consumer_group_messages, newer_messages
 _MESSAGES: list[Any] = [

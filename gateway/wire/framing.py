@@ -9,23 +9,20 @@ import struct
 import msgspec
 from kafka.protocol.api_key import ApiKey
 
+from records.wire.primitives import STRING_MAX_BYTES as STRING_MAX_BYTES
+from records.wire.primitives import ProtocolError as ProtocolError
+from records.wire.primitives import next_tag as next_tag
+from records.wire.primitives import read_varint as read_varint
+from records.wire.primitives import skip as skip
+
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _INT16 = struct.Struct(">h")
 
 _CHUNK_BYTES = 16 * 1024
-_INT32_MAX = 2**31 - 1
-
-STRING_MAX_BYTES = 2**15 - 1
-"""Kafka's bound in all versions."""
-
 _PRODUCE = ApiKey.Produce  # looked up once: an attribute of an enum takes 0.15 us
 _PRODUCE_FIRST_FLEXIBLE = 9
 _PRODUCE_FIRST_TRANSACTIONAL = 3
-
-
-class ProtocolError(ValueError):
-    """The peer sent bytes that are not a message of Kafka's protocol. Its connection is unusable."""
 
 
 class FrameBuffer:
@@ -161,37 +158,6 @@ def expects_response(header: RequestHeader, message: bytes) -> bool:
     return acks != 0
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint as Kafka's ByteUtils.writeUnsignedVarint writes it. Returns it and its end.
-
-    Kafka's reader drops bits beyond the 32nd, and takes the 32nd for a sign: such a number has two meanings.
-    Raises ProtocolError for it, and for one that is longer than needed.
-    """
-    if at < len(data) and data[at] < 0x80:  # a single byte, as most are
-        return data[at], at + 1
-    value = 0
-    for shift in range(0, 35, 7):
-        if at >= len(data):
-            raise ProtocolError("a message that ends within a number")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if byte == 0:
-                raise ProtocolError("a number that is longer than needed")
-            if value > _INT32_MAX:
-                break
-            return value, at
-    raise ProtocolError("a number of more than 31 bits")
-
-
-def skip(data: bytes, at: int, size: int) -> int:
-    """Return the position after `size` bytes. Raises ProtocolError if the message is shorter."""
-    if at + size > len(data):
-        raise ProtocolError(f"a message that ends {at + size - len(data)} bytes too early")
-    return at + size
-
-
 def skip_string(data: bytes, at: int) -> int:
     """Return the position after a nullable string with a 16-bit length. Raises ProtocolError."""
     end = skip(data, at, _INT16.size)
@@ -217,15 +183,3 @@ def read_tags(data: bytes, at: int) -> tuple[frozenset[int], int]:
         last, _, at = next_tag(data, at, last)
         tags.add(last)
     return frozenset(tags), at
-
-
-def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """Return the tag after the tag `last`, with the beginning and the end of its field. Raises ProtocolError.
-
-    Tags have an order and are not doubled (KIP-482), which Kafka's reader does not check.
-    """
-    tag, at = read_varint(data, at)
-    if tag <= last:
-        raise ProtocolError(f"tag {tag} after tag {last}")
-    size, at = read_varint(data, at)
-    return tag, at, skip(data, at, size)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct, pack
 from typing import Any
 
-from gateway.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
+from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
 
 _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 _INT16, _INT32 = Struct(">h"), Struct(">i")

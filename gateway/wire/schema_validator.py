@@ -9,7 +9,7 @@ from functools import partial
 from struct import Struct
 
 from gateway.wire.framing import ProtocolError, read_tags, read_varint, skip, skip_tagged_fields
-from gateway.wire.schema_notation import Schema, in_versions, is_nullable, is_tagged
+from records.wire.schema_notation import Schema, in_versions, is_nullable, is_tagged
 
 Skip = Callable[[bytes, int], int]
 

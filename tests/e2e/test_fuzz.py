@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.wire import codec, framing, heartbeat, keep_alive, schema_reader
+from gateway.wire import codec, framing, heartbeat, keep_alive
 from gateway.wire.framing import ProtocolError, RequestHeader
-from gateway.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
+from records.wire import primitives, schema_reader
+from records.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
 from tests.fuzz.__main__ import campaign
 from tests.fuzz.frames import APIS
 from tests.fuzz.judge import Judge
@@ -50,7 +51,7 @@ def old_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def plant_varint(patch: pytest.MonkeyPatch) -> None:
-    for module in (framing, schema_reader, heartbeat, keep_alive):
+    for module in (framing, primitives, schema_reader, heartbeat, keep_alive):
         patch.setattr(module, "read_varint", old_varint)
 
 

@@ -20,7 +20,7 @@ from gateway.wire.framing import (
     read_varint,
     request_header,
 )
-from gateway.wire.schema_notation import in_versions
+from records.wire.schema_notation import in_versions
 
 MAX_BYTES = 64
 messages = st.lists(st.binary(max_size=MAX_BYTES), max_size=8)

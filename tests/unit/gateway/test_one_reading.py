@@ -17,7 +17,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
-from gateway.wire.schema_reader import ELEMENTS_MAX
+from records.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.gateway import GatewayFixture, played, topic_id
 from tests.harness.hostile_frames import (
     array,

@@ -16,7 +16,7 @@ from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.wire import beside, codec
 from gateway.wire.framing import RequestHeader, framed, request_header
-from gateway.wire.schema_reader import ELEMENTS_MAX
+from records.wire.schema_reader import ELEMENTS_MAX
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, OffsetCommit
 from state.kafka.responses import PartitionError

@@ -1,10 +1,11 @@
-"""Reads requests by Kafka's own schema: the only reader of what clients send. See docs/decisions/0028.
+"""Reads messages by Kafka's own schema: the only reader of what clients send, and of the brokers' records.
+See docs/decisions/0028.
 
 It accepts the encodings that Kafka's writer makes, and no other bytes for the same message. So whoever reads
 these bytes after the gateway reads the same message. Refused are: numbers that are longer than needed or have
 more than 31 bits, tags that are doubled or out of order, a tagged field that is shorter or longer than its
 size, null where the schema does not allow it, strings of more than 32,767 bytes or that are not UTF-8, and
-bytes behind the end. A request is read in one pass, and in a time that grows with its bytes.
+bytes behind the end. A message is read in one pass, and in a time that grows with its bytes.
 """
 
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
 
-from gateway.wire.framing import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
-from gateway.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
+from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
+
+from records.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
 
 _FORMATS = {
     "bool": "?",
@@ -27,7 +29,7 @@ _FORMATS = {
     "bitfield": "i",  # kafka-python's, for sets of operations
 }
 _INT16, _INT32 = Struct(">h"), Struct(">i")
-_NULL, _THERE = 0xFF, 1
+_NULL, _TAGGED_NULL, _THERE = 0xFF, 0, 1  # how a nullable structure begins
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
 
@@ -57,7 +59,8 @@ Step = Callable[[Any, bytes, int, Room], int]
 
 
 class SchemaReader:
-    """Reads one version of a message. `kind` is kafka-python's class of it, whose objects are returned.
+    """Reads one version of a message, as objects of `kind`. This is kafka-python's class of the message, or one
+    with the same `json` (Kafka's schema) and `fields` (the `data_class` of each structure).
 
     With `unknown_tags` False a tag that the schema does not have is refused, because others who read the
     bytes may know it. With True it is skipped.
@@ -118,7 +121,7 @@ class _Version:
             if not in_versions(field["versions"], self._version):
                 continue
             if self._flexible and is_tagged(field, self._version):
-                tagged[field["tag"]] = attribute_of(field), self._value(field, kind)
+                tagged[field["tag"]] = attribute_of(field), self._value(field, kind, is_tagged=True)
             elif field["type"] in _FORMATS:
                 numbers.append(field)
             else:
@@ -131,17 +134,20 @@ class _Version:
             steps.append(_tags(tagged, of_other_versions if self._unknown_tags else None))
         return steps
 
-    def _value(self, field: Schema, kind: Any) -> Value:
+    def _value(self, field: Schema, kind: Any, *, is_tagged: bool = False) -> Value:
         name: str = field["type"]
         nullable = is_nullable(field, self._version)
         inner = kind.fields[attribute_of(field)].data_class if "fields" in field else None
         if not name.startswith("[]"):
-            return self._one(name, field, inner, nullable)
+            null = (_TAGGED_NULL if is_tagged else _NULL) if nullable else None
+            return self._one(name, field, inner, null)
         if name[2:] in _FORMATS:
             return _number_array(self._count(nullable), _FORMATS[name[2:]])
-        return _array(self._count(nullable), self._one(name[2:], field, inner, nullable=False))
+        return _array(self._count(nullable), self._one(name[2:], field, inner, None))
 
-    def _one(self, name: str, field: Schema, kind: Any, nullable: bool) -> Value:
+    def _one(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
+        """`null` is the byte with which a structure begins that is null, None if the value cannot be null."""
+        nullable = null is not None
         if name in _FORMATS:
             return _number(_FORMATS[name])
         if name == "uuid":
@@ -151,7 +157,7 @@ class _Version:
         if name in ("bytes", "records"):
             return _bytes(self._count(nullable), name == "records")
         structure = self.structure(field, kind)
-        return _nullable(structure) if nullable else structure
+        return structure if null is None else _nullable(structure, null)
 
     def _count(self, nullable: bool) -> Value:
         return _compact_count(nullable) if self._flexible else _plain_count(nullable)
@@ -339,11 +345,11 @@ def _number_array(count: Value, form: str) -> Value:
     return read
 
 
-def _nullable(structure: Value) -> Value:
-    """A nullable structure begins with a byte, -1 for null, else 1."""
+def _nullable(structure: Value, null: int) -> Value:
+    """A nullable structure begins with a byte, `null` if it is null, else 1."""
 
     def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
-        if data[at] == _NULL:
+        if data[at] == null:
             return None, at + 1
         if data[at] != _THERE:
             raise ProtocolError(f"a structure that begins with {data[at]}")

@@ -1,0 +1,1 @@
+"""The records of `__consumer_offsets`, in which a cluster's own coordinator keeps its groups."""

@@ -1,0 +1,107 @@
+"""Kafka's schemas of the records of `__consumer_offsets`, and what reads a record by them.
+
+`schemas.json` has the definitions of Kafka 4.4 (`common/message` in the jar of its group coordinator), which
+cover all versions since Kafka 0.9: without comments, and with the common structures where they are used.
+Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java.
+"""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import msgspec
+
+from records.wire.primitives import ProtocolError
+from records.wire.schema_notation import Schema, attribute_of, in_versions
+from records.wire.schema_reader import SchemaReader
+
+SCHEMAS = "schemas.json"
+# A key has this version in all versions of Kafka. Its first two bytes are the type of the record.
+_KEY_VERSION = 0
+_PREFIX_BYTES = 2
+_VALUE = "coordinator-value"
+# The largest record has about this many entries: a target assignment of so many partitions.
+ENTRIES_MAX = 1_000_000
+
+
+class UnknownRecord(ValueError):
+    """A record of a type or a version that Kafka 4.4 does not have. The message names it."""
+
+
+class RawRecord(NamedTuple):
+    """A record. `key` and `value` have the fields of Kafka's messages as attributes, in snake_case.
+
+    A field that the version lacks has Kafka's default. `value` is None for a tombstone.
+    """
+
+    type: int
+    key: Any
+    value: Any
+
+
+class _Field(NamedTuple):
+    data_class: Any
+
+
+def read(key: bytes, value: bytes | None) -> RawRecord:
+    """Read a record. Raises UnknownRecord, and ProtocolError if its bytes are not of its type and version."""
+    number = record_type(key)
+    read_key, values = _reader(number, _KEY_VERSION, is_value=False), None
+    if value is not None:
+        if len(value) < _PREFIX_BYTES:
+            raise ProtocolError(f"a value of {len(value)} bytes has no version")
+        version = int.from_bytes(value[:_PREFIX_BYTES], signed=True)
+        values = _reader(number, version, is_value=True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+    return RawRecord(number, read_key.read(key, _PREFIX_BYTES), values)
+
+
+def record_type(key: bytes) -> int:
+    """Return the type of a record by its key. Raises ProtocolError."""
+    if len(key) < _PREFIX_BYTES:
+        raise ProtocolError(f"a key of {len(key)} bytes has no type")
+    return int.from_bytes(key[:_PREFIX_BYTES], signed=True)
+
+
+@cache
+def schemas() -> dict[tuple[int, bool], Schema]:
+    """Return the schemas by the type of the record, and whether they are of its value."""
+    found = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
+    return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
+
+
+def _reader(number: int, version: int, *, is_value: bool) -> SchemaReader:
+    """Raises UnknownRecord. Only what exists is cached, because a record can name any type and version."""
+    schema = schemas().get((number, is_value))
+    if schema is None:
+        raise UnknownRecord(f"a record of the unknown type {number}")
+    if not in_versions(schema["validVersions"], version):
+        raise UnknownRecord(f"{schema['name']} of the unknown version {version}")
+    return _known_reader(number, version, is_value)
+
+
+@cache
+def _known_reader(number: int, version: int, is_value: bool) -> SchemaReader:
+    return SchemaReader(_class(schemas()[number, is_value]), version, unknown_tags=True)
+
+
+def _class(schema: Schema) -> type:
+    """The class of a structure's objects. Its attributes are the defaults of the fields."""
+    body: dict[str, Any] = {attribute_of(field): _default(field) for field in schema["fields"]}
+    body["json"] = schema
+    body["fields"] = {
+        attribute_of(field): _Field(_class(field)) for field in schema["fields"] if "fields" in field
+    }
+    return type(schema["name"], (), body)
+
+
+def _default(field: Schema) -> Any:
+    default, kind = field.get("default"), field["type"]
+    if "default" in field and default in (None, "null"):
+        return None
+    if kind == "string":
+        return default or ""
+    if kind.startswith("[]"):
+        return ()
+    if kind == "bool":
+        return default in (True, "true")
+    return int(default or 0) if kind.startswith("int") else None

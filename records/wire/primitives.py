@@ -1,0 +1,53 @@
+"""Numbers, lengths and tags of Kafka's binary messages, read strictly. No IO here."""
+
+_INT32_MAX = 2**31 - 1
+
+STRING_MAX_BYTES = 2**15 - 1
+"""Kafka's bound in all versions."""
+
+
+class ProtocolError(ValueError):
+    """The bytes are not a message of Kafka's. A connection that they come from is unusable."""
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read an unsigned varint as Kafka's ByteUtils.writeUnsignedVarint writes it. Returns it and its end.
+
+    Kafka's reader drops bits beyond the 32nd, and takes the 32nd for a sign: such a number has two meanings.
+    Raises ProtocolError for it, and for one that is longer than needed.
+    """
+    if at < len(data) and data[at] < 0x80:  # a single byte, as most are
+        return data[at], at + 1
+    value = 0
+    for shift in range(0, 35, 7):
+        if at >= len(data):
+            raise ProtocolError("a message that ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0:
+                raise ProtocolError("a number that is longer than needed")
+            if value > _INT32_MAX:
+                break
+            return value, at
+    raise ProtocolError("a number of more than 31 bits")
+
+
+def skip(data: bytes, at: int, size: int) -> int:
+    """Return the position after `size` bytes. Raises ProtocolError if the message is shorter."""
+    if at + size > len(data):
+        raise ProtocolError(f"a message that ends {at + size - len(data)} bytes too early")
+    return at + size
+
+
+def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
+    """Return the tag after the tag `last`, with the beginning and the end of its field. Raises ProtocolError.
+
+    Tags have an order and are not doubled (KIP-482), which Kafka's reader does not check.
+    """
+    tag, at = read_varint(data, at)
+    if tag <= last:
+        raise ProtocolError(f"tag {tag} after tag {last}")
+    size, at = read_varint(data, at)
+    return tag, at, skip(data, at, size)

@@ -1,0 +1,146 @@
+"""What the records of `__consumer_offsets` say, one class for each kind of record.
+
+A tombstone is a record whose `value` is None, or the class that is named for it. Times are in milliseconds.
+Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from state.kafka.consumer_group import Partitions
+from state.kafka.group import Offset
+
+
+class OffsetCommitted(Struct, frozen=True, gc=False):
+    """The committed offset of a partition, None if it was removed."""
+
+    topic: str
+    partition: int
+    offset: Offset | None
+
+
+class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member of a classic group. `subscription` and `assignment` are the bytes of its client."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class ClassicGeneration(Struct, frozen=True):
+    """A generation of a classic group. Kafka writes one when it has its assignment, or no member.
+
+    `since_ms` is the time at which the group came into the state before that: the generation was formed then.
+    It is None before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
+    """
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader_id: str | None
+    since_ms: int | None
+    members: tuple[ClassicMember, ...]
+
+
+class ClassicGroupRemoved(Struct, frozen=True):
+    """The tombstone of a classic group."""
+
+
+class GroupEpoch(Struct, frozen=True):
+    """The group epoch of a group of the consumer protocol. `metadata_hash` is 0 before Kafka 4.1."""
+
+    epoch: int
+    metadata_hash: int
+
+
+class GroupEpochRemoved(Struct, frozen=True):
+    """The tombstone of a group of the consumer protocol."""
+
+
+class SubscribedTopics(Struct, frozen=True):
+    """The topics of the group as Kafka 3.7 to 4.0 know them: name and number of partitions by topic id."""
+
+    topics: Mapping[bytes, tuple[str, int]]
+
+
+class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a member of the consumer protocol has sent. `is_classic`: it speaks the classic protocol."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    topic_regex: str
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    is_classic: bool
+    session_timeout_ms: int
+
+
+class MemberSubscribed(Struct, frozen=True):
+    """A member's subscription, None if the member was removed."""
+
+    member_id: str
+    subscription: MemberSubscription | None
+
+
+class RegexResolved(Struct, frozen=True):
+    """The topics that a pattern matches, None if no member has the pattern any more."""
+
+    regex: str
+    topics: tuple[str, ...] | None
+
+
+class TargetEpoch(Struct, frozen=True):
+    """The epoch of the target assignment, and when it was computed, None if it was removed or before Kafka
+    4.3.
+    """
+
+    epoch: int | None
+    computed_ms: int | None
+
+
+class MemberTarget(Struct, frozen=True):
+    """A member's target assignment, None if it was removed."""
+
+    member_id: str
+    partitions: Partitions | None
+
+
+class MemberAssignment(Struct, frozen=True):
+    """What a member has and has to give up. `state` is the number of Kafka's MemberState."""
+
+    epoch: int
+    previous_epoch: int
+    state: int
+    assigned: Partitions
+    revoking: Partitions
+
+
+class MemberAssigned(Struct, frozen=True):
+    """A member's assignment, None if it was removed."""
+
+    member_id: str
+    assignment: MemberAssignment | None
+
+
+AnyRecord = (
+    OffsetCommitted
+    | ClassicGeneration
+    | ClassicGroupRemoved
+    | GroupEpoch
+    | GroupEpochRemoved
+    | SubscribedTopics
+    | MemberSubscribed
+    | RegexResolved
+    | TargetEpoch
+    | MemberTarget
+    | MemberAssigned
+)
