@@ -52,6 +52,12 @@ def _notify() -> click.Command:
     return notify
 
 
+def _observe() -> click.Command:
+    from cli.observe import observe
+
+    return observe
+
+
 def _page() -> click.Command:
     from cli.page import page
 
@@ -114,6 +120,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "gateway-user": _gateway_user,
     "groups": _groups,
     "notify": _notify,
+    "observe": _observe,
     "page": _page,
     "record": _record,
     "replay": _replay,

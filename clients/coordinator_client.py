@@ -276,15 +276,19 @@ class CoordinatorClient:
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
-    """Return the layout of the coordinator whose topics have this prefix, with their actual partitions.
+    """Return the layout of the coordinator, or the observer, whose topics have this prefix, with their actual
+    partitions.
 
-    Raises TopicsMissing if no coordinator has created them, or if a gateway does not expose them.
+    Raises TopicsMissing if neither has created them, or if a gateway does not expose them.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(client_config) as reader:
         requests = len(reader.partitions_of(names.requests_topic))
+        observed = 0 if requests else len(reader.partitions_of(names.groups_topic))
         responses = len(reader.partitions_of(names.responses_topic))
         is_internal = bool(requests) and reader.is_internal(names.requests_topic)
+    if observed:
+        return TopicLayout.observed(prefix, observed)
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
         raise TopicsMissing(f"no topic {missing} on {client_config}: has the coordinator been started?")

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     """The reason why a record is in the dead-letter topic."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
+    INVALID_RECORD = "INVALID_RECORD"
     REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
     UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
     KEY_MISMATCH = "KEY_MISMATCH"

@@ -1,6 +1,7 @@
 """The topics of one coordinator: their names, partitions and size limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 DEFAULT_PREFIX = "group-coordinator"
 # The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
@@ -19,8 +20,10 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 class TopicLayout:
     """The topics that records go to. Sizes are in bytes of a record's value.
 
-    Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has offsets,
-    and the brokers write the outcome into it. All gateways have to agree on the number of its partitions.
+    `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events and dead
+    letters. Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has
+    offsets, and the brokers write the outcome into it. All gateways have to agree on the number of its
+    partitions.
     """
 
     requests_topic: str
@@ -37,9 +40,10 @@ class TopicLayout:
     txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS
     request_max_bytes: int = REQUEST_MAX_BYTES
     response_max_bytes: int = RESPONSE_MAX_BYTES
+    is_observed: bool = False
 
     @classmethod
-    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: int) -> "TopicLayout":
+    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
         """The layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
         return cls(
             requests_topic=f"{prefix}-requests",
@@ -53,6 +57,11 @@ class TopicLayout:
             transactions_topic=f"{prefix}-transactions",
             **sizes,
         )
+
+    @classmethod
+    def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
+        """The layout of an observer whose topics have so many partitions each."""
+        return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
 
     @property
     def topics(self) -> tuple[str, ...]:

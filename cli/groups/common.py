@@ -17,6 +17,7 @@ from clients.pending import ClientError, RequestTimedOut
 from connections.client_config import ClientConfig
 from insight.admin.list_groups import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
+from insight.admin.observed import ObservedGroups
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
@@ -58,6 +59,8 @@ class Cluster:
     @cached_property
     def requests(self) -> GroupRequests:
         """The requests of an administrator."""
+        if self.layout.is_observed:
+            return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
         return GroupRequests(self.client)
 
     def pending_transactions(self) -> list[PendingTransaction]:

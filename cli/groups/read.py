@@ -172,8 +172,9 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
     """`lags` has the partitions of each group if its lag is asked for."""
     layout = cluster.layout
+    topic = layout.groups_topic if layout.is_observed else layout.requests_topic
     rows = [
-        state_row(group, layout.requests_topic, partition_of(group_id, layout.request_partitions))
+        state_row(group, topic, partition_of(group_id, layout.request_partitions))
         for group_id, group in groups.items()
     ]
     if lags:

@@ -24,9 +24,10 @@ from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
+from streaming.observing.service import Observer
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
-from streaming.service.replica.state import ReplicaState
+from streaming.service.replica.state import OFF, ReplicaState
 from streaming.service.status import Status
 from streaming.service.transactions.pending import Summary
 
@@ -103,9 +104,11 @@ class RebalanceMetrics:
         )
 
     def observe(self, event: HistoryEntry) -> None:
-        """Take one history entry. A rebalance that restarts before it ends counts as one."""
+        """Take one history entry. A rebalance that restarts before it ends counts as one. One of an observed
+        classic group has no known beginning, so it does not count.
+        """
         match event.type:
-            case EntryType.PREPARING_REBALANCE:
+            case EntryType.PREPARING_REBALANCE if not event.observed:
                 self._began_ms.setdefault(event.group_id, event.at_ms)
             case EntryType.STABLE if event.group_id in self._began_ms:
                 began_ms = self._began_ms.pop(event.group_id)
@@ -210,6 +213,26 @@ class Metrics:
         self._rebalances.observe(event)
         if self._log_rebalances:
             log_sentence(event)
+
+
+def observer_metrics_of(observer: Observer, host: str, port: int) -> Metrics:
+    """Return an observer's metrics, which count its batches from now on."""
+    metrics = Metrics(
+        observer.options.client_config,
+        observer.options.layout,
+        host,
+        port,
+        Readings(
+            status=lambda: observer.status.current,
+            ticker_age_s=lambda: float("nan"),
+            spark_restarts=lambda: observer.spark_restarts,
+            transactions=Summary,
+            replica=lambda: OFF,
+        ),
+        log_rebalances=False,
+    )
+    observer.on_batch = metrics.observe_batch
+    return metrics
 
 
 def metrics_of(

@@ -153,6 +153,9 @@ def _often(rebalances: Sequence[Rebalance], report: Report) -> Iterator[Finding]
 _SENTENCES = {
     CauseKind.MEMBER_JOINED: "{client} joined",
     CauseKind.MEMBER_LEFT: "{client} left",
+    CauseKind.MEMBER_GONE: "{client} left or expired",
+    CauseKind.MEMBERS_CHANGED: "members came and went",
+    CauseKind.JOINED_AGAIN: "a member joined again",
     CauseKind.SESSION_TIMEOUT: "the session of {client} timed out",
     CauseKind.SYNC_TIMEOUT: "{client} sent no SyncGroup in time",
     CauseKind.METADATA_CHANGED: "{client} changed its metadata",

@@ -50,8 +50,8 @@ class PartitionLine(Struct, frozen=True, kw_only=True):
     lag_ms: int | None
 
 
-class RebalanceLine(Struct, frozen=True, kw_only=True):
-    """A rebalance in one line. `sentence` is as in `why`."""
+class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rebalance in one line. `sentence` is as in `why`, and `is_begin_unknown` as in its rebalance."""
 
     number: int
     at_ms: int
@@ -61,6 +61,7 @@ class RebalanceLine(Struct, frozen=True, kw_only=True):
     waited: str
     moved: int | None
     needless: int | None
+    is_begin_unknown: bool = False
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
@@ -176,7 +177,8 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
         at_ms=r.began_ms,
         sentence=cause_text(r, names),
         outcome=r.outcome,
-        took_ms=None if r.ended_ms is None else r.ended_ms - r.began_ms,
+        took_ms=None if r.ended_ms is None or r.is_begin_unknown else r.ended_ms - r.began_ms,
+        is_begin_unknown=r.is_begin_unknown,
         waited=_waited(r, names),
         moved=None if r.moves is None else r.moves.moved,
         needless=None if r.moves is None else r.moves.needless,

@@ -314,7 +314,9 @@ def _bands(rebalances: Iterable[Rebalance], names: Names, scale: _Scale, now_ms:
         place = scale.place(r.began_ms, max(end_ms(r, now_ms), r.began_ms + 1))
         if place is None or (last is not None and _is_covered(place, last)):
             continue
-        took = "" if r.ended_ms is None else f", {duration_text(r.ended_ms - r.began_ms)}"
+        took = (
+            "" if r.ended_ms is None or r.is_begin_unknown else f", {duration_text(r.ended_ms - r.began_ms)}"
+        )
         last = Band(*place, r.number, r.began_ms, f"#{r.number} {cause_text(r, names)}{took}")
         yield last
 

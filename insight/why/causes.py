@@ -18,6 +18,10 @@ _BY_RULE = {
     "E9": CauseKind.LEADER_REJOINED,
     "T5": CauseKind.SESSION_TIMEOUT,
     "Y2": CauseKind.SYNC_TIMEOUT,
+    # Of docs/observe.md.
+    "OB3": CauseKind.MEMBER_GONE,
+    "OB7": CauseKind.MEMBERS_CHANGED,
+    "OB8": CauseKind.JOINED_AGAIN,
 }
 
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
@@ -34,7 +38,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
     about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
     if not about:
         return Cause(
-            kind=CauseKind.UNKNOWN,
+            kind=_BY_RULE.get(opening.rule, CauseKind.UNKNOWN) if opening.observed else CauseKind.UNKNOWN,
             reason=opening.reason,
             trigger=opening.cause,
             principal=opening.principal,

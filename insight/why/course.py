@@ -14,6 +14,8 @@ from insight.why.state_timelines import Span, StateTimeline, member_timelines, s
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
 
+_OBSERVED = "a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)"
+
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -85,4 +87,5 @@ def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
 def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
-    return [*notes(group_lives, from_start=from_start), *ended]
+    observed = [_OBSERVED] if group_lives[-1].entries[-1].observed else []
+    return [*observed, *notes(group_lives, from_start=from_start), *ended]

@@ -51,7 +51,8 @@ def _target(change: EpochChange) -> str:
     waited_ms = change.target_after_ms - change.after_ms
     when = f"{duration_text(waited_ms)} later" if waited_ms else "at once"
     changed = f", which changed {count(change.changed_targets, 'member')}" if change.changed_targets else ""
-    return f"computed {when} by {change.assignor_name}{changed}"
+    by = "" if change.assignor_name is None else f" by {change.assignor_name}"
+    return f"computed {when}{by}{changed}"
 
 
 def _way(way: Progress, r: Rebalance, names: Names) -> str:

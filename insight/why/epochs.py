@@ -41,13 +41,14 @@ _REMOVED_BY_RULE = {
     "TM3": CauseKind.REBALANCE_TIMEOUT,
     "TM4": CauseKind.JOIN_TIMEOUT,
     "TM5": CauseKind.SYNC_TIMEOUT,
+    "OB22": CauseKind.MEMBER_GONE,
 }
 _BY_TYPE = {
     EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
 }
-_TOPICS_CHANGED_RULE = "HB53"
+_TOPICS_CHANGED_RULES = ("HB53", "OB27")
 
 
 @dataclass(slots=True)
@@ -187,6 +188,7 @@ def _rebalance(
         converted=conversion(segment.entries),
         epochs=epochs,
         progress=progress,
+        observed=first.observed,
     )
 
 
@@ -225,7 +227,7 @@ def _cause(bump: HistoryEntry, segment: _Segment, place: int) -> Cause:
     about = [event for event in led if event.type in _BY_TYPE]
     first = about[0] if about else bump
     reason = bump.reason
-    if bump.rule == _TOPICS_CHANGED_RULE:
+    if bump.rule in _TOPICS_CHANGED_RULES:
         changed = [*segment.topics_changed, *segment.entries[:place]]
         sentences = [event.reason for event in changed if event.type is EntryType.TOPICS_CHANGED]
         reason = "; ".join(dict.fromkeys(sentences)) or reason
@@ -243,7 +245,7 @@ def _cause(bump: HistoryEntry, segment: _Segment, place: int) -> Cause:
 
 
 def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[HistoryEntry]) -> CauseKind:
-    if bump.rule == _TOPICS_CHANGED_RULE:
+    if bump.rule in _TOPICS_CHANGED_RULES:
         return CauseKind.TOPICS_CHANGED
     if about:
         return _REMOVED_BY_RULE.get(about[0].rule, _BY_TYPE[about[0].type])

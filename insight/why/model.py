@@ -14,6 +14,9 @@ class CauseKind(StrEnum):
 
     MEMBER_JOINED = "member joined"
     MEMBER_LEFT = "member left"
+    MEMBER_GONE = "member left or expired"
+    MEMBERS_CHANGED = "members changed"
+    JOINED_AGAIN = "a member joined again"
     SESSION_TIMEOUT = "session timeout"
     SYNC_TIMEOUT = "no SyncGroup in time"
     METADATA_CHANGED = "member changed its metadata"
@@ -186,7 +189,8 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
     epoch, and `progress`; `last` is the member that had its target last. Members do not join again, so
     what is about joining is empty. `converted` says how the group changed its protocol at the beginning of
-    the rebalance, None if it did not.
+    the rebalance, None if it did not. `observed`: it follows from the records of the cluster's own
+    coordinator (docs/observe.md).
     """
 
     number: int
@@ -220,6 +224,12 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: list[Progress] = []
     connect: dict[str, ConnectWork] = {}
     streams: dict[str, StreamsTasks] = {}
+    observed: bool = False
+
+    @property
+    def is_begin_unknown(self) -> bool:
+        """Whether the cluster's own coordinator has written nothing about the beginning."""
+        return self.observed and self.beginning_lost
 
     @property
     def goes_by_epochs(self) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from clients.partition_text import number_list
 from insight.why.incarnations import E, IncarnationHistory
-from state.kafka.history import EntryType
+from records.history import Numbered
+from state.kafka.history import EntryType, HistoryEntry
 
 
 def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
@@ -17,7 +18,7 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
         found.append(f"the group ended and was created again: this report covers {len(group_lives)} lives")
     for life in group_lives:
         if life.first_seq > 1 and (from_start or life is not group_lives[0]):
-            found.append(f"the history begins at entry {life.first_seq}: retention deleted the earlier ones")
+            found.append(f"the history begins at entry {life.first_seq}: {_why_later(life.entries[0])}")
         if life.missing:
             found.append(f"entries are missing: {number_list(life.missing)} of life {life.incarnation}")
         late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
@@ -27,3 +28,8 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
     if marks and marks[-1].type == EntryType.QUARANTINED:
         found.append(f"the group is quarantined, its deadlines do not fire: {marks[-1].reason}")
     return found
+
+
+def _why_later(first: Numbered) -> str:
+    is_found = isinstance(first, HistoryEntry) and first.observed
+    return "the group was there before it was observed" if is_found else "retention deleted the earlier ones"

@@ -67,8 +67,17 @@ def _of_generations(
         if segment.gap:
             known.lose_track()
         renamed = known.follow_static_members([*segment.lead, *segment.entries])
-        if segment.outcome is not None:
+        if segment.outcome is None:
+            _find(segment, known, assignments)
+        else:
             yield _rebalance(phase.incarnation, segment, known, assignments, renamed)
+
+
+def _find(segment: Segment, known: KnownState, assignments: Assignments) -> None:
+    """Take what the members of an observed group had when its records were first read."""
+    for event in segment.entries:
+        if event.observed and event.type in (EntryType.STABLE, EntryType.EMPTY):
+            known.set_holdings({} if event.type is EntryType.EMPTY else assignments.holdings(event))
 
 
 def _rebalance(
@@ -99,7 +108,7 @@ def _rebalance(
         preparing_ms=preparing_ms,
         completing_ms=completing_ms,
         duration_ms=duration_ms,
-        beginning_lost=opening is None,
+        beginning_lost=not segment.is_begin_known,
         deadline_ms=_latest(segment, "deadline_ms"),
         extensions=sum(event.type in _EXTENSIONS for event in segment.entries),
         waited_for=waited_for,
@@ -116,6 +125,7 @@ def _rebalance(
         connect=connect,
         streams={} if stable is None else streams_tasks(stable.assignments, protocol_name),
         converted=conversion([*segment.lead, *segment.entries]),
+        observed=first.observed,
     )
 
 
@@ -123,9 +133,9 @@ def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
     """Return three durations: until the generation was formed, from there to the end, and both."""
     forming, ended_ms = segment.forming, segment.ended_ms
     preparing_ms = completing_ms = duration_ms = None
-    if segment.opening is not None and ended_ms is not None:
+    if segment.is_begin_known and ended_ms is not None:
         duration_ms = ended_ms - segment.began_ms
-    if forming is not None and segment.opening is not None:
+    if forming is not None and segment.is_begin_known:
         preparing_ms = forming.at_ms - segment.began_ms
     if forming is not None and forming.type is EntryType.COMPLETING_REBALANCE and ended_ms is not None:
         completing_ms = ended_ms - forming.at_ms
@@ -191,7 +201,8 @@ def _assign(
     held, released, settled = known.holdings, known.released, known.settled
     known.settled = segment.outcome in (RebalanceOutcome.STABLE, RebalanceOutcome.EMPTY)
     idle_partitions = moves = assignment_bytes = None
-    if held is not None and segment.ended_ms is not None:
+    is_observed = segment.opening is not None and segment.opening.observed
+    if held is not None and segment.ended_ms is not None and not is_observed:
         idle_partitions = idle(
             held,
             released,

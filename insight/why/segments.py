@@ -29,6 +29,13 @@ class Segment:
     ended_ms: int | None = None
 
     @property
+    def is_begin_known(self) -> bool:
+        """Whether the history has the time of the beginning, which the cluster's own coordinator does not
+        write.
+        """
+        return self.opening is not None and not self.opening.observed
+
+    @property
     def began_ms(self) -> int:
         return (self.opening or self.entries[0]).at_ms
 

@@ -27,6 +27,9 @@ _EXPLAINED_BY_KIND = (
 )
 
 
+_LOST = ", and began earlier than the history"
+
+
 def report_text(report: Report, clock: Clock) -> str:
     """Return the summary, then the rebalances in order of time, at most the last MAX_REBALANCES."""
     names = names_of(report)
@@ -69,7 +72,8 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
     if figures.rebalances:
         longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
         alone = figures.rebalances == 1
-        yield "Not Stable", f"{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
+        least = "at least " if any(r.is_begin_unknown for r in report.rebalances) else ""
+        yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
             yield "Moved", f"{count(figures.moved, 'partition')}{_needlessly(report)}"
     for note in report.notes:
@@ -118,7 +122,13 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 
 def _took(r: Rebalance, now_ms: int) -> str:
-    lost = ", and began earlier than the history" if r.beginning_lost else ""
+    if r.is_begin_unknown and r.completing_ms is not None:
+        return f"{duration_text(r.completing_ms)} for the assignment; when it began is not in the log"
+    if r.is_begin_unknown:
+        return "when it began is not in the log"
+    lost = ""
+    if r.beginning_lost:
+        lost = _LOST
     if r.outcome is RebalanceOutcome.UNDER_WAY:
         now = (
             "waiting for members to reach the target assignment"
@@ -173,7 +183,8 @@ def _removed(r: Rebalance, names: Names) -> Lines:
             quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
             reason = f"{names.put_in(gone.reason)}{quoted}"
             reason = visible(reason)
-            yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
+            after = "" if r.is_begin_unknown else f" after {duration_text(gone.after_ms)}"
+            yield "removed", f"{names.of(gone.member_id)}{after}: {reason}"
 
 
 def _formed(r: Rebalance, names: Names) -> Lines:

@@ -69,6 +69,11 @@ def schemas() -> dict[tuple[int, bool], Schema]:
     return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
 
 
+def types() -> frozenset[int]:
+    """Return the types of records that Kafka 4.4 has."""
+    return frozenset(number for number, _ in schemas())
+
+
 def _reader(number: int, version: int, *, is_value: bool) -> SchemaReader:
     """Raises UnknownRecord. Only what exists is cached, because a record can name any type and version."""
     schema = schemas().get((number, is_value))

@@ -13,9 +13,8 @@ from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
 
-from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
-
 from records.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
+from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
 
 _FORMATS = {
     "bool": "?",
@@ -59,8 +58,8 @@ Step = Callable[[Any, bytes, int, Room], int]
 
 
 class SchemaReader:
-    """Reads one version of a message, as objects of `kind`. This is kafka-python's class of the message, or one
-    with the same `json` (Kafka's schema) and `fields` (the `data_class` of each structure).
+    """Reads one version of a message, as objects of `kind`. This is kafka-python's class of the message, or
+    one with the same `json` (Kafka's schema) and `fields` (the `data_class` of each structure).
 
     With `unknown_tags` False a tag that the schema does not have is refused, because others who read the
     bytes may know it. With True it is skipped.

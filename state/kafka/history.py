@@ -70,6 +70,10 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     `targets` is what each member has in the group's new protocol.
     `took_ms` is the time from the start of the rebalance to `Stable`, or from the answer that asked a member
     to give partitions up to its acknowledgement.
+
+    `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
+    not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
+    time at which it can have begun.
     """
 
     version: int  # no default, so that it is always written
@@ -116,3 +120,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     targets: dict[str, dict[str, list[int]]] | None = None
     took_ms: int | None = None
     moved_partitions: int | None = None
+    observed: bool = False

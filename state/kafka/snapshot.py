@@ -90,7 +90,8 @@ class GroupSnapshot(Struct, frozen=True):
     assignments were omitted because the record would be too large. `consumer` is left out in a classic group.
     `configs` are the group's own settings, left out if it has none. `wanted_topics` are topics of which a
     classic group has to know the ids before it can be converted to the consumer protocol, left out without
-    any; the topic watcher sends them.
+    any; the topic watcher sends them. `observed` is True for a group of the cluster's own coordinator, else
+    left out.
     """
 
     group_id: str
@@ -114,6 +115,7 @@ class GroupSnapshot(Struct, frozen=True):
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET
     configs: dict[str, SettingValue] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
+    observed: bool | UnsetType = UNSET
 
 
 class ConfigsView(Struct, frozen=True):
@@ -148,7 +150,7 @@ def common_fields(group: KafkaGroup) -> dict[str, Any]:
     }
 
 
-def named(partitions: Mapping[bytes, Iterable[int]], names: dict[bytes, str]) -> NamedPartitions:
+def named(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> NamedPartitions:
     """Return the partitions by topic name, or by topic id if no known topic has the id, sorted by both."""
     by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
     return dict(sorted(by_name.items()))

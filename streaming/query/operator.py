@@ -62,7 +62,7 @@ class Operator:
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        _freeze_imports()
+        freeze_imports()
         batch_id = _batch_id()
         call = ShardCall(
             int(key[0]),
@@ -95,7 +95,7 @@ class Operator:
 
 
 @cache
-def _freeze_imports() -> None:
+def freeze_imports() -> None:
     """Exempt the objects of all imported modules from garbage collections, once in each Python worker.
 
     PySpark's worker collects garbage around each task, and would walk them each time.

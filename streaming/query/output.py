@@ -1,11 +1,9 @@
-"""The operator's output: records for the output topics, collected in frames for Spark."""
+"""The output of the coordinator's operator: records for the output topics."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-import numpy as np
 import pandas as pd
 
 from records.codec import (
@@ -28,62 +26,26 @@ from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
+from streaming.query.output_rows import OutputRows
 from streaming.query.output_values import ANSWERS_MAX_BYTES, dead_letter, response_value, transaction_record
 
-# One batch has one sink. `topic` is the record's topic, null if the row is not a record. `partition` -1: the
-# sink chooses it by the key.
-OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
-BY_KEY = -1
 
-# The responses to a large backlog leave frame by frame while the operator works.
-FRAME_MAX_RECORDS = 8_192
-FRAME_MAX_BYTES = 16 * 1024 * 1024
-
-# PySpark joins frames and states until they have spark.sql.execution.arrow.maxRecordsPerBatch (10,000) rows,
-# whatever their bytes, and fails above 2 GiB. So a frame of large records, or one beside a large state, is
-# padded with empty rows until its row count matches its bytes. 80 MiB are then enough.
-BYTES_PER_ROW = 8 * 1024
-
-_COLUMNS = [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
-
-
-class Output:
-    """The records of one call in the order of their creation. `frame` empties it."""
+class Output(OutputRows):
+    """The records of one call of the coordinator's operator."""
 
     def __init__(self, layout: TopicLayout) -> None:
+        super().__init__()
         self._layout = layout
         # The call's last offset by group, topic and partition. The compacted topic keeps no earlier one.
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset | None]] = {}
         # The same of pending transactions, by group, producer id and request.
         self._transactions: dict[str, dict[tuple[int, str], PendingTransaction | None]] = {}
         self._packs: dict[int, _Pack] = {}
-        # One list of rows, because a frame of one array of objects is made in a fifth of the time of a frame
-        # of four lists.
-        self._rows: list[tuple[str | None, int, bytes | None, bytes | None]] = []
-        self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the collected records are large enough for a frame."""
-        return len(self._rows) >= FRAME_MAX_RECORDS or self._bytes >= FRAME_MAX_BYTES
 
     def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
-        """Yield the records collected since the last call as one frame, none if there are no records.
-
-        `state_bytes` is the size of the state that leaves Python beside the frame.
-        """
         for reply_partition in list(self._packs):
             self._close_pack(reply_partition)
-        empty_rows = (self._bytes + state_bytes) // BYTES_PER_ROW - len(self._rows)
-        if empty_rows > 0:
-            self._rows += [(None, BY_KEY, None, None)] * empty_rows
-        if not self._rows:
-            return
-        cells: np.ndarray[Any, Any] = np.empty((len(self._rows), len(_COLUMNS)), dtype=object)
-        cells[:] = self._rows
-        yield pd.DataFrame(cells, columns=_COLUMNS, copy=False)
-        self._rows = []
-        self._bytes = 0
+        yield from super().frame(state_bytes)
 
     def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
         """Add the effects of one step of the group with this key. `message` is the request that is applied,
@@ -92,7 +54,7 @@ class Output:
         for reply in effects.replies:
             self.reply(reply, message)
         for event in effects.history:
-            self._add(self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), key)
+            self.add(self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), key)
         if isinstance(effects, rocketmq.Effects):
             for push in effects.pushes:
                 self._single(encode(push.message), push.reply_partition)
@@ -137,11 +99,11 @@ class Output:
         """Add a record with one response, behind the responses before it."""
         if reply_partition in self._packs:
             self._close_pack(reply_partition)
-        self._add(self._layout.responses_topic, value, b"", reply_partition)
+        self.add(self._layout.responses_topic, value, b"", reply_partition)
 
     def _close_pack(self, reply_partition: int) -> None:
         answers = self._packs.pop(reply_partition).answers
-        self._add(self._layout.responses_topic, pack(answers), b"", reply_partition)
+        self.add(self._layout.responses_topic, pack(answers), b"", reply_partition)
 
     def offsets(self, group_id: str) -> None:
         """Add the group's offsets committed or deleted in this call. All offsets of a group are in one
@@ -154,7 +116,7 @@ class Output:
         for (topic, partition), record in changed.items():
             value = None if record is None else encode(record)
             key = offset_key(group_id, topic, partition)
-            self._add(self._layout.offsets_topic, value, key, groups_partition)
+            self.add(self._layout.offsets_topic, value, key, groups_partition)
 
     def transactions(self, group_id: str) -> None:
         """Add the group's offsets that became pending, or are pending no longer, in this call."""
@@ -165,7 +127,7 @@ class Output:
         for (producer_id, request), record in changed.items():
             value = None if record is None else encode(record)
             key = transaction_key(group_id, producer_id, request)
-            self._add(self._layout.transactions_topic, value, key, groups_partition)
+            self.add(self._layout.transactions_topic, value, key, groups_partition)
 
     def all_transactions(self, group: Group) -> None:
         """Add all pending transactions of a group whose records are not on the topic."""
@@ -173,7 +135,7 @@ class Output:
         for entry in group.pending:
             key = transaction_key(group.group_id, entry.producer_id, entry.request)
             value = encode(pending_transaction(group, entry))
-            self._add(self._layout.transactions_topic, value, key, groups_partition)
+            self.add(self._layout.transactions_topic, value, key, groups_partition)
 
     def all_offsets(self, group: Group) -> None:
         """Add all offsets of a group whose records are not on the topic. Their requests are not known."""
@@ -182,7 +144,7 @@ class Output:
             for partition, offset in partitions.items():
                 record = self._committed(group, OffsetChange(topic, partition, offset), "")
                 key = offset_key(group.group_id, topic, partition)
-                self._add(self._layout.offsets_topic, encode(record), key, groups_partition)
+                self.add(self._layout.offsets_topic, encode(record), key, groups_partition)
 
     def _committed(self, group: Group, change: OffsetChange, request: str) -> CommittedOffset:
         assert change.offset is not None
@@ -203,20 +165,16 @@ class Output:
 
     def group_tombstone(self, key: bytes) -> None:
         """Add the tombstone of a group that no longer exists."""
-        self._add(self._layout.groups_topic, None, key)
+        self.add(self._layout.groups_topic, None, key)
 
     def snapshot(self, group: AnyGroup) -> None:
         """Add the group's latest view."""
         value = encode_view(view_of(group), self._layout.response_max_bytes)
-        self._add(self._layout.groups_topic, value, group.group_id.encode())
+        self.add(self._layout.groups_topic, value, group.group_id.encode())
 
     def dead_letter(self, letter: DeadLetter) -> None:
         """Add a dead letter."""
-        self._add(self._layout.dead_letters_topic, encode(letter), letter.key)
-
-    def _add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:
-        self._rows.append((topic, partition, key, value))
-        self._bytes += len(value or b"")
+        self.add(self._layout.dead_letters_topic, encode(letter), letter.key)
 
 
 @dataclass(slots=True)

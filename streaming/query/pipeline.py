@@ -23,7 +23,7 @@ from records.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.executors import Checked, Demand, with_mark
 from streaming.query.operator import Operator
-from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.output_rows import BY_KEY, OUTPUT_SCHEMA
 from streaming.query.owner_guard import GuardedFunction, OwnerGuard
 from streaming.query.spark_settings import STATE_PARTITIONS
 
@@ -68,7 +68,7 @@ def coordinate(
     """
     timed = records.select(
         _shard(shards).alias("shard"),
-        _row().alias("row"),
+        log_row().alias("row"),
         _event_time(owner_epoch).alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
     # The predicate has to name the event-time column. The optimizer pushes any other predicate on clock
@@ -85,6 +85,11 @@ def coordinate(
         outputMode="append",
         timeoutConf="EventTimeTimeout",
     )
+    return as_records(output)
+
+
+def as_records(output: DataFrame) -> DataFrame:
+    """The rows of an operator's output (`OUTPUT_SCHEMA`) as records for the sink."""
     partition = F.when(F.col("partition") != BY_KEY, F.col("partition"))
     return output.where(F.col("topic").isNotNull()).select(
         "topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition")
@@ -119,7 +124,7 @@ def _key() -> Column:
     return F.coalesce(F.col("key"), F.lit(b""))
 
 
-def _row() -> Column:
+def log_row() -> Column:
     """All fields that the operator needs of a record, in one column, because each column costs per shard."""
     header = F.concat_ws(
         " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")), F.length(_key())

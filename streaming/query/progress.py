@@ -4,7 +4,7 @@ A poll costs one call into the JVM, and one more for each batch since the last p
 unless more than 100 batches pass between two of them, because Spark keeps 100 reports.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import msgspec
@@ -24,9 +24,12 @@ class StateOperator(Struct, frozen=True, rename="camel"):
 
 
 class Source(Struct, frozen=True, rename="camel"):
-    """The progress of a Kafka source: the offset after the last record read, by topic and partition."""
+    """The progress of a Kafka source, by topic and partition: the offset after the last record read, and the
+    end of the partition at that time.
+    """
 
     end_offset: dict[str, dict[str, int]] | None = None
+    latest_offset: dict[str, dict[str, int]] | None = None
 
 
 class BatchProgress(Struct, frozen=True, rename="camel"):
@@ -41,6 +44,7 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
     event_time: dict[str, str] = {}
     state_operators: list[StateOperator] = []
     sources: list[Source] = []
+    observed_metrics: dict[str, dict[str, int]] = {}
 
     @property
     def is_executed(self) -> bool:
@@ -63,14 +67,25 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     @property
+    def backlog(self) -> int:
+        """The number of offsets that were not read yet."""
+        latest = _by_partition(source.latest_offset for source in self.sources)
+        ends = self.end_offsets
+        return sum(max(0, end - ends.get(partition, 0)) for partition, end in latest.items())
+
+    @property
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The offset after the last record read, by (topic, partition)."""
-        return {
-            (topic, int(partition)): offset
-            for source in self.sources
-            for topic, partitions in (source.end_offset or {}).items()
-            for partition, offset in partitions.items()
-        }
+        return _by_partition(source.end_offset for source in self.sources)
+
+
+def _by_partition(offsets: Iterable[dict[str, dict[str, int]] | None]) -> dict[tuple[str, int], int]:
+    return {
+        (topic, int(partition)): offset
+        for of_source in offsets
+        for topic, partitions in (of_source or {}).items()
+        for partition, offset in partitions.items()
+    }
 
 
 _decode = msgspec.json.Decoder(BatchProgress).decode

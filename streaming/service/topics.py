@@ -1,7 +1,8 @@
 """The topics on the broker: created with the required settings, or refused if their settings differ."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +38,8 @@ REPLICAS, REPLICAS_IN_SYNC = 3, 2
 _MIN_IN_SYNC = "min.insync.replicas"
 
 Settings = Mapping[str, str]
+Wanted = Mapping[str, tuple[int, Settings]]
+"""The number of partitions and the settings of each topic."""
 
 # Each transaction is a record and its tombstone, so nearly all of the topic is of no use any more. Small
 # segments are compacted soon, and the follower of transactions reads little at its start.
@@ -78,6 +81,15 @@ class Replication:
         return cls(factor, min_in_sync)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTopics:
+    """The topics as they are on the cluster: the id and the number of partitions of each."""
+
+    cluster_id: str
+    ids: Mapping[str, str]
+    partitions: Mapping[str, int]
+
+
 def prepare_topics(
     client_config: ClientConfig,
     layout: TopicLayout,
@@ -89,6 +101,43 @@ def prepare_topics(
     None is the default of `Replication`. A log line names each existing topic that has less. Raises
     TopicsError with every problem. The identity's namespace is a new one.
     """
+    found = prepare(client_config, wanted_settings(layout), replication_factor, min_insync_replicas)
+    return Identity(
+        cluster_id=found.cluster_id,
+        requests_topic=layout.requests_topic,
+        requests_topic_id=found.ids[layout.requests_topic],
+        request_partitions=layout.request_partitions,
+        member_id_namespace=new_namespace(),
+        shards=DEFAULT_SHARDS,
+    )
+
+
+def prepare(
+    client_config: ClientConfig,
+    wanted: Wanted,
+    replication_factor: int | None = None,
+    min_insync_replicas: int | None = None,
+) -> FoundTopics:
+    """Create and check these topics, as `prepare_topics` does."""
+    with _reported(client_config) as admin:
+        return _prepare(admin, wanted, replication_factor, min_insync_replicas)
+
+
+def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics | None:
+    """Return what the cluster says of a topic, None if it does not exist. Raises TopicsError."""
+    with _reported(client_config) as admin:
+        described = {one["name"]: one for one in admin.describe_topics([topic])}.get(topic)
+        if described is None or not described["partitions"]:
+            return None
+        cluster_id = str(admin.describe_cluster()["cluster_id"])
+        return FoundTopics(
+            cluster_id, {topic: str(described["topic_id"])}, {topic: len(described["partitions"])}
+        )
+
+
+@contextmanager
+def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
+    """An admin client, until the block ends. Its errors become TopicsErrors."""
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
@@ -99,7 +148,7 @@ def prepare_topics(
     except KafkaError as error:
         raise TopicsError(f"no Kafka broker answers at {client_config}") from error
     try:
-        return _prepare(admin, layout, replication_factor, min_insync_replicas)
+        yield admin
     except KafkaError as error:
         # kafka-python's errors show the whole request and the whole response.
         reason = str(error)[:_ERROR_MAX_CHARS]
@@ -108,7 +157,7 @@ def prepare_topics(
         admin.close()
 
 
-def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
+def wanted_settings(layout: TopicLayout) -> Wanted:
     """The number of partitions and the settings of each topic."""
     output_bytes = str(layout.response_record_max_bytes)
     return {
@@ -151,9 +200,8 @@ def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
 
 
 def _prepare(
-    admin: KafkaAdminClient, layout: TopicLayout, factor: int | None, min_in_sync: int | None
-) -> Identity:
-    wanted = wanted_settings(layout)
+    admin: KafkaAdminClient, wanted: Wanted, factor: int | None, min_in_sync: int | None
+) -> FoundTopics:
     cluster = admin.describe_cluster()
     live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
     replication = Replication.on(len(live), factor, min_in_sync)
@@ -172,13 +220,10 @@ def _prepare(
         raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
     for topic in sorted(wanted.keys() - missing):
         _warn_of_less(topic, described[topic], found[topic], replication)
-    return Identity(
-        cluster_id=str(cluster["cluster_id"]),
-        requests_topic=layout.requests_topic,
-        requests_topic_id=str(described[layout.requests_topic]["topic_id"]),
-        request_partitions=layout.request_partitions,
-        member_id_namespace=new_namespace(),
-        shards=DEFAULT_SHARDS,
+    return FoundTopics(
+        str(cluster["cluster_id"]),
+        {topic: str(described[topic]["topic_id"]) for topic in wanted},
+        {topic: partitions for topic, (partitions, _) in wanted.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Kafka's own writing of records of `__consumer_offsets`, by the classes of its group coordinator in a JVM."""
+"""Kafka's own writing of records of `__consumer_offsets`, by its group coordinator's classes in a JVM."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""docs/rules.md and docs/rules-consumer.md, the code and the scenarios have the same rows."""
+"""The pages of rules and docs/observe.md, the code and the scenarios have the same rows."""
 
 import ast
 import re
@@ -18,7 +18,9 @@ def documented() -> dict[str, str]:
     """Return each row's last column: the scenario that reaches it, the test that names it (`test_...`), or
     why it cannot occur.
     """
-    text = "".join((ROOT / "docs" / name).read_text() for name in ("rules.md", "rules-consumer.md"))
+    text = "".join(
+        (ROOT / "docs" / name).read_text() for name in ("rules.md", "rules-consumer.md", "observe.md")
+    )
     rows = re.findall(r"^\| ([A-Z]+\d+[a-z]?) \|.*\| ([^|]+) \|$", text, re.MULTILINE)
     assert len(rows) == len(dict(rows)), "a row stands twice"
     return dict(rows)

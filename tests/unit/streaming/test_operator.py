@@ -27,7 +27,7 @@ from state.kafka.requests import (
     Unanswered,
 )
 from state.rocketmq.requests import ConnectionClosed
-from streaming.query import output as output_module
+from streaming.query import output_rows as output_module
 from streaming.query.handling import OperatorError
 from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state

@@ -20,10 +20,11 @@ from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from state.messages import ErrorResponse
-from streaming.query import output as output_module
+from streaming.query import output_rows as output_module
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
-from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
+from streaming.query.output import Output
+from streaming.query.output_rows import BY_KEY, OUTPUT_SCHEMA
 from streaming.query.output_values import dead_letter
 
 LAYOUT = TopicLayout.named("t")

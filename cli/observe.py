@@ -1,0 +1,201 @@
+"""`group-coordinator observe`: watches the groups of the cluster's own coordinator."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from checkpoints.files import FolderError
+from cli.cluster_options import cluster_options
+from cli.logs import configure_logs
+from cli.option_object import as_object
+from cli.parameters import HOST, SHARDS
+from cli.signals import exit_on_signals, stop_on_signals
+from cli.spark_options import SPARK_CONF
+from cli.thread_deaths import Stop, watching_threads
+from connections.client_config import ClientConfig
+from embedded.jars import JarsUnavailable
+from embedded.java import JavaNotFound
+from embedded.paths import DEFAULT_DATA_DIR
+from insight.metrics.http import MetricsUnavailable
+from insight.metrics.service import observer_metrics_of
+from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
+from streaming.observing.options import (
+    DEFAULT_BATCH_INTERVAL_MS,
+    DEFAULT_PREFIX,
+    DEFAULT_STATE_PARTITIONS,
+    ObserverOptions,
+)
+from streaming.observing.pipeline import COUNTS
+from streaming.observing.service import Observer
+from streaming.query.progress import BatchProgress
+from streaming.query.session import SparkFailed
+from streaming.service.status import Phase
+from streaming.service.topics import TopicsError
+
+STARTUP_ERRORS = (
+    FolderError,
+    JarsUnavailable,
+    JavaNotFound,
+    MetricsUnavailable,
+    SparkFailed,
+    TopicsError,
+)
+_PROGRESS_EACH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveOptions:
+    """The options of `observe`, by click's names. `ObserverOptions` says what they mean."""
+
+    client_config: ClientConfig
+    data_dir: Path
+    prefix: str
+    partitions: int
+    shards: int | None
+    state_partitions: int | None
+    batch_interval_ms: int
+    replication_factor: int | None
+    min_insync_replicas: int | None
+    metrics_host: str
+    metrics_port: int
+    spark_conf: dict[str, str]
+
+    def observer(self) -> ObserverOptions:
+        """The options of the observer."""
+        return ObserverOptions(
+            client_config=self.client_config,
+            folder=self.data_dir / "observer",
+            layout=TopicLayout.observed(self.prefix, self.partitions),
+            shards=self.shards,
+            state_partitions=self.state_partitions,
+            batch_interval_ms=self.batch_interval_ms,
+            replication_factor=self.replication_factor,
+            min_insync_replicas=self.min_insync_replicas,
+            spark=self.spark_conf,
+        )
+
+
+@click.command()
+@cluster_options("The cluster whose groups are observed. The observer's topics are made there.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DATA_DIR,
+    show_default=True,
+    help="Folder of the checkpoint.",
+)
+@click.option(
+    "--prefix",
+    default=DEFAULT_PREFIX,
+    show_default=True,
+    help="Prefix of the names of the observer's topics.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=DEFAULT_REQUEST_PARTITIONS,
+    show_default=True,
+    help="Partitions of each of the observer's topics.",
+)
+@click.option(
+    "--shards", type=SHARDS, help="Shards of each partition of __consumer_offsets. A new checkpoint pins it."
+)
+@click.option(
+    "--batch-interval-ms",
+    type=click.IntRange(0),
+    default=DEFAULT_BATCH_INTERVAL_MS,
+    show_default=True,
+    help="Interval of the batches.",
+)
+@click.option("--replication-factor", type=click.IntRange(1), help="Of new topics; default: up to 3.")
+@click.option("--min-insync-replicas", type=click.IntRange(1), help="Of new topics; default: 2 of 3.")
+@click.option("--metrics-host", type=HOST, default="127.0.0.1", show_default=True)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port of the metrics; default: a free one.",
+)
+@click.option(
+    "--state-partitions",
+    type=click.IntRange(1, 1_000),
+    help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
+    f"[default: {DEFAULT_STATE_PARTITIONS}]",
+)
+@SPARK_CONF
+@as_object(ObserveOptions, "options")
+def observe(options: ObserveOptions) -> None:
+    """Watch the groups of the cluster's own coordinator until Ctrl-C, and change nothing of them.
+
+    `why`, `groups list`, `groups describe`, `assign --from-group` and `page` then show these groups, if they
+    are given the same --prefix.
+    """
+    configure_logs()
+    stop = Stop()
+    exit_on_signals()
+    observer = Observer(options.observer(), on_failure=stop.set)
+    with ExitStack() as stack:
+        stack.enter_context(watching_threads(stop.fail))
+        try:
+            metrics = observer_metrics_of(observer, options.metrics_host, options.metrics_port)
+            stack.enter_context(metrics)
+            click.echo(f"starting the observer on {options.client_config}", err=True)
+            observer.on_batch = _Progress(observer.on_batch).on_batch
+            stack.enter_context(observer)
+            metrics.follow()
+        except STARTUP_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+        stop_on_signals(stop)
+        _wait_until_ready(observer, stop)
+        if not stop.is_set():
+            click.echo(f"ready: topics {options.prefix}-*, metrics {metrics.url}, data in {options.data_dir}")
+        stop.wait()
+        observer.failure = observer.failure or stop.failure
+        if observer.failure is not None:
+            raise click.ClickException(observer.failure)
+        click.echo("stopping", err=True)
+
+
+def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
+    said = ""
+    while not stop.is_set() and not observer.status.wait_for(Phase.READY, timeout_s=0.2):
+        reason = observer.status.current.reason
+        if reason != said:
+            click.echo(reason, err=True)
+            said = reason
+
+
+class _Progress:
+    """Says how much of a backlog was read, and which records are not observed."""
+
+    def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
+        self._on_batch = on_batch
+        self._read = self._unobserved = self._unknown = 0
+        self._said_s = float("-inf")
+        self._warned = (0, 0)
+
+    def on_batch(self, batch: BatchProgress) -> None:
+        """Take a committed batch, and pass it on."""
+        self._on_batch(batch)
+        counts = batch.observed_metrics.get(COUNTS, {})
+        self._read += counts.get("read", 0)
+        self._unobserved += counts.get("unobserved", 0)
+        self._unknown += counts.get("unknown", 0)
+        now_s = time.monotonic()
+        if now_s - self._said_s < _PROGRESS_EACH_S:
+            return
+        if batch.backlog:
+            click.echo(f"{self._read:,} records read, {batch.backlog:,} to read", err=True)
+            self._said_s = now_s
+        if (skipped := (self._unobserved, self._unknown)) != self._warned:
+            click.echo(
+                f"records so far of share and streams groups, which are not observed: {skipped[0]:,}; "
+                f"of types that are not known: {skipped[1]:,}",
+                err=True,
+            )
+            self._warned, self._said_s = skipped, now_s

@@ -1,0 +1,68 @@
+"""Groups that change their protocol or end. Rows OB12 and OB13.
+
+Kafka removes the records of the old protocol and writes those of the new one at one time. A group with
+members is never deleted, so the removal of its records is a conversion.
+"""
+
+from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import ConsumerGroupState
+from state.kafka.history import EntryType
+from state.kafka.observed.classic import by_topic, store
+from state.kafka.observed.group import Consumer
+from state.kafka.observed.observation import Observation
+from state.kafka.observed.records import ClassicGeneration
+
+_ENDED = "its coordinator removed the records of the group: it was deleted, or had expired"
+
+
+def remove_classic(seen: Observation) -> None:
+    """The record of a classic group was removed."""
+    group = seen.group
+    if group.classic is None or not group.classic.members:
+        seen.delete("OB12", _ENDED)
+        return
+    targets = {m.member_id: by_topic(group.held_by(m)) for m in group.classic.members}
+    group.classic, group.consumer = None, Consumer()
+    seen.record(
+        "OB13",
+        EntryType.GROUP_CONVERTED,
+        "the group became a group of the consumer protocol",
+        to_state=ConsumerGroupState.RECONCILING.value,
+        members=list(targets),
+        targets=targets,
+    )
+
+
+def remove_consumer(seen: Observation) -> None:
+    """The epoch of a group of the consumer protocol was removed, as the last of its records."""
+    group = seen.group
+    if group.consumer is None or not group.consumer.subscriptions:
+        seen.delete("OB12", _ENDED)
+
+
+def become_classic(seen: Observation, now: ClassicGeneration) -> None:
+    """The group of the consumer protocol is a classic group from this record on."""
+    group = seen.group
+    had = {} if group.consumer is None else group.consumer.subscriptions
+    group.consumer = None
+    store(seen, now)
+    targets = {m.member_id: by_topic(group.held_by(m)) for m in now.members}
+    seen.record(
+        "OB13",
+        EntryType.GROUP_CONVERTED,
+        "the group became a classic group",
+        to_state=(GroupState.STABLE if now.members else GroupState.EMPTY).value,
+        members=list(targets),
+        targets=targets,
+    )
+    for member_id, was in had.items():
+        if member_id not in targets:
+            seen.record(
+                "OB3",
+                EntryType.MEMBER_REMOVED,
+                f"member {member_id} left or expired: the last one of the consumer protocol",
+                member_id=member_id,
+                client_id=was.client_id,
+                client_host=was.client_host,
+                group_instance_id=was.instance_id,
+            )

@@ -1,0 +1,87 @@
+"""What one record of `__consumer_offsets` does to a group. The outcome follows from the records alone."""
+
+from collections.abc import Callable, Mapping
+
+from state.kafka.effects import OffsetChange
+from state.kafka.observed import consumer, conversion
+from state.kafka.observed.classic import find_again, observe_generation
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.observation import At, Observation
+from state.kafka.observed.records import (
+    AnyRecord,
+    ClassicGeneration,
+    ClassicGroupRemoved,
+    GroupEpoch,
+    GroupEpochRemoved,
+    MemberAssigned,
+    MemberSubscribed,
+    MemberTarget,
+    OffsetCommitted,
+    RegexResolved,
+    SubscribedTopics,
+    TargetEpoch,
+)
+
+
+def observe(
+    group: ObservedGroup | None, group_id: str, record: AnyRecord, at: At, names: Mapping[bytes, str]
+) -> Observation:
+    """Apply the next record of a group's partition, which is changed in place.
+
+    `names` are the names of topics by id, as far as they are known. The group of the result is the one after
+    the record. `is_over`: there is none any more.
+    """
+    if group is None:
+        group = ObservedGroup(group_id, at.incarnation)
+    if at.time_ms != group.run_ms or not group.run:
+        group.run, group.run_ms = at.record, at.time_ms
+        consumer.begin_run(group)
+    # The clock of another broker may be behind that of the one before.
+    group.at_ms = max(group.at_ms, at.time_ms)
+    seen = Observation(group, at._replace(time_ms=group.at_ms), names)
+    _HANDLERS[type(record)](seen, record)
+    if seen.is_over and group.offsets:
+        seen.group = ObservedGroup(group_id, at.incarnation, at_ms=group.at_ms, offsets=group.offsets)
+        seen.is_over = False
+    return seen
+
+
+def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
+    was = seen.group.consumer
+    if was is None:
+        observe_generation(seen, record)
+    elif was.is_ending:
+        conversion.become_classic(seen, record)
+    else:  # the records that ended the group of the consumer protocol are missing
+        seen.group.consumer = None
+        find_again(seen, record)
+
+
+def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:
+    group, topic, number = seen.group, record.topic, record.partition
+    is_new = not group.offsets
+    if record.offset is not None:
+        group.offsets.setdefault(topic, {})[number] = record.offset
+        seen.has_news = is_new
+    else:
+        of_topic = group.offsets.get(topic, {})
+        of_topic.pop(number, None)
+        if not of_topic:
+            group.offsets.pop(topic, None)
+        seen.is_over = not group.offsets and group.classic is None and group.consumer is None
+    seen.offsets.append(OffsetChange(topic, number, record.offset))
+
+
+_HANDLERS: dict[type[AnyRecord], Callable[..., None]] = {
+    OffsetCommitted: _observe_offset,
+    ClassicGeneration: _observe_generation,
+    ClassicGroupRemoved: lambda seen, _: conversion.remove_classic(seen),
+    GroupEpoch: consumer.observe_epoch,
+    GroupEpochRemoved: lambda seen, _: conversion.remove_consumer(seen),
+    SubscribedTopics: consumer.observe_topics,
+    MemberSubscribed: consumer.observe_subscription,
+    RegexResolved: consumer.observe_regex,
+    TargetEpoch: consumer.observe_target_epoch,
+    MemberTarget: consumer.observe_target,
+    MemberAssigned: consumer.observe_assignment,
+}

@@ -1,0 +1,119 @@
+"""The view of an observed group on the groups topic."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from msgspec import UNSET
+
+from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
+from state.kafka.observed.group import Assigned, Consumer, ObservedGroup
+from state.kafka.observed.records import MemberSubscription
+from state.kafka.snapshot import (
+    ConsumerGroupSnapshot,
+    ConsumerMemberSnapshot,
+    GroupSnapshot,
+    MemberSnapshot,
+    TopicSnapshot,
+    named,
+)
+
+_NOTHING = Assigned(
+    epoch=0,
+    previous_epoch=0,
+    state=MemberState.UNRELEASED_PARTITIONS,
+    partitions={},
+    revoking={},
+    revoking_since_ms=None,
+    since_ms=0,
+)
+
+
+def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
+    """Return a copy of the group for readers. `names` are the names of topics by id."""
+    is_stable, classic, consumer = group.state == GroupState.STABLE, group.classic, group.consumer
+    return GroupSnapshot(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        seq=group.seq,
+        at_ms=group.at_ms,
+        state=group.state,
+        state_timestamp_ms=group.state_timestamp_ms,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=classic.protocol_name if classic is not None and is_stable else None,
+        leader_id=None if classic is None else classic.leader_id,
+        members=_members(group, group.names(names)),
+        pending_members=[],
+        last_rebalance_at_ms=group.last_rebalance_at_ms,
+        last_rebalance_reason=group.last_rebalance_reason,
+        quarantined=None,
+        observed=True,
+        consumer=UNSET if consumer is None else _details(consumer),
+    )
+
+
+def _members(group: ObservedGroup, names: dict[bytes, str]) -> list[MemberSnapshot]:
+    consumer = group.consumer
+    if consumer is not None:
+        return [_consumer(consumer, m, of, names) for m, of in consumer.subscriptions.items()]
+    return [
+        MemberSnapshot(
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            session_timeout_ms=m.session_timeout_ms,
+            rebalance_timeout_ms=m.rebalance_timeout_ms,
+            metadata=m.subscription,
+            assignment=m.assignment,
+            rejoined=False,
+        )
+        for m in (group.classic.members if group.classic is not None else ())
+    ]
+
+
+def _consumer(
+    consumer: Consumer, member_id: str, member: MemberSubscription, names: dict[bytes, str]
+) -> MemberSnapshot:
+    has = consumer.assigned.get(member_id, _NOTHING)
+    is_away = has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
+    return MemberSnapshot(
+        member_id=member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        metadata=b"",
+        assignment=b"",
+        rejoined=False,
+        consumer=ConsumerMemberSnapshot(
+            member_epoch=has.epoch,
+            previous_epoch=has.previous_epoch,
+            state=(MemberState.STABLE if is_away or has.state is None else has.state).value,
+            rack_id=member.rack_id,
+            subscribed_topic_names=sorted(member.topic_names),
+            subscribed_topic_regex=member.topic_regex,
+            server_assignor=member.server_assignor,
+            assigned=named(has.partitions, names),
+            revoking=named(has.revoking, names),
+            target=named(consumer.targets.get(member_id, {}), names),
+            member_type="classic" if member.is_classic else "consumer",
+        ),
+    )
+
+
+def _details(consumer: Consumer) -> ConsumerGroupSnapshot:
+    assignors = {member.server_assignor for member in consumer.subscriptions.values()}
+    return ConsumerGroupSnapshot(
+        assignment_epoch=consumer.assignment_epoch,
+        assignor_name=(next(iter(assignors)) or "") if len(assignors) == 1 else "",
+        topics={
+            name: TopicSnapshot(str(UUID(bytes=topic_id)), partitions)
+            for topic_id, (name, partitions) in sorted(consumer.topics.items(), key=lambda item: item[1])
+        },
+        resolved_regexes={regex: list(topics) for regex, topics in sorted(consumer.regexes.items())},
+        unknown_topics=[],
+        unresolved_regexes=[],
+    )

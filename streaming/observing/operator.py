@@ -1,0 +1,158 @@
+"""The operator that observes groups: Spark calls it with the new records of one shard's groups.
+
+It has no deadlines and reads no clock: what follows from a record follows from it and those before it.
+"""
+
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from checkpoints import codec
+from checkpoints.observed_codec import decode_observed, encode_observed
+from connections.client_config import ClientConfig
+from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, DeadLetter, Reason, request_id
+from records.consumer_offsets.decode import GroupRecord, decode
+from records.consumer_offsets.schemas import UnknownRecord
+from records.layout import TopicLayout
+from records.wire.primitives import ProtocolError
+from state.kafka.observed.consumer import topic_ids_in
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.observation import At, Observation
+from state.kafka.observed.step import observe
+from state.messages import RECORD_VERSION
+from streaming.observing.output import ObservedOutput
+from streaming.observing.topic_names import TopicNames, names_on
+from streaming.query.log_order import LogRow
+from streaming.query.operator import freeze_imports, in_log_order
+
+SOURCE = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservingOperator:
+    """The function for applyInPandasWithState. Spark sends it to Python workers.
+
+    `observer` is the id of this observer, which tells its incarnations of groups from those of another one.
+    """
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    observer: str
+
+    def __call__(
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        freeze_imports()
+        call = ObservingCall(
+            self.layout, self.observer, names_on(self.client_config), f"shard {key[0]}", state
+        )
+        yield from call.apply(in_log_order(frames))
+        yield from call.finish()
+
+
+class ObservingCall:
+    """One call: decodes the shard's groups that have records, applies these, and writes the groups back."""
+
+    def __init__(
+        self, layout: TopicLayout, observer: str, names: TopicNames, name: str, state: SparkGroupState
+    ) -> None:
+        self._observer = observer
+        self._names = names
+        self._state = state
+        self._output = ObservedOutput(layout)
+        self._entries: dict[str, codec.Entry] = {}
+        if state.exists:
+            version, payload = state.get
+            self._entries = codec.read_row(name, int(version), bytes(payload))
+        self._awake: dict[str, ObservedGroup | None] = {}
+        self._with_news: set[str] = set()
+
+    def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
+        """Apply the records in the log's order."""
+        for row in rows:
+            self._apply(row)
+            if self._output.is_full:
+                yield from self._output.frame()
+
+    def _apply(self, row: LogRow) -> None:
+        record = request_id(SOURCE, row.partition, row.offset)
+        try:
+            found = decode(row.key, row.value or None)
+        except UnknownRecord as error:
+            self._dead_letter(row, record, Reason.UNSUPPORTED_VERSION, str(error))
+            return
+        except ProtocolError as error:
+            self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
+            return
+        if found.says is not None:
+            self._observe(row, record, found)
+
+    def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
+        group_id, says = found
+        assert says is not None
+        group = self._awaken(group_id)
+        self._names.find(topic_ids_in(says))
+        at = At(row.at_ms, record, f"{record}@{self._observer}")
+        try:
+            seen = observe(group, group_id, says, at, self._names.known)
+        except Exception:  # noqa: BLE001 - any fault of this code
+            # It must not stop the other groups. A number that is left out shows that an entry may be missing.
+            if group is not None:
+                group.seq += 1
+            self._dead_letter(row, record, Reason.HANDLER_FAILED, traceback.format_exc())
+            return
+        self._emit(seen, record)
+
+    def _emit(self, seen: Observation, record: str) -> None:
+        group = seen.group
+        for entry in seen.history:
+            self._output.entry(entry)
+        for change in seen.offsets:
+            self._output.offset(group, change, record)
+        if seen.has_news or seen.is_over:
+            self._with_news.add(group.group_id)
+        self._awake[group.group_id] = None if seen.is_over else group
+
+    def _awaken(self, group_id: str) -> ObservedGroup | None:
+        """Decode a group once in a call. None if there is none."""
+        if group_id not in self._awake:
+            entry = self._entries.get(group_id)
+            self._awake[group_id] = None if entry is None else decode_observed(group_id, entry)
+        return self._awake[group_id]
+
+    def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:
+        letter = DeadLetter(
+            version=RECORD_VERSION,
+            reason=reason,
+            message=text[:MESSAGE_MAX_CHARS],
+            request=record,
+            at_ms=row.at_ms,
+            answered=False,
+            key=row.key[:DEAD_LETTER_MAX_BYTES],
+            value=row.value[:DEAD_LETTER_MAX_BYTES],
+            value_bytes=len(row.value),
+        )
+        self._output.dead_letter(letter)
+
+    def finish(self) -> Iterator[pd.DataFrame]:
+        """Write the views and offsets that changed, and the state."""
+        for group_id, group in self._awake.items():
+            self._output.offsets(group_id)
+            if group is not None:
+                self._entries[group_id] = encode_observed(group)
+                if group_id in self._with_news:
+                    self._output.view(group, self._names.known)
+            elif self._entries.pop(group_id, None) is not None or group_id in self._with_news:
+                self._output.tombstone(group_id)
+            if self._output.is_full:
+                yield from self._output.frame()
+        payload = b""
+        if self._entries:
+            version, payload = codec.write_row(self._entries)
+            self._state.update((version, payload))
+        elif self._state.exists:
+            self._state.remove()
+        yield from self._output.frame(len(payload))

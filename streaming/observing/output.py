@@ -1,0 +1,72 @@
+"""The records of one call of the observing operator, on the topics that a coordinator has, too."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from records.codec import CommittedOffset, DeadLetter, encode, offset_key
+from records.layout import TopicLayout
+from records.partitioner import partition_of
+from records.truncation import encode_event, encode_view
+from state.kafka.effects import OffsetChange
+from state.kafka.history import HistoryEntry
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.view import view_of
+from streaming.query.output_rows import OutputRows
+
+
+class ObservedOutput(OutputRows):
+    """Collects what follows from the records of a shard's groups."""
+
+    def __init__(self, layout: TopicLayout) -> None:
+        super().__init__()
+        self._layout = layout
+        # The call's last offset by group, topic and partition. The compacted topic keeps no earlier one.
+        self._offsets: dict[str, dict[tuple[str, int], CommittedOffset | None]] = {}
+
+    def entry(self, entry: HistoryEntry) -> None:
+        """Add an entry of a group's history."""
+        value = encode_event(entry, self._layout.response_max_bytes)
+        self.add(self._layout.events_topic, value, entry.group_id.encode())
+
+    def offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
+        """Keep the offset of a partition until the end of the call. `record` is the id of the record."""
+        committed = None if change.offset is None else _committed(group, change, record)
+        self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = committed
+
+    def offsets(self, group_id: str) -> None:
+        """Add the offsets of a group. All are in one partition."""
+        partition = partition_of(group_id, self._layout.request_partitions)
+        for (topic, number), record in self._offsets.pop(group_id, {}).items():
+            value = None if record is None else encode(record)
+            self.add(self._layout.offsets_topic, value, offset_key(group_id, topic, number), partition)
+
+    def view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
+        """Add the group's latest view."""
+        value = encode_view(view_of(group, names), self._layout.response_max_bytes)
+        self.add(self._layout.groups_topic, value, group.group_id.encode())
+
+    def tombstone(self, group_id: str) -> None:
+        """Add the tombstone of a group that does not exist any more."""
+        self.add(self._layout.groups_topic, None, group_id.encode())
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Add a record that could not be read or applied."""
+        self.add(self._layout.dead_letters_topic, encode(letter), letter.key)
+
+
+def _committed(group: ObservedGroup, change: OffsetChange, record: str) -> CommittedOffset:
+    offset = change.offset
+    assert offset is not None
+    return CommittedOffset(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        topic=change.topic,
+        partition=change.partition,
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        committed_at_ms=offset.committed_at_ms,
+        expire_at_ms=offset.expire_at_ms,
+        request=record,
+        topic_id=None if offset.topic_id is None else UUID(bytes=offset.topic_id),
+    )

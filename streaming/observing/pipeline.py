@@ -1,0 +1,108 @@
+"""The pipeline from records of `__consumer_offsets` to records of the observer's topics.
+
+`observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. There is no time
+in it: nothing is due without a record. Offsets of transactions are read when the transaction has committed,
+and never if it has not (`read_committed`).
+"""
+
+import json
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.codec import STATE_SCHEMA
+from connections.client_config import ClientConfig
+from records.consumer_offsets.decode import OBSERVED_TYPES
+from records.consumer_offsets.schemas import types
+from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.query.output_rows import OUTPUT_SCHEMA
+from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
+
+QUERY_NAME = "group-observer"
+_BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+# What a batch reads at the most, so that a backlog shows progress. Time plays no part, so batches may be cut
+# anywhere.
+MAX_RECORDS_A_BATCH = 200_000
+# A broker's largest record of a group, `message.max.bytes` of the topic, may be larger: the first record of a
+# fetch is always given.
+_MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
+COUNTS = "records"
+"""The name of the counts that each batch reports: `read`, `unobserved` (of share and streams groups) and
+`unknown` (of types that Kafka 4.4 does not have)."""
+
+
+def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: int) -> DataFrame:
+    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
+
+    Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
+    """
+    number = _unsigned(1)
+    is_observed = number.isin(sorted(OBSERVED_TYPES))
+    is_known = number.isin(sorted(types()))
+    counted = records.observe(
+        COUNTS,
+        F.count(F.lit(1)).alias("read"),
+        F.count_if(is_known & ~is_observed).alias("unobserved"),
+        F.count_if(~F.coalesce(is_known, F.lit(False))).alias("unknown"),
+    )
+    output = (
+        counted.where(is_observed)
+        .select(_shard(shards).alias("shard"), log_row().alias("row"))
+        .groupBy("shard")
+        .applyInPandasWithState(
+            operator,
+            outputStructType=OUTPUT_SCHEMA,
+            stateStructType=STATE_SCHEMA,
+            outputMode="append",
+            timeoutConf="NoTimeout",
+        )
+    )
+    return as_records(output)
+
+
+def _shard(shards: int) -> Column:
+    """The number of a record's shard: `records.sharding.shard_of` of its group. A key begins with the type
+    and the length of the group id, two bytes each. The operator refuses a key that is too short for that.
+    """
+    group = F.substring(F.col("key"), F.lit(5), F.coalesce(_unsigned(3), F.lit(0)))
+    return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group), F.lit(shards))
+
+
+def _unsigned(first: int) -> Column:
+    """The number in two bytes of the key, null if there are none."""
+    two = F.hex(F.substring(F.col("key"), F.lit(first), F.lit(2)))
+    return F.conv(F.nullif(two, F.lit("")), 16, 10).cast("int")
+
+
+def read_source(spark: SparkSession, client_config: ClientConfig, partitions: int) -> DataFrame:
+    """Read `__consumer_offsets`. A new checkpoint starts at its beginning, an old one where it stopped."""
+    # By an admin client Spark finds no internal topic. By a consumer it has the partitions that it is given.
+    spark.conf.set(_BY_CONSUMER, "true")
+    return (
+        spark.readStream.format("kafka")
+        .options(**cluster_options(client_config))
+        .option("assign", json.dumps({SOURCE: list(range(partitions))}))
+        .option("groupIdPrefix", QUERY_NAME)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", MAX_RECORDS_A_BATCH)
+        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.max.partition.fetch.bytes", _MAX_PARTITION_FETCH_BYTES)
+        .load()
+    )
+
+
+def start(
+    spark: SparkSession,
+    client_config: ClientConfig,
+    checkpoint_dir: str,
+    operator: ObservingOperator,
+    *,
+    partitions: int,
+    shards: int,
+    batch_interval_ms: int,
+) -> StreamingQuery:
+    """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source."""
+    output = observe_groups(read_source(spark, client_config, partitions), operator, shards=shards)
+    return write_output(output, QUERY_NAME, client_config, operator.layout, checkpoint_dir, batch_interval_ms)

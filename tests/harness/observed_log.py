@@ -1,0 +1,208 @@
+"""Records of `__consumer_offsets` for tests: those of a real broker, and random lives of groups."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from records.consumer_offsets.decode import decode
+from state.kafka.effects import OffsetChange
+from state.kafka.group import Offset
+from state.kafka.history import HistoryEntry
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.observation import At
+from state.kafka.observed.records import (
+    AnyRecord,
+    ClassicGeneration,
+    ClassicGroupRemoved,
+    ClassicMember,
+    GroupEpoch,
+    MemberAssigned,
+    MemberAssignment,
+    MemberSubscribed,
+    MemberSubscription,
+    MemberTarget,
+    OffsetCommitted,
+    TargetEpoch,
+)
+from state.kafka.observed.step import observe
+from streaming.query.log_order import LogRow
+
+REAL = Path(__file__).parents[1] / "data" / "consumer_offsets_4_4.jsonl"
+ORDERS = bytes(range(16))
+NAMES = {ORDERS: "orders"}
+
+
+class Said(NamedTuple):
+    """A record: its time, its group and what it says."""
+
+    at_ms: int
+    group_id: str
+    says: AnyRecord
+
+
+def real_rows() -> list[LogRow]:
+    """The topic of a Kafka 4.4 broker. A classic group: c1 joins, c2 joins, c2 leaves, c1 leaves. Then a
+    group of the consumer protocol: k1 joins, k2 joins, k2 leaves, k1 leaves.
+    """
+    rows = []
+    for line in REAL.read_text().splitlines():
+        record = json.loads(line)
+        value = b"" if record["value"] is None else bytes.fromhex(record["value"])
+        key = bytes.fromhex(record["key"])
+        rows.append(LogRow(record["partition"], record["offset"], record["at_ms"], key, value))
+    return rows
+
+
+def real_records() -> list[Said]:
+    """What `real_rows` say."""
+    decoded = [(row, decode(row.key, row.value or None)) for row in real_rows()]
+    return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded if d.says is not None]
+
+
+class Watched:
+    """Groups that are observed record by record. `history` has the entries in order."""
+
+    def __init__(self, observer: str = "o") -> None:
+        self.groups: dict[str, ObservedGroup] = {}
+        self.history: list[HistoryEntry] = []
+        self.offsets: list[OffsetChange] = []
+        self._observer = observer
+        self._count = 0
+
+    def take(self, said: Iterable[Said]) -> "Watched":
+        """Apply the records."""
+        for at_ms, group_id, says in said:
+            record = f"topic-0-{self._count}"
+            self._count += 1
+            at = At(at_ms, record, f"{record}@{self._observer}")
+            seen = observe(self.groups.get(group_id), group_id, says, at, NAMES)
+            self.history += seen.history
+            self.offsets += seen.offsets
+            if seen.is_over:
+                self.groups.pop(group_id, None)
+            else:
+                self.groups[group_id] = seen.group
+        return self
+
+    def of(self, group_id: str) -> list[HistoryEntry]:
+        """The history of a group."""
+        return [entry for entry in self.history if entry.group_id == group_id]
+
+
+def classic_member(
+    name: str, *partitions: int, instance: str | None = None, topic: str = "orders"
+) -> ClassicMember:
+    """A member of a classic group with these partitions."""
+    held = tuple(TopicPartition(topic, number) for number in partitions)
+    return ClassicMember(
+        member_id=f"{name}-1",
+        group_instance_id=instance,
+        client_id=name,
+        client_host="/10.0.0.1",
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=60_000,
+        subscription=encode_subscription(Subscription((topic,))),
+        assignment=encode_assignment(Assignment(held)),
+    )
+
+
+def generation(number: int, *members: ClassicMember, since_ms: int | None = None) -> ClassicGeneration:
+    """A generation with these members, the first of which leads."""
+    return ClassicGeneration(
+        protocol_type="consumer",
+        generation=number,
+        protocol_name="range" if members else None,
+        leader_id=members[0].member_id if members else None,
+        since_ms=since_ms,
+        members=members,
+    )
+
+
+def created(group_id: str, at_ms: int) -> Said:
+    """What Kafka writes when a member joins a classic group that does not exist."""
+    return Said(at_ms, group_id, ClassicGeneration("", 0, None, None, at_ms, ()))
+
+
+def committed(partition: int, offset: int, at_ms: int, topic: str = "orders") -> OffsetCommitted:
+    """A committed offset."""
+    return OffsetCommitted(topic, partition, Offset(offset, -1, "", at_ms, None, None))
+
+
+def subscription(
+    name: str, instance: str | None = None, topics: tuple[str, ...] = ("orders",)
+) -> MemberSubscription:
+    """What a member of the consumer protocol has sent."""
+    return MemberSubscription(instance, None, name, "/10.0.0.1", topics, "", 60_000, None, False, 0)
+
+
+def has(
+    name: str, epoch: int, *partitions: int, state: int = 0, revoking: tuple[int, ...] = ()
+) -> MemberAssigned:
+    """What a member of the consumer protocol has."""
+    assigned = {ORDERS: list(partitions)} if partitions else {}
+    pending = {ORDERS: list(revoking)} if revoking else {}
+    return MemberAssigned(name, MemberAssignment(epoch, epoch - 1, state, assigned, pending))
+
+
+def target(name: str, *partitions: int) -> MemberTarget:
+    """The target assignment of a member."""
+    return MemberTarget(name, {ORDERS: list(partitions)} if partitions else {})
+
+
+def random_life(random: Random, group_id: str, steps: int = 40) -> Iterator[Said]:
+    """A life of a classic group or of one of the consumer protocol, as its coordinator writes it."""
+    yield from (_classic_life if random.random() < 0.5 else _consumer_life)(random, group_id, steps)
+
+
+def _classic_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
+    now_ms, number, members = 1_000, 0, list[str]()
+    yield created(group_id, now_ms)
+    for _ in range(steps):
+        now_ms += random.randrange(1, 5_000)
+        if random.random() < 0.6:
+            at = committed(random.randrange(4), random.randrange(1_000), now_ms)
+            yield Said(
+                now_ms,
+                group_id,
+                at if random.random() < 0.9 else OffsetCommitted("orders", at.partition, None),
+            )
+            continue
+        members = _changed(random, members)
+        number += random.choice((1, 1, 1, 2))
+        there = [classic_member(m, *range(n, 4, len(members))) for n, m in enumerate(members)]
+        yield Said(now_ms, group_id, generation(number, *there, since_ms=now_ms - random.randrange(50)))
+        if not members and random.random() < 0.2:
+            yield from (Said(now_ms, group_id, OffsetCommitted("orders", n, None)) for n in range(4))
+            yield Said(now_ms, group_id, ClassicGroupRemoved())
+            number = 0
+            yield created(group_id, now_ms)
+
+
+def _consumer_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
+    now_ms, epoch, members = 1_000, 1, list[str]()
+    for _ in range(steps):
+        now_ms += random.randrange(1, 5_000)
+        before, members = members, _changed(random, members)
+        epoch += 1
+        for gone in set(before) - set(members):
+            yield Said(now_ms, group_id, MemberAssigned(gone, None))
+            yield Said(now_ms, group_id, MemberTarget(gone, None))
+            yield Said(now_ms, group_id, MemberSubscribed(gone, None))
+        for new in [m for m in members if m not in before]:
+            yield Said(now_ms, group_id, MemberSubscribed(new, subscription(new)))
+        yield Said(now_ms, group_id, GroupEpoch(epoch, 7))
+        for n, m in enumerate(members):
+            yield Said(now_ms, group_id, target(m, *range(n, 4, len(members))))
+        yield Said(now_ms, group_id, TargetEpoch(epoch, now_ms))
+        for n, m in enumerate(members):
+            now_ms += random.randrange(3)
+            yield Said(now_ms, group_id, has(m, epoch, *range(n, 4, len(members))))
+
+
+def _changed(random: Random, members: list[str]) -> list[str]:
+    kept = [m for m in members if random.random() < 0.7]
+    return kept if members and random.random() < 0.5 else [*kept, f"m{random.randrange(10**6)}"]

@@ -1,0 +1,138 @@
+"""The observer's query in a real Spark: which records reach which shard, and what it counts."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from records.consumer_offsets.decode import decode
+from records.layout import TopicLayout
+from streaming.observing.operator import ObservingCall
+from streaming.observing.pipeline import COUNTS, observe_groups
+from streaming.observing.topic_names import TopicNames
+from streaming.query.log_order import LogRow
+from streaming.query.operator import in_log_order
+from streaming.query.output_rows import OutputRows
+from streaming.query.pipeline import StatefulFunction
+from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
+from tests.harness.observed_log import real_rows
+from tests.harness.operator_call import spark_state
+
+LAYOUT = TopicLayout.observed("o", 1)
+SHARDS = 4
+SHARE_GROUP = b"\0\x0b\0\5share"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Writes the shard of each record instead of observing anything."""
+
+    def __call__(
+        self, key: tuple[int], frames: Iterator[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        output = OutputRows()
+        for row in in_log_order(frames):
+            output.add("shards", b"%d" % key[0], row.key)
+        yield from output.frame()
+
+
+@dataclass(frozen=True)
+class Observing:
+    """The operator without a cluster that knows names of topics."""
+
+    def __call__(
+        self, key: tuple[int], frames: Iterator[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        call = ObservingCall(LAYOUT, "observer", TopicNames(dict), f"shard {key[0]}", state)
+        yield from call.apply(in_log_order(frames))
+        yield from call.finish()
+
+
+def run(
+    spark: SparkSession, folder: Path, function: StatefulFunction, *batches: Sequence[LogRow]
+) -> tuple[list[Any], Counter[str]]:
+    """Run the query over these batches. Returns the rows that it wrote, and its counts."""
+    written: list[Any] = []
+    counts: Counter[str] = Counter()
+    for n, rows in enumerate(batches):
+        columns = {
+            "key": [row.key for row in rows],
+            "value": [row.value or None for row in rows],
+            "partition": [row.partition for row in rows],
+            "offset": [row.offset for row in rows],
+            "timestamp": [row.at_ms * 1000 for row in rows],
+        }
+        (folder / "input").mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns, schema=FILE_SCHEMA), folder / "input" / f"{n}.parquet")
+        source = spark.readStream.schema(READ_SCHEMA).parquet(str(folder / "input"))
+
+        def keep(output: DataFrame, _: int) -> None:
+            written.extend(output.collect())
+
+        query = (
+            observe_groups(source, function, shards=SHARDS)
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(folder / "spark"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        for progress in query.recentProgress:
+            found = json.loads(progress.json)["observedMetrics"].get(COUNTS, {})
+            counts.update({name: int(number) for name, number in found.items()})
+    return written, counts
+
+
+def test_a_record_reaches_the_shard_of_its_group(spark: SparkSession, tmp_path: Path) -> None:
+    written, _ = run(spark, tmp_path, Shards(), real_rows())
+    assert len(written) == len(real_rows())
+    for row in written:
+        group_id = decode(bytes(row.key), None).group_id
+        partition = real_rows()[0].partition
+        assert int(row.value) == partition * SHARDS + crc32(group_id.encode()) % SHARDS
+
+
+def test_what_is_not_observed_is_counted_and_a_short_key_stops_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    others = [SHARE_GROUP, SHARE_GROUP, b"\0\x63\0\1g", b"", b"\1", b"\0\1"]
+    rows = [LogRow(0, n, 1_000, key, b"\0\0") for n, key in enumerate(others)]
+    written, counts = run(spark, tmp_path, Observing(), rows)
+    # An empty key has no type. Keys that end in their type, or behind it, are dead letters.
+    assert counts == {"read": 6, "unobserved": 2, "unknown": 2}
+    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 2
+
+
+def test_two_batches_write_what_one_call_writes(spark: SparkSession, tmp_path: Path) -> None:
+    rows = real_rows()
+    written, _ = run(spark, tmp_path, Observing(), rows[:20], rows[20:])
+    histories = {
+        group_id: [
+            bytes(r.value) for r in written if r.topic == LAYOUT.events_topic and bytes(r.key) == group_id
+        ]
+        for group_id in (b"classic", b"consumer")
+    }
+    assert histories == {b"classic": history(b"classic"), b"consumer": history(b"consumer")}
+    views = [bytes(r.key) for r in written if r.topic == LAYOUT.groups_topic]
+    assert set(views) == {b"classic", b"consumer"}
+
+
+def history(group_id: bytes) -> list[bytes]:
+    """The history of a group by a call without Spark."""
+    call = ObservingCall(LAYOUT, "observer", TopicNames(dict), "shard", spark_state())
+    frames = [*call.apply(real_rows()), *call.finish()]
+    return [
+        value
+        for frame in frames
+        for topic, key, value in zip(frame["topic"], frame["key"], frame["value"], strict=True)
+        if topic == LAYOUT.events_topic and key == group_id
+    ]

@@ -1,0 +1,126 @@
+"""What `why` says of a group of the cluster's own coordinator: what its log shows, and nothing else."""
+
+from insight.why.clock import Clock
+from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
+from insight.why.report import Report, report
+from insight.why.text import report_text
+from state.kafka.observed.records import ClassicGeneration
+from tests.harness.observed_log import (
+    Said,
+    Watched,
+    classic_member,
+    committed,
+    created,
+    generation,
+    real_records,
+)
+
+G = "g"
+NOW_MS = 100_000
+
+
+def report_on(*changes: ClassicGeneration, begins: bool = True) -> Report:
+    """The report on a classic group, a generation each 10 s."""
+    said = [Said(10_000 * (n + 1), G, change) for n, change in enumerate(changes)]
+    watched = Watched().take([*([created(G, 1_000)] if begins else []), *said])
+    return report(G, watched.of(G), NOW_MS)
+
+
+def last(of: Report) -> Rebalance:
+    return of.rebalances[-1]
+
+
+def text_of(of: Report) -> str:
+    return report_text(of, Clock())
+
+
+def test_a_member_that_is_gone_left_or_expired() -> None:
+    both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=9_900)
+    found = report_on(both, generation(2, classic_member("a", 0, 1), since_ms=19_900))
+    assert (last(found).cause.kind, last(found).cause.client_id) == (CauseKind.MEMBER_GONE, "b")
+    shown = text_of(found)
+    assert "member left or expired: b" in shown
+    assert "session timeout" not in shown
+
+
+def test_no_duration_is_made_up() -> None:
+    """The log has when a generation was formed and when it was assigned, and not when the rebalance began."""
+    found = report_on(generation(1, classic_member("a", 0, 1), since_ms=9_900))
+    rebalance = last(found)
+    assert (rebalance.preparing_ms, rebalance.duration_ms, rebalance.completing_ms) == (None, None, 100)
+    assert rebalance.idle is None
+    shown = text_of(found)
+    assert "took    100 ms for the assignment; when it began is not in the log" in shown
+    assert "Not Stable  at least 100 ms in all" in shown
+
+
+def test_partitions_that_moved_are_known() -> None:
+    both = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
+    moves = last(report_on(generation(1, classic_member("a", 0, 1), since_ms=9_900), both)).moves
+    assert moves is not None
+    assert (moves.moved, moves.needless, moves.partitions) == (1, 0, 2)
+
+
+def test_who_came_and_who_went_is_told_without_an_order() -> None:
+    found = report_on(generation(1, classic_member("a", 0)), generation(2, classic_member("b", 0)))
+    assert last(found).cause.kind is CauseKind.MEMBERS_CHANGED
+    assert "the log does not say in which order" in text_of(found)
+
+
+def test_the_same_members_again_joined_again() -> None:
+    found = report_on(generation(1, classic_member("a", 0)), generation(2, classic_member("a", 0)))
+    assert last(found).cause.kind is CauseKind.JOINED_AGAIN
+    assert last(found).cause.member_ids == []
+
+
+def test_a_group_that_was_there_has_no_known_beginning() -> None:
+    one = generation(7, classic_member("a", 0, 1), since_ms=9_900)
+    both = generation(8, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
+    found = report_on(one, both, begins=False)
+    assert "the history begins at entry 2: the group was there before it was observed" in found.notes
+    assert [r.generation_to for r in found.rebalances] == [8]
+    assert last(found).cause.kind is CauseKind.MEMBER_JOINED
+    moves = last(found).moves
+    assert moves is not None, "what its members had is known"
+    assert moves.moved == 1
+
+
+def test_a_report_says_where_it_is_from() -> None:
+    notes = report_on(generation(1, classic_member("a", 0))).notes
+    assert notes == ["a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)"]
+
+
+def test_a_real_broker_s_groups_have_their_causes_and_ends() -> None:
+    watched = Watched().take(real_records())
+    gone, joined = CauseKind.MEMBER_GONE, CauseKind.MEMBER_JOINED
+    for group_id, clients in (("classic", ["c1", "c2", "c2", "c1"]), ("consumer", ["k1", "k2", "k2", "k1"])):
+        found = report(group_id, watched.of(group_id), NOW_MS)
+        assert [r.cause.client_id for r in found.rebalances] == clients
+        assert [r.cause.kind for r in found.rebalances] == [joined, joined, gone, gone]
+        assert [r.outcome for r in found.rebalances] == [RebalanceOutcome.STABLE] * 3 + [
+            RebalanceOutcome.EMPTY
+        ]
+        assert [r.moves.moved for r in found.rebalances if r.moves is not None] == [0, 2, 2, 0]
+
+
+def test_epochs_of_the_consumer_protocol_have_exact_times() -> None:
+    found = report("consumer", Watched().take(real_records()).of("consumer"), NOW_MS)
+    second = found.rebalances[1]
+    assert second.duration_ms == 10_012
+    assert not second.is_begin_unknown
+    shown = text_of(found)
+    assert "gave up" in shown
+    assert "None" not in shown
+
+
+def test_commits_are_told_of_a_member_that_went() -> None:
+    both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
+    one = generation(2, classic_member("a", 0, 1), since_ms=43_400)
+    said = (
+        created(G, 1_000),
+        Said(2_000, G, both),
+        Said(2_400, G, committed(1, 5, 2_400)),
+        Said(43_500, G, one),
+    )
+    shown = text_of(report(G, Watched().take(said).of(G), NOW_MS))
+    assert "the last commit of its partitions was 41.0 s before" in shown

@@ -1,0 +1,103 @@
+"""What holds for every log of observed groups, and for that of a real broker."""
+
+from itertools import pairwise
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.history import HistoryReader
+from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.observed.group import ObservedGroup
+from tests.harness.observed_log import (
+    Said,
+    Watched,
+    random_life,
+    real_records,
+)
+
+
+def test_a_real_broker_s_topic_tells_what_happened() -> None:
+    watched = Watched().take(real_records())
+    came_and_went = [
+        (entry.group_id, entry.type.value, entry.client_id)
+        for entry in watched.history
+        if entry.type in (EntryType.MEMBER_ADDED, EntryType.MEMBER_REMOVED)
+    ]
+    assert came_and_went == [
+        ("classic", "MemberAdded", "c1"),
+        ("classic", "MemberAdded", "c2"),
+        ("classic", "MemberRemoved", "c2"),
+        ("classic", "MemberRemoved", "c1"),
+        ("consumer", "MemberAdded", "k1"),
+        ("consumer", "MemberAdded", "k2"),
+        ("consumer", "MemberRemoved", "k2"),
+        ("consumer", "MemberRemoved", "k1"),
+    ]
+    assert {group_id: group.state for group_id, group in watched.groups.items()} == {
+        "classic": "Empty",
+        "consumer": "Empty",
+    }
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(0, 200), max_size=6))
+def test_how_the_records_are_cut_into_batches_does_not_matter(seed: int, cuts: list[int]) -> None:
+    """Between two batches a group is encoded and decoded, as in the state."""
+    said = _lives(seed)
+    whole, cut = Watched().take(said), Watched()
+    edges = sorted({0, len(said), *(min(edge, len(said)) for edge in cuts)})
+    for first, end in pairwise(edges):
+        cut.take(said[first:end])
+        cut.groups = {name: _stored(group) for name, group in cut.groups.items()}
+    assert cut.history == whole.history
+    assert cut.offsets == whole.offsets
+    assert {n: _stored(g) for n, g in cut.groups.items()} == {n: _stored(g) for n, g in whole.groups.items()}
+
+
+@given(st.integers(0, 10_000))
+def test_the_numbers_of_a_history_have_no_gap_and_times_do_not_go_back(seed: int) -> None:
+    watched = Watched().take(_lives(seed))
+    reader = HistoryReader(from_start=True)
+    assert all(reader.is_new(entry) for entry in watched.history)
+    assert reader.gaps == {}
+    last: dict[tuple[str, str], HistoryEntry] = {}
+    for entry in watched.history:
+        before = last.get((entry.group_id, entry.incarnation))
+        if before is not None:
+            assert entry.at_ms >= before.at_ms
+            assert entry.from_state == before.to_state
+        last[entry.group_id, entry.incarnation] = entry
+
+
+@given(st.integers(0, 10_000))
+def test_members_of_the_history_are_those_of_the_view(seed: int) -> None:
+    watched = Watched().take(_lives(seed))
+    for group_id, group in watched.groups.items():
+        members: set[str] = set()
+        for entry in watched.of(group_id):
+            assert entry.member_id is not None or entry.type is not EntryType.MEMBER_ADDED
+            if entry.type is EntryType.MEMBER_ADDED:
+                members.add(entry.member_id or "")
+            elif entry.type is EntryType.MEMBER_REMOVED:
+                members.remove(entry.member_id or "")
+        assert members == set(group.member_ids())
+
+
+def _lives(seed: int) -> list[Said]:
+    """Two groups whose records are mixed."""
+    random = Random(seed)
+    lives = [list(random_life(random, name)) for name in ("g1", "g2")]
+    return sorted((said for life in lives for said in life), key=lambda said: said.at_ms)
+
+
+def _stored(group: ObservedGroup) -> ObservedGroup:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ObservedGroup)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_batch_that_runs_again_writes_the_same(times: int) -> None:
+    said = _lives(5)
+    outputs = [Watched().take(said).history for _ in range(times)]
+    assert all(output == outputs[0] for output in outputs)

@@ -1,0 +1,173 @@
+"""The observing operator, without Spark: records in, records of the topics and the state out."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+from kafka.errors import KafkaError
+
+from checkpoints.codec import StateError
+from checkpoints.observed_codec import decode_observed, encode_observed
+from records.codec import Reason
+from records.layout import TopicLayout
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.observation import Observation
+from state.kafka.observed.step import observe
+from streaming.observing import operator as operator_module
+from streaming.observing.operator import ObservingCall
+from streaming.observing.topic_names import TopicNames
+from streaming.query.log_order import LogRow
+from tests.harness.observed_log import real_rows
+from tests.harness.operator_call import spark_state
+
+LAYOUT = TopicLayout.observed("o", 1)
+ORDERS = next(row.value[15:31] for row in real_rows() if row.key.startswith(b"\0\7"))
+
+Row = tuple[int, bytes] | None
+
+
+def called(rows: Sequence[LogRow], state: Row = None) -> tuple[list[pd.DataFrame], Row]:
+    """Call the operator with these records. Returns its output and the state."""
+    spark = spark_state(state)
+    call = ObservingCall(LAYOUT, "observer", TopicNames(dict), "shard 0", spark)
+    frames = [*call.apply(rows), *call.finish()]
+    return frames, spark.get if spark.exists else None
+
+
+def records(frames: Iterable[pd.DataFrame], topic: str) -> list[tuple[bytes, dict[str, Any] | None]]:
+    """The records of a topic, None for a tombstone."""
+    return [
+        (key, None if value is None else json.loads(value))
+        for frame in frames
+        for to, key, value in zip(frame["topic"], frame["key"], frame["value"], strict=True)
+        if to == topic
+    ]
+
+
+def row(key: bytes, value: bytes = b"") -> LogRow:
+    return LogRow(3, 7, 1_000, key, value)
+
+
+def test_the_records_of_a_real_broker_are_written_to_the_topics() -> None:
+    frames, state = called(real_rows())
+    views = dict(records(frames, LAYOUT.groups_topic))
+    assert {key: (view or {})["state"] for key, view in views.items()} == {
+        b"classic": "Empty",
+        b"consumer": "Empty",
+    }
+    assert all(view is not None and view["observed"] for view in views.values())
+    offsets = [content for _, content in records(frames, LAYOUT.offsets_topic)]
+    assert sorted((o["group_id"], o["partition"]) for o in offsets if o) == [
+        (group, n) for group in ("classic", "consumer") for n in range(4)
+    ]
+    events = [content for _, content in records(frames, LAYOUT.events_topic)]
+    assert all(event is not None and event["observed"] for event in events)
+    assert records(frames, LAYOUT.dead_letters_topic) == []
+    assert state is not None
+
+
+@pytest.mark.parametrize("cut", [1, 20, 38, 50])
+def test_batches_give_the_same_history_as_one(cut: int) -> None:
+    whole, _ = called(real_rows())
+    first, state = called(real_rows()[:cut])
+    then, _ = called(real_rows()[cut:], state)
+    topic = LAYOUT.events_topic
+    assert records(first, topic) + records(then, topic) == records(whole, topic)
+
+
+def test_a_batch_that_runs_again_writes_the_same_bytes() -> None:
+    _, state = called(real_rows()[:20])
+    assert records(called(real_rows()[20:], state)[0], LAYOUT.events_topic) == records(
+        called(real_rows()[20:], state)[0], LAYOUT.events_topic
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (row(b"\0\x63\0\1g"), Reason.UNSUPPORTED_VERSION),
+        (row(b"\0\2\0\1g", b"\0\x09rest"), Reason.UNSUPPORTED_VERSION),
+        (row(b"\0\2\0\1g", b"\0\3cut"), Reason.INVALID_RECORD),
+        (row(b"\0"), Reason.INVALID_RECORD),
+        (row(b""), Reason.INVALID_RECORD),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_a_dead_letter_and_stops_nothing(bad: LogRow, reason: Reason) -> None:
+    frames, _ = called([bad, *real_rows()])
+    (letter,) = [content for _, content in records(frames, LAYOUT.dead_letters_topic)]
+    assert letter is not None
+    assert (letter["reason"], letter["request"]) == (reason, "__consumer_offsets-3-7")
+    assert len(records(frames, LAYOUT.groups_topic)) == 2
+
+
+def test_a_fault_of_the_code_stops_no_other_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = iter([True])
+
+    def faulty(*arguments: Any) -> Observation:
+        if next(faults, False):
+            raise RuntimeError("a fault")
+        return observe(*arguments)
+
+    monkeypatch.setattr(operator_module, "observe", faulty)
+    frames, _ = called(real_rows())
+    (letter,) = [content for _, content in records(frames, LAYOUT.dead_letters_topic)]
+    assert letter is not None
+    assert letter["reason"] == Reason.HANDLER_FAILED
+    assert "a fault" in letter["message"]
+    assert len(records(frames, LAYOUT.groups_topic)) == 2
+
+
+def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
+    commit = [one for one in real_rows() if one.key.startswith(b"\0\1") and b"classic" in one.key][:1]
+    _, state = called(commit)
+    frames, after = called([commit[0]._replace(value=b"")], state)
+    assert records(frames, LAYOUT.groups_topic) == [(b"classic", None)]
+    assert [content for _, content in records(frames, LAYOUT.offsets_topic)] == [None]
+    assert after is None
+
+
+def test_two_observers_have_incarnations_of_their_own() -> None:
+    _, state = called(real_rows())
+    assert state is not None
+    frames, _ = called(real_rows())
+    first = records(frames, LAYOUT.events_topic)[0][1]
+    assert first is not None
+    assert first["incarnation"].endswith("@observer")
+
+
+def test_names_are_looked_up_once_and_what_is_missing_a_minute_later() -> None:
+    looks: list[float] = []
+    now_s = [0.0]
+
+    def look() -> dict[bytes, str]:
+        looks.append(now_s[0])
+        if now_s[0] == 30.0:
+            raise KafkaError("no broker")
+        return {ORDERS: "orders"}
+
+    names = TopicNames(look, lambda: now_s[0])
+    names.find([ORDERS])
+    names.find([ORDERS])
+    assert (names.known, looks) == ({ORDERS: "orders"}, [0.0])
+    names.find([b"gone"])
+    names.find([b"gone"])
+    assert looks == [0.0, 0.0]
+    names.find([b"gone too"])
+    assert looks == [0.0, 0.0], "a log has the ids of many deleted topics"
+    now_s[0] = 30.0
+    names.find([b"new"])
+    assert names.known == {ORDERS: "orders"}, "an error is no reason to stop"
+    now_s[0] = 61.0
+    names.find([b"gone"])
+    assert looks[-1] == 61.0
+
+
+def test_a_stored_group_is_read_again_and_another_version_is_refused() -> None:
+    entry = encode_observed(ObservedGroup("g", "i"))
+    assert decode_observed("g", entry) == ObservedGroup("g", "i")
+    with pytest.raises(StateError, match="observed group 'g' is of version 9"):
+        decode_observed("g", type(entry)(9, None, entry.group))
+    with pytest.raises(StateError, match="is damaged"):
+        decode_observed("g", type(entry)(entry.version, None, entry.group[:-1]))
