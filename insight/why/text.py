@@ -27,9 +27,6 @@ _EXPLAINED_BY_KIND = (
 )
 
 
-_LOST = ", and began earlier than the history"
-
-
 def report_text(report: Report, clock: Clock) -> str:
     """Return the summary, then the rebalances in order of time, at most the last MAX_REBALANCES."""
     names = names_of(report)
@@ -122,13 +119,11 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 
 def _took(r: Rebalance, now_ms: int) -> str:
-    if r.is_begin_unknown and r.completing_ms is not None:
+    if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
         return f"{duration_text(r.completing_ms)} for the assignment; when it began is not in the log"
     if r.is_begin_unknown:
         return "when it began is not in the log"
-    lost = ""
-    if r.beginning_lost:
-        lost = _LOST
+    lost = ", and began earlier than the history" if r.beginning_lost else ""
     if r.outcome is RebalanceOutcome.UNDER_WAY:
         now = (
             "waiting for members to reach the target assignment"

@@ -45,6 +45,7 @@ def test_every_command_that_needs_a_cluster_is_among_them() -> None:
         "consume",
         "gateway",
         "groups",
+        "notify",
         "observe",
         "page",
         "record",

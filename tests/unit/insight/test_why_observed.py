@@ -54,6 +54,12 @@ def test_no_duration_is_made_up() -> None:
     assert "Not Stable  at least 100 ms in all" in shown
 
 
+def test_a_generation_without_its_time_has_no_duration() -> None:
+    """Records before Kafka 2.1 do not say when the generation was formed."""
+    shown = text_of(report_on(generation(1, classic_member("a", 0, 1))))
+    assert "took    when it began is not in the log" in shown
+
+
 def test_partitions_that_moved_are_known() -> None:
     both = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
     moves = last(report_on(generation(1, classic_member("a", 0, 1), since_ms=9_900), both)).moves
