@@ -206,3 +206,25 @@ def _consumer_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
 def _changed(random: Random, members: list[str]) -> list[str]:
     kept = [m for m in members if random.random() < 0.7]
     return kept if members and random.random() < 0.5 else [*kept, f"m{random.randrange(10**6)}"]
+
+
+G = "g"
+CREATED = Said(1_000, G, ClassicGeneration("", 0, None, None, 1_000, ()))
+
+
+def watch(*said: Said) -> list[HistoryEntry]:
+    """The history that follows from these records."""
+    return Watched().take(said).history
+
+
+def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
+    """The type, the member's name and the row of each entry."""
+    return [
+        (entry.type.value, None if entry.member_id is None else entry.member_id.split("-")[0], entry.rule)
+        for entry in entries
+    ]
+
+
+def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
+    """The records of a new group and of its generations, a second apart."""
+    return (CREATED, *(Said(2_000 + 1_000 * n, G, change) for n, change in enumerate(changes)))

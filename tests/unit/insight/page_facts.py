@@ -79,8 +79,8 @@ def take_view(fleet: Fleet, group: GroupSnapshot, now_ms: int = 0) -> None:
     fleet.apply(LAYOUT.groups_topic, group.group_id.encode(), encode(group), now_ms)
 
 
-def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, at_ms: int = 0) -> None:
-    committed = CommittedOffset(
+def committed_offset(group_id: str, partition: Partition, offset: int, at_ms: int) -> CommittedOffset:
+    return CommittedOffset(
         group_id=group_id,
         incarnation="i",
         topic=partition[0],
@@ -92,6 +92,10 @@ def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, 
         expire_at_ms=None,
         request="r",
     )
+
+
+def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, at_ms: int = 0) -> None:
+    committed = committed_offset(group_id, partition, offset, at_ms)
     fleet.apply(LAYOUT.offsets_topic, offset_key(group_id, *partition), encode(committed), at_ms)
 
 

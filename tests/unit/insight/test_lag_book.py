@@ -12,25 +12,15 @@ from insight.lag.brokers import INTERVAL_S
 from insight.lag.definitions import PartitionLag
 from insight.lag.lag_book import MAX_LOOK_UPS, LagBook
 from insight.lag.log import LogBounds, Partition
-from records.codec import UNREADABLE, CommittedOffset, encode, offset_key
+from records.codec import UNREADABLE, encode, offset_key
+from tests.unit.insight.page_facts import committed_offset
 
 P, Q = ("orders", 0), ("orders", 1)
 STEP_MS = int(INTERVAL_S * 1000)
 
 
 def commit(book: LagBook, offset: int, at_ms: int = 0, where: Partition = P, group_id: str = "g") -> None:
-    committed = CommittedOffset(
-        group_id=group_id,
-        incarnation="i",
-        topic=where[0],
-        partition=where[1],
-        offset=offset,
-        leader_epoch=0,
-        metadata="",
-        committed_at_ms=at_ms,
-        expire_at_ms=None,
-        request="r",
-    )
+    committed = committed_offset(group_id, where, offset, at_ms)
     book.apply_commit(offset_key(group_id, *where), encode(committed))
 
 

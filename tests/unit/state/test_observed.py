@@ -1,40 +1,25 @@
 """What follows from the records of classic groups of the cluster's own coordinator (docs/observe.md)."""
 
 from state.kafka.group import DEAD
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import EntryType
 from state.kafka.observed.records import (
-    ClassicGeneration,
     ClassicGroupRemoved,
     OffsetCommitted,
 )
 from state.kafka.observed.view import view_of
 from tests.harness.observed_log import (
+    CREATED,
     NAMES,
+    G,
     Said,
     Watched,
     classic_member,
     committed,
     generation,
+    generations,
+    told,
+    watch,
 )
-
-G = "g"
-CREATED = Said(1_000, G, ClassicGeneration("", 0, None, None, 1_000, ()))
-
-
-def watch(*said: Said) -> list[HistoryEntry]:
-    return Watched().take(said).history
-
-
-def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
-    """The type, the member's name and the row of each entry."""
-    return [
-        (entry.type.value, None if entry.member_id is None else entry.member_id.split("-")[0], entry.rule)
-        for entry in entries
-    ]
-
-
-def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
-    return (CREATED, *(Said(2_000 + 1_000 * n, G, change) for n, change in enumerate(changes)))
 
 
 def test_a_generation_of_a_new_group_tells_who_joined() -> None:

@@ -1,8 +1,7 @@
 """What follows from the records of groups of the consumer protocol, by the rows of docs/observe.md."""
 
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import EntryType
 from state.kafka.observed.records import (
-    ClassicGeneration,
     ClassicGroupRemoved,
     GroupEpoch,
     GroupEpochRemoved,
@@ -14,34 +13,19 @@ from state.kafka.observed.records import (
 from state.kafka.observed.view import view_of
 from tests.harness.observed_log import (
     NAMES,
+    G,
     Said,
     Watched,
     classic_member,
     committed,
     generation,
+    generations,
     has,
     subscription,
     target,
+    told,
+    watch,
 )
-
-G = "g"
-CREATED = Said(1_000, G, ClassicGeneration("", 0, None, None, 1_000, ()))
-
-
-def watch(*said: Said) -> list[HistoryEntry]:
-    return Watched().take(said).history
-
-
-def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
-    """The type, the member's name and the row of each entry."""
-    return [
-        (entry.type.value, None if entry.member_id is None else entry.member_id.split("-")[0], entry.rule)
-        for entry in entries
-    ]
-
-
-def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
-    return (CREATED, *(Said(2_000 + 1_000 * n, G, change) for n, change in enumerate(changes)))
 
 
 def test_a_removed_group_with_members_changed_its_protocol() -> None:
