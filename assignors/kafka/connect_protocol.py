@@ -31,7 +31,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
-    """What a worker is told. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which workers
+    """What a worker gets. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which workers
     join again, because until then the work of a worker that left waits for its return; 0 for none.
     """
 
