@@ -124,6 +124,20 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return encode((group_id, topic, partition))
 
 
+_offset_key_decoder = msgspec.json.Decoder(tuple[str, str, int])
+_offset_decoder = msgspec.json.Decoder(CommittedOffset)
+
+
+def decode_offset_key(key: bytes) -> tuple[str, str, int]:
+    """Return the group, the topic and the partition of `offset_key`. Raises one of UNREADABLE."""
+    return _offset_key_decoder.decode(key)
+
+
+def decode_offset(value: bytes) -> CommittedOffset:
+    """Decode the value of a record of the offsets topic. Raises one of UNREADABLE."""
+    return _offset_decoder.decode(value)
+
+
 class PendingTransaction(Struct, frozen=True, kw_only=True):
     """A record of the transactions topic: offsets of a group that are pending in a transaction, without the
     offsets. A tombstone follows when they are pending no longer, for whatever reason.

@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-import msgspec
-
 from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError
 from connections.client_config import ClientConfig
 from insight.admin.list_groups import list_groups
 from insight.admin.requests import AnyDescribed, Committed, FetchedOffsets, GroupRequests
-from records.codec import CommittedOffset
+from records.codec import decode_offset, decode_offset_key
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from state.errors import ErrorCode
@@ -24,8 +22,6 @@ from state.kafka.responses import (
 )
 from state.kafka.snapshot import ConsumerGroupSnapshot, GroupSnapshot, MemberSnapshot, NamedPartitions
 
-_offset = msgspec.json.Decoder(CommittedOffset)
-_offset_key = msgspec.json.Decoder(tuple[str, str, int])
 # A topic's name stands in the place of its id, which the view does not have.
 _NO_ID = UUID(int=0)
 
@@ -76,13 +72,13 @@ class ObservedGroups(GroupRequests):
         layout, found = self._layout, dict[str, dict[TopicPartition, Committed]]()
         with TopicReader(self._client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
             for record in reader.read_all(layout.offsets_topic, timeout_ms=self._timeout_ms):
-                group_id, topic, number = _offset_key.decode(record.key)
+                group_id, topic, number = decode_offset_key(record.key)
                 if group_id not in group_ids:
                     continue
                 of_group = found.setdefault(group_id, {})
                 of_group.pop(TopicPartition(topic, number), None)
                 if record.value is not None:
-                    now = _offset.decode(record.value)
+                    now = decode_offset(record.value)
                     of_group[TopicPartition(topic, number)] = Committed(now.offset, now.leader_epoch)
         return found
 

@@ -7,22 +7,17 @@ coordinator itself.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from insight.lag.brokers import INTERVAL_S
 from insight.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
 from insight.lag.log import LogBounds, Partition
 from insight.lag.log_history import LogHistory
 from insight.lag.trend import Trend
-from records.codec import CommittedOffset
+from records.codec import decode_offset, decode_offset_key
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """A record that came between two looks at the brokers so far apart has a time that is exact enough."""
 MAX_LOOK_UPS = 20
 """Partitions whose record times are asked for at one look at the brokers."""
-
-_offset = msgspec.json.Decoder(CommittedOffset)
-_offset_key = msgspec.json.Decoder(tuple[str, str, int])
 
 
 @dataclass(slots=True)
@@ -66,7 +61,7 @@ class LagBook:
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
         """Take a record of the offsets topic. Return its group. Raises one of `records.codec.UNREADABLE`."""
-        group_id, topic, number = _offset_key.decode(key)
+        group_id, topic, number = decode_offset_key(key)
         where = (topic, number)
         if value is None:
             commits = self._groups.get(group_id, {})
@@ -74,7 +69,7 @@ class LagBook:
             if not commits:
                 self._groups.pop(group_id, None)
             return group_id
-        committed = _offset.decode(value)
+        committed = decode_offset(value)
         self._take(group_id, where, committed.offset, committed.committed_at_ms)
         return group_id
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from records.codec import decode_offset_key
 from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service.topic_watch.resend import Resend
 
@@ -42,7 +43,6 @@ class _OffsetRow(Struct, frozen=True):
     topic_id: str | None = None
 
 
-_offset_key = msgspec.json.Decoder(tuple[str, str, int])
 _offset_row = msgspec.json.Decoder(_OffsetRow)
 
 
@@ -58,7 +58,7 @@ class OffsetTopics:
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
-        group_id, topic, partition = _offset_key.decode(key or b"")
+        group_id, topic, partition = decode_offset_key(key or b"")
         if value is not None:
             topic_id = _offset_row.decode(value).topic_id
             topics = self._ids.setdefault(group_id, {})
