@@ -1,7 +1,7 @@
 """The earlier state versions that this code reads, and the migration of each to the next. There are none.
 
-Who changes the layout of a group raises `codec.STATE_VERSION`, copies the structs that change to this module
-as they were, and enters the version that they had. Such a copy never changes.
+A change of a group's layout needs three steps: raise `codec.STATE_VERSION`, copy the structs that change to
+this module as they were, and enter the version that they had. Such a copy never changes.
 """
 
 from collections.abc import Callable

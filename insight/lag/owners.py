@@ -50,7 +50,7 @@ class OwnersRow(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who holds the partitions of a group.
+    """The holders of the partitions of a group.
 
     `settled_ms` is the time since which the group has been in its state, None if it is rebalancing, or if its
     view does not say who holds what. `holders` are member ids. `topics` are those that the members are known

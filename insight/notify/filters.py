@@ -9,8 +9,8 @@ from insight.notify.messages import KINDS, Message
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Patterns of group ids are the shell's: `*`, `?`, `[...]`; case counts. No pattern in `groups` means all
-    groups. Alarms of the coordinator are of no group. `least_ms`: what lasted less is not told, and what
-    lasts is told when it has lasted so long.
+    groups. Alarms of the coordinator are of no group. What lasted less than `least_ms` is not sent. What is
+    still wrong is sent once it has lasted `least_ms`.
     """
 
     groups: tuple[str, ...] = ()

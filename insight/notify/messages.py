@@ -1,4 +1,4 @@
-"""What a receiver is told: a message for each rebalance that ended, and two for what was wrong for a while.
+"""The messages to a receiver: one for each rebalance that ended, and two for what was wrong for a while.
 
 The sentences are those of `why` and of the page. Nothing is decided here about a group.
 """
@@ -71,7 +71,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
     """Return the message about a rebalance that has ended: the words of `why`."""
-    assert r.ended_ms is not None, "a rebalance is told when it has ended"
+    assert r.ended_ms is not None, "a message is about a rebalance that has ended"
     told = islice(details(r, r.ended_ms, names), MAX_LINES)
     return Message(
         id=f"{REBALANCE}:{group_id}:{r.incarnation}:{r.ended_ms}:{r.generation_to}",

@@ -1,4 +1,4 @@
-"""When a reader with an open page is told that there is something new."""
+"""When the server reports to an open page that there is something new."""
 
 from collections.abc import Callable
 

@@ -39,7 +39,7 @@ Before = tuple[str, bool]
 """The state of a group before a step, and whether its members were on their way to their targets."""
 
 Learners = Mapping[type, Callable[[StepContext, Any], None]]
-"""By the type of what is told."""
+"""What a group learns from each type of record that the topic watcher writes."""
 
 
 class KafkaProtocol(GroupProtocol[G, StepContext, DeadlineReached]):
