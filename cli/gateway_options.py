@@ -21,6 +21,7 @@ from gateway.security.authentication import Security
 from records.layout import TopicLayout
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
+AT_BROKERS, OFF = "brokers", "off"
 GATEWAYS, CLIENTS = "gateway", "client"
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -47,6 +48,7 @@ class Listening:
     broker_principal: str
     expose_internal_topics: bool
     consumer_protocol: bool
+    share_groups: str
     acls: str
     acls_interval_s: float
     super_users: str
@@ -106,6 +108,7 @@ class Listening:
             templates=self.templates,
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
+            share_groups=self.share_groups == AT_BROKERS,
         )
 
     def _acl_options(self) -> AclOptions | None:
@@ -221,6 +224,13 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             default=True,
             show_default=True,
             help="Offer clients the consumer protocol (KIP-848), group.protocol=consumer.",
+        ),
+        click.option(
+            "--share-groups",
+            type=click.Choice([AT_BROKERS, OFF]),
+            default=AT_BROKERS,
+            show_default=True,
+            help="Whether share groups (KIP-932) are those of the brokers' own coordinators, or refused.",
         ),
         *_ACL_OPTIONS,
         *SERVICE_OPTIONS,

@@ -26,11 +26,12 @@ from gateway.apis import (
     offset_fetch,
     passed_on,
     sasl,
+    share_groups,
     sync_group,
     transactions,
 )
 from gateway.apis.api import Api, Passed, Rewrite
-from gateway.apis.context import RequestContext
+from gateway.apis.context import RequestContext, Services
 from gateway.wire.newer_messages import NewerApiKey
 
 Row = TypeVar("Row", Api, Passed)
@@ -59,14 +60,16 @@ SERVED = _by_key(
     offset_delete.API,
     consumer_group_heartbeat.API,
     consumer_group_describe.API,
+    *share_groups.REFUSALS,
 )
 
 # What a client may send before it has authenticated, where it must.
 SASL = _by_key(sasl.HANDSHAKE_API, sasl.AUTHENTICATE_API)
 
-# Refused, and hidden from ApiVersions. A broker's own coordinator would silently serve groups of other
-# protocols (KIP-932, KIP-1071). A delegation token would be a credential of the gateway's own principal.
-_REFUSED_WORDS = "Share", "StreamsGroup", "DelegationToken"
+# Refused, and hidden from ApiVersions. A broker's own coordinator would silently serve groups of Streams
+# (KIP-1071). With the state of share groups (KIP-932) a client could change any group's, if the gateway's
+# principal may. A delegation token would be a credential of that principal.
+_REFUSED_WORDS = "ShareGroupState", "StreamsGroup", "DelegationToken"
 REFUSED: frozenset[int] = frozenset(
     key for key in (*ApiKey, *NewerApiKey) if any(word in key.name for word in _REFUSED_WORDS)
 )
@@ -74,20 +77,29 @@ REFUSED: frozenset[int] = frozenset(
 
 async def _restrict(context: RequestContext, response: Any) -> None:
     services = context.services
-    hidden, own = REFUSED, OWN_VERSIONS
+    level = api_versions.share_level(response, context.version)
+    if level is not None:
+        services.share_groups.learn(level)
+    hidden, own = REFUSED, own_versions(services)
     if services.checks_passed_on:
         hidden |= {key for key, api in PASSED.items() if api.is_hidden}
     if not services.consumer_protocol:
         of_consumers = {key for key, api in SERVED.items() if api.of_consumer_protocol}
         hidden |= of_consumers
         own = {key: versions for key, versions in own.items() if key not in of_consumers}
-    api_versions.restrict(response, own, BOUNDS, hidden)
+    features = api_versions.HIDDEN_FEATURES
+    if share_groups.are_passed(services):
+        features -= {api_versions.SHARE_VERSION}
+    api_versions.restrict(response, own, BOUNDS, hidden, features)
     if services.consumer_protocol:
         api_versions.add_group_version(response, context.version)
 
 
 PASSED = _by_key(
     *passed_on.ROWS,
+    *share_groups.ROWS,
+    list_groups.ROW,
+    delete_groups.ROW,
     Passed(
         key=ApiKey.ApiVersions,
         is_free=True,
@@ -96,9 +108,16 @@ PASSED = _by_key(
     ),
 )
 
-OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
-    {key: api.versions for key, api in SERVED.items() if key not in PASSED}
-)
+
+def own_versions(services: Services) -> dict[int, range]:
+    """The versions of the APIs that the gateway answers itself."""
+    return {
+        key: api.versions
+        for key, api in SERVED.items()
+        if key not in PASSED or (api.is_passed is not None and not api.is_passed(services))
+    }
+
+
 BOUNDS: Mapping[int, range] = MappingProxyType(
     {key: api.versions for key, api in PASSED.items() if api.versions is not None}
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation
 from gateway.wire import beside, codec
@@ -47,7 +47,8 @@ class Api:
     False the request itself is answered without the coordinator. `is_metered`: it counts for the quotas of
     clients. `is_alone`: a connection has no other request under way with it. `of_consumer_protocol`: it is
     hidden from ApiVersions while that protocol is switched off. `error_code` returns the error in a
-    coordinator's answer, for the metrics. `is_upstreams` returns whether a broker has to answer a request.
+    coordinator's answer, for the metrics. `is_upstreams` returns whether a broker has to answer a request,
+    `is_passed` whether brokers answer all requests of the API.
     """
 
     key: ApiKey
@@ -61,6 +62,7 @@ class Api:
     of_consumer_protocol: bool = False
     error_code: Callable[[Any], int] = _error_code
     is_upstreams: Callable[[Any], bool] | None = None
+    is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
     """Those of the codec, if none are given."""
     takes_room: bool = field(init=False)
@@ -69,6 +71,10 @@ class Api:
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self.versions or codec.versions(self.key))
         object.__setattr__(self, "takes_room", self.asks_coordinator and self.parks is None)
+
+    def passes(self, services: Services) -> bool:
+        """Whether brokers answer all requests of the API."""
+        return self.is_passed is not None and self.is_passed(services)
 
     async def decoded(self, header: RequestHeader, message: bytes) -> Any:
         """Decode a request, beside the event loop if it is large. Raises ProtocolError."""
@@ -90,11 +96,12 @@ class Api:
 class Passed:
     """An API that brokers answer, of which the gateway checks requests or changes responses.
 
-    Four may take entries out of a request, and add something to the response: `guard` takes what the ACLs
+    Five may take entries out of a request, and add something to the response: `guard` takes what the ACLs
     forbid, `groups` what the coordinator answers, `brokers` what is the coordinator's among a broker's
-    settings, `internal` what would change the coordinator's own topics. A request without a guard needs the
-    operation `needs` on the cluster, or is for super users, unless Kafka has no ACLs for it (`is_free`). With
-    `is_hidden` it is absent from ApiVersions while the gateway checks ACLs.
+    settings, `internal` what would change the coordinator's own topics, `screen` what is special to the API.
+    A request without a guard needs the operation `needs` on the cluster, or is for super users, unless Kafka
+    has no ACLs for it or `screen` checks them (`is_free`). With `is_hidden` it is absent from ApiVersions
+    while the gateway checks ACLs.
 
     `rewrite` changes the responses for which `is_rewritten` returns true. That gets the version and the
     bytes, and raises ProtocolError.
@@ -105,6 +112,7 @@ class Passed:
     groups: Screen | None = None
     brokers: Screen | None = None
     internal: Screen | None = None
+    screen: Screen | None = None
     needs: Operation | None = None
     is_free: bool = False
     is_hidden: bool = False
@@ -120,4 +128,4 @@ class Passed:
     @property
     def is_decoded(self) -> bool:
         """Whether the gateway may have to decode requests or responses."""
-        return any((self.guard, self.groups, self.brokers, self.internal, self.rewrite))
+        return any((self.guard, self.groups, self.brokers, self.internal, self.screen, self.rewrite))

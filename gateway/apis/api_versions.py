@@ -19,15 +19,28 @@ GROUP_VERSION = "group.version"
 _CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
 # Earlier clients take no feature whose lowest version is 0 (KAFKA-17011).
 _FIRST_WITH_LEVEL_0 = 4
+SHARE_VERSION = "share.version"
 # Features that announce group protocols. The broker's coordinator is not the one that clients reach.
-HIDDEN_FEATURES = frozenset({GROUP_VERSION, "share.version", "streams.version"})
+HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, "streams.version"})
+
+
+def share_level(response: Any, version: int) -> int | None:
+    """The level of the broker's feature `share.version`, None if this version does not tell it."""
+    if version < _FIRST_WITH_SOFTWARE:
+        return None
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features or []}
+    return int(levels.get(SHARE_VERSION, 0))
 
 
 def restrict(
-    response: Any, own: Mapping[int, range], bounds: Mapping[int, range], hidden: frozenset[int]
+    response: Any,
+    own: Mapping[int, range],
+    bounds: Mapping[int, range],
+    hidden: frozenset[int],
+    hidden_features: frozenset[str] = HIDDEN_FEATURES,
 ) -> None:
     """Restrict the broker's versions, by API key. The gateway's `own` versions replace the broker's, other
-    APIs are limited to `bounds`, and `hidden` APIs are removed.
+    APIs are limited to `bounds`, and `hidden` APIs and features are removed.
     """
     kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
     for api in kept:
@@ -40,8 +53,8 @@ def restrict(
         for key, mine in own.items()
     ]
     response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
-    response.supported_features = _shown(response.supported_features)
-    response.finalized_features = _shown(response.finalized_features)
+    response.supported_features = _shown(response.supported_features, hidden_features)
+    response.finalized_features = _shown(response.finalized_features, hidden_features)
 
 
 def add_group_version(response: Any, version: int) -> None:
@@ -80,8 +93,8 @@ def is_refusal(response: bytes) -> bool:
     return response[_ERROR_CODE] != b"\0\0"
 
 
-def _shown(features: list[Any] | None) -> list[Any]:
-    return [feature for feature in features or [] if feature.name not in HIDDEN_FEATURES]
+def _shown(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
+    return [feature for feature in features or [] if feature.name not in hidden]
 
 
 def unsupported(versions: range) -> Fields:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from clients.coordinator_client import Header
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.pattern_looks import PatternLooks
+from gateway.apis.share_session import ShareSession
 from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
@@ -20,6 +21,7 @@ from gateway.security.session import Session
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.internal_topics import InternalTopics
+from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
@@ -52,6 +54,7 @@ class Services:
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
     transactions: Transactions
+    share_groups: ShareGroups
     advertised: Callable[[int, int], Address | None]
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
@@ -107,6 +110,7 @@ class RequestContext(Struct, frozen=True):
     node_id: int | None
     session: Session
     fetches: FetchSessions
+    shares: ShareSession
     looks: PatternLooks
     fan_out: FanOut
 
@@ -142,8 +146,13 @@ class RequestContext(Struct, frozen=True):
     def coordinator_of(self, group_id: str) -> int | None:
         """The id of the broker whose listener serves this group, None if no broker is known.
 
-        Any listener would do. But a client that lists groups sends ListGroups to every broker and merges the
-        responses, so each group must belong to exactly one broker.
+        Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
+        every broker and merges the responses, so each group must belong to exactly one broker. A share group
+        of the brokers has its coordinator behind one listener, and the client does not say of which type its
+        group is.
         """
         live = self.services.cluster.live
+        brokers = self.services.share_groups.coordinator_of(group_id)
+        if brokers in live:
+            return brokers
         return live[partition_of(group_id, len(live))] if live else None

@@ -1,17 +1,22 @@
-"""DeleteGroups (key 42). The coordinator gets one request for each group."""
+"""DeleteGroups (key 42). The coordinator gets one request for each group. Share groups that it does not have
+are deleted by the brokers.
+"""
 
 from functools import partial
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_delete_group
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from state.errors import ErrorCode
 from state.kafka.requests import DeleteGroup
 
 
@@ -28,4 +33,24 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
     return Deferred(response, lambda answer: {"group_id": group_id, "error_code": answer.error_code})
 
 
-API = Api(key=ApiKey.DeleteGroups, serve=serve)
+async def _screen_share_groups(context: RequestContext, message: bytes) -> Screened | None:
+    """Groups of other types at the brokers are not deleted: clients of the gateway do not see them."""
+    request = await beside.decode_passed(context.header, message)
+    async with context.fan_out.place(context):
+        deferred = await serve(context, request)
+        results = deferred.fields(await deferred.response)["results"]
+        missing = [one["group_id"] for one in results if one["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND]
+        found = await context.services.share_groups.existing(context.node_id, missing)
+    others = [one for one in results if one["group_id"] not in found]
+    if not found:
+        return Screened(None, {"results": others})
+    request.groups_names = [group_id for group_id in missing if group_id in found]
+    return Screened(await beside.with_body(context.header, message, request), {"results": others})
+
+
+API = Api(
+    key=ApiKey.DeleteGroups,
+    serve=serve,
+    is_passed=lambda services: services.share_groups.are_at_brokers,
+)
+ROW = Passed(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_share_groups)

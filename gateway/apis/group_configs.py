@@ -2,10 +2,13 @@
 ListConfigResources (74) for the resource type GROUP.
 
 Groups are the coordinator's, and so are their settings (rows CF19 to CF26). A request's other resources go on
-to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
-ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
+to the broker, whose response is joined with the coordinator's. Where share groups are the brokers', so are
+their settings (`BROKERS_PREFIXES`), which the leaders of partitions read: then a group's settings have two
+parts. Errors and their texts are those of ConfigHelper, ConfigAdminManager and
+ControllerConfigurationValidator of Kafka.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +44,8 @@ _NO_EFFECT = "It is kept, and has no effect: this coordinator has no groups of t
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 _FIRST_LIST_WITH_TYPES = 1
+BROKERS_PREFIXES = "share.", "errors.deadletterqueue."
+"""Names of settings of share groups begin so."""
 
 Answer = Callable[[RequestContext, "_Asked", Any], Awaitable[Fields]]
 
@@ -61,8 +66,19 @@ class _Asked:
     doubled: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What of a resource is for the coordinator, and what is for the brokers."""
+
+    own: Any | None
+    brokers: Any | None = None
+
+
+Split = Callable[[Any], _Parts]
+
+
 async def _screen(
-    response_field: str, answer: Answer, context: RequestContext, message: bytes
+    response_field: str, answer: Answer, split: Split, context: RequestContext, message: bytes
 ) -> Screened | None:
     """Have the coordinator answer for the groups of a request. Returns None if the request names none. Raises
     ProtocolError.
@@ -73,11 +89,54 @@ async def _screen(
         return None
     names = Counter(resource.resource_name for resource in groups)
     asked = _Asked(request, frozenset(name for name, number in names.items() if number > 1))
+    parts: dict[str, _Parts] = {}
+    if context.services.share_groups.are_at_brokers:
+        parts = {
+            group.resource_name: split(group) for group in groups if group.resource_name not in asked.doubled
+        }
+    own = [part.own for group in groups if (part := parts.get(group.resource_name, _Parts(group))).own]
     async with context.fan_out.place(context):
-        answers = await each(context, partial(_answered, answer, context, asked), groups, _beyond)
-    request.resources = [resource for resource in request.resources if resource.resource_type != _GROUP]
+        answers = await each(context, partial(_answered, answer, context, asked), own, _beyond)
+    failed = {one["resource_name"] for one in answers if one["error_code"]}
+    brokers = {name: part.brokers for name, part in parts.items() if part.brokers and name not in failed}
+    others = [resource for resource in request.resources if resource.resource_type != _GROUP]
+    request.resources = [*others, *brokers.values()]
     remaining = await beside.with_body(context.header, message, request) if request.resources else None
-    return Screened(remaining, {response_field: answers})
+    joined = {one["resource_name"]: one for one in answers if one["resource_name"] in brokers}
+    alone = [one for one in answers if one["resource_name"] not in brokers]
+    return Screened(remaining, {response_field: alone}, partial(_join, response_field, joined))
+
+
+def _join(response_field: str, own: Mapping[str, Fields], response: Any) -> None:
+    """Add the coordinator's settings of groups to the brokers'. Responses to changes have none."""
+    for resource in getattr(response, response_field):
+        answer = own.get(resource.resource_name) if resource.resource_type == _GROUP else None
+        if answer is not None and "configs" in answer and not resource.error_code:
+            resource.configs = [config for config in resource.configs if _is_brokers(config.name)]
+            others = [config for config in answer["configs"] if not _is_brokers(config["name"])]
+            codec.extend(resource, "configs", others)
+
+
+def _is_brokers(name: str) -> bool:
+    return name.startswith(BROKERS_PREFIXES)
+
+
+def _split_changes(resource: Any) -> _Parts:
+    brokers = copy.copy(resource)
+    brokers.configs = [config for config in resource.configs if _is_brokers(config.name)]
+    if not brokers.configs:
+        return _Parts(resource)
+    resource.configs = [config for config in resource.configs if not _is_brokers(config.name)]
+    return _Parts(resource if resource.configs else None, brokers)
+
+
+def _split_keys(resource: Any) -> _Parts:
+    brokers = copy.copy(resource)
+    if resource.configuration_keys:
+        brokers.configuration_keys = [key for key in resource.configuration_keys if _is_brokers(key)]
+        if not brokers.configuration_keys:
+            return _Parts(resource)
+    return _Parts(resource, brokers)
 
 
 async def _answered(answer: Answer, context: RequestContext, asked: _Asked, resource: Any) -> Fields:
@@ -191,13 +250,15 @@ async def _altered(
     return {"error_code": answer.error_code, "error_message": answer.error_message}
 
 
-screen_descriptions: Screen = partial(_screen, "results", _describe)
-screen_alterations: Screen = partial(_screen, "responses", _alter)
-screen_incremental_alterations: Screen = partial(_screen, "responses", _alter_incrementally)
+screen_descriptions: Screen = partial(_screen, "results", _describe, _split_keys)
+screen_alterations: Screen = partial(_screen, "responses", _alter, _split_changes)
+screen_incremental_alterations: Screen = partial(_screen, "responses", _alter_incrementally, _split_changes)
 
 
 async def screen_list(context: RequestContext, message: bytes) -> Screened | None:
-    """ListConfigResources: the groups with settings of their own, in place of the broker's."""
+    """ListConfigResources: the groups with settings of their own, in place of the broker's, or beside those
+    that have settings of share groups.
+    """
     request = await beside.decode_passed(context.header, message)
     if context.version < _FIRST_LIST_WITH_TYPES or (
         request.resource_types and _GROUP not in request.resource_types
@@ -211,8 +272,10 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         if configured is None:
             response.error_code, response.config_resources = GatewayError.COORDINATOR_LOAD_IN_PROGRESS, []
             return
-        response.config_resources = [r for r in response.config_resources if r.resource_type != _GROUP]
-        codec.extend(response, "config_resources", _resources(configured))
+        if not context.services.share_groups.are_at_brokers:
+            response.config_resources = [r for r in response.config_resources if r.resource_type != _GROUP]
+        found = {r.resource_name for r in response.config_resources if r.resource_type == _GROUP}
+        codec.extend(response, "config_resources", _resources([g for g in configured if g not in found]))
 
     return Screened(message, {}, change)
 

@@ -1,10 +1,11 @@
 """How the requests that pass to the brokers are checked: what several APIs share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
@@ -21,6 +22,9 @@ ERRORS: Mapping[ResourceType, GatewayError] = MappingProxyType(
         ResourceType.TRANSACTIONAL_ID: GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+
+
+TopicKey = str | UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,24 @@ class Entries:
 def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
     """Whether the client may do this to the cluster."""
     return context.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+async def topic_errors(
+    context: RequestContext, topics: Iterable[TopicKey], operation: Operation
+) -> Mapping[TopicKey, GatewayError]:
+    """The errors of the topics that the client may not use, by name or id. An id without a known topic is one
+    of them, because nothing tells which ACLs are about it. Raises UpstreamLost.
+    """
+    wanted = set(topics)
+    ids = [key for key in wanted if isinstance(key, UUID)]
+    found = await context.services.cluster.topics_by_id(ids) if ids else {}
+    errors, slices = dict[TopicKey, GatewayError](), context.slices()
+    for key in wanted:
+        await slices.rest()
+        topic = found.get(key) if isinstance(key, UUID) else None
+        name = key if isinstance(key, str) else None if topic is None else topic.name
+        if name is None:
+            errors[key] = GatewayError.UNKNOWN_TOPIC_ID
+        elif not context.may(operation, ResourceType.TOPIC, name):
+            errors[key] = GatewayError.TOPIC_AUTHORIZATION_FAILED
+    return errors

@@ -5,14 +5,19 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
-from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
+from gateway.apis.guards import may_on_cluster
+from gateway.apis.screened import Screened
+from gateway.authorization.acls import Operation
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.responses import ListedGroup
+
+_SHARE = "share"  # the type and the protocol type of share groups
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
@@ -22,7 +27,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     groups = await context.services.groups.groups()
     if groups is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
-    describes_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    describes_all = may_on_cluster(context, Operation.DESCRIBE)
     states, types = _lowered(request.states_filter), _lowered(request.types_filter)
     return {
         "error_code": ErrorCode.NONE,
@@ -42,6 +47,26 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     }
 
 
+async def _screen_share_groups(context: RequestContext, message: bytes) -> Screened | None:
+    """The share groups of the listener's broker, and the coordinator's groups beside them."""
+    request = await beside.decode_passed(context.header, message)
+    own = await serve(context, request)
+    types = _lowered(request.types_filter)
+    if own["error_code"] or (types and _SHARE not in types):
+        return Screened(None, own)
+    describes_all = may_on_cluster(context, Operation.DESCRIBE)
+
+    def change(response: Any) -> None:
+        response.groups = [
+            group
+            for group in response.groups
+            if group.protocol_type == _SHARE
+            and (describes_all or may_describe_group(context, group.group_id))
+        ]
+
+    return Screened(message, {"groups": own["groups"]}, change)
+
+
 def _is_here(context: RequestContext, group: ListedGroup) -> bool:
     return context.node_id is None or context.coordinator_of(group.group_id) == context.node_id
 
@@ -51,4 +76,10 @@ def _lowered(names: Iterable[str]) -> set[str]:
 
 
 # A list has what the requests before it did.
-API = Api(key=ApiKey.ListGroups, serve=serve, is_alone=True)
+API = Api(
+    key=ApiKey.ListGroups,
+    serve=serve,
+    is_alone=True,
+    is_passed=lambda services: services.share_groups.are_at_brokers,
+)
+ROW = Passed(key=ApiKey.ListGroups, is_free=True, screen=_screen_share_groups)

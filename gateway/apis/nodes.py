@@ -1,6 +1,7 @@
 """The addresses of brokers in responses. The gateway replaces each by its listener for that broker, so
 clients never learn a broker's address. Metadata (key 3) and DescribeCluster (60) carry addresses, and so do
-Produce (0) and Fetch (1) if a leader has moved (KIP-951). DescribeQuorum (55) has those of controllers.
+Produce (0), Fetch (1), ShareFetch (78) and ShareAcknowledge (79) if a leader has moved (KIP-951, KIP-932).
+DescribeQuorum (55) has those of controllers.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ async def rewrite_cluster(context: RequestContext, response: Any) -> None:
 
 
 async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
-    """Produce and Fetch: the current leaders of partitions whose leader is not the one the client assumed."""
+    """Records: the current leaders of partitions whose leader is not the one the client assumed."""
     endpoints = response.node_endpoints or []
     context.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
@@ -59,6 +60,11 @@ def carries_endpoints(key: ApiKey, first_version: int) -> Callable[[int, bytes],
         return version >= first_version and _ENDPOINTS_TAG in codec.response_tags(key, version, response)
 
     return carries
+
+
+def ends_with_endpoints(key: ApiKey) -> Callable[[int, bytes], bool]:
+    """Whether a response has addresses in its last field. Responses without addresses pass undecoded."""
+    return lambda version, response: codec.last_length(key, version, response) > 0
 
 
 async def _rewrite(context: RequestContext, named: Iterable[tuple[int, Any]]) -> None:

@@ -1,6 +1,6 @@
 """ACLs of Produce and Fetch, which pass to the brokers. A request that is allowed passes as it came."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from struct import Struct
 from typing import Any
 from uuid import UUID
@@ -9,6 +9,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.context import RequestContext
 from gateway.apis.fetch_sessions import NO_SESSION
+from gateway.apis.guards import TopicKey, topic_errors
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.limits import MIB
@@ -34,22 +35,20 @@ _SESSION_ID_AT = 10
 
 _NO_ID = UUID(int=0)
 
-Key = str | UUID
-
 
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
     """WRITE on each topic, and on the transactional id if there is one."""
     header = context.header
     request = await beside.decode_passed(header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
-    keys: list[Key] = [_produced(topic, by_id=by_id) for topic in request.topic_data]
+    keys: list[TopicKey] = [_produced(topic, by_id=by_id) for topic in request.topic_data]
     if request.transactional_id is not None and not context.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
         denied = GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        errors: Mapping[Key, GatewayError] = dict.fromkeys(keys, denied)
+        errors: Mapping[TopicKey, GatewayError] = dict.fromkeys(keys, denied)
     else:
-        errors = await _errors(context, keys, Operation.WRITE)
+        errors = await topic_errors(context, keys, Operation.WRITE)
     if not errors:
         return None
     if context.version not in codec.versions(ApiKey.Produce):
@@ -69,7 +68,7 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
     return Screened(remaining, {"responses": refused})
 
 
-def _produced(topic: Any, *, by_id: bool) -> Key:
+def _produced(topic: Any, *, by_id: bool) -> TopicKey:
     return topic.topic_id or _NO_ID if by_id else topic.name
 
 
@@ -91,7 +90,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
     topics = [topic.topic_id if by_id else topic.topic for topic in request.topics]
-    errors = await _errors(context, topics, Operation.READ)
+    errors = await topic_errors(context, topics, Operation.READ)
     has_session = context.version >= _FETCH_FIRST_SESSION
     epoch = request.session_epoch if has_session else _FINAL_EPOCH
     if epoch > _INITIAL_EPOCH:
@@ -128,7 +127,7 @@ def _is_of_replica(request: Any) -> bool:
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
 
-def _refused_fetch(topic: Any, key: Key, error: GatewayError) -> Fields:
+def _refused_fetch(topic: Any, key: TopicKey, error: GatewayError) -> Fields:
     nothing = {
         "high_watermark": -1,
         "last_stable_offset": -1,
@@ -146,24 +145,3 @@ def _refused_fetch(topic: Any, key: Key, error: GatewayError) -> Fields:
 
 def _key_fields(name: str | None, topic_id: UUID | None, field: str) -> Fields:
     return {field: name} if name else {"topic_id": topic_id}
-
-
-async def _errors(
-    context: RequestContext, topics: Iterable[Key], operation: Operation
-) -> Mapping[Key, GatewayError]:
-    """The errors of the topics that the client may not use, by name or id. An id without a known topic is one
-    of them, because nothing tells which ACLs are about it. Raises UpstreamLost.
-    """
-    wanted = set(topics)
-    ids = [key for key in wanted if isinstance(key, UUID)]
-    found = await context.services.cluster.topics_by_id(ids) if ids else {}
-    errors, slices = dict[Key, GatewayError](), context.slices()
-    for key in wanted:
-        await slices.rest()
-        topic = found.get(key) if isinstance(key, UUID) else None
-        name = key if isinstance(key, str) else None if topic is None else topic.name
-        if name is None:
-            errors[key] = GatewayError.UNKNOWN_TOPIC_ID
-        elif not context.may(operation, ResourceType.TOPIC, name):
-            errors[key] = GatewayError.TOPIC_AUTHORIZATION_FAILED
-    return errors

@@ -49,3 +49,5 @@ def _screens(context: RequestContext) -> Iterator[Screen]:
         yield api.brokers
     if api.internal is not None:
         yield api.internal
+    if api.screen is not None:
+        yield api.screen

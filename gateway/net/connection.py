@@ -24,6 +24,7 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.screened import Screened
+from gateway.apis.share_session import ShareSession
 from gateway.net.ends import forget_frames
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
@@ -57,7 +58,7 @@ class Connection:
         self._own_host = listener.advertised_host or client.own_host
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
-        self._fetches, self._looks = FetchSessions(), PatternLooks()
+        self._fetches, self._shares, self._looks = FetchSessions(), ShareSession(), PatternLooks()
         self._passed_sasl = PassedSasl()
         self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
@@ -139,7 +140,7 @@ class Connection:
             await self._authenticate(tasks, header, message, place)
         elif not apis.is_allowed(header.api_key, header.api_version):
             self._refuse(header, place)
-        elif api is None:
+        elif api is None or api.passes(self._listener.services):
             await self._pass_on(tasks, header, message, place)
         else:
             await self._serve(api, tasks, header, message, place)
@@ -291,6 +292,7 @@ class Connection:
         if not screening.is_needed(context):
             await self._forward(tasks, header, message, place)
             return
+        await self._in_order(place, Kind.BROKERS)
         if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await screening.screen(context, message)
@@ -337,6 +339,8 @@ class Connection:
         # A broker closes idle connections. The client's connection is not idle.
         if self._session.by_broker and self._session.is_authenticated:
             raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
+        if upstream is not None and self._shares.is_begun:
+            raise UpstreamLost("the broker closed the connection of the share session")
         if self._returning is not None:
             self._returning.cancel()
         if upstream is not None:
@@ -391,6 +395,7 @@ class Connection:
             node_id=self._listener.node_id,
             session=self._session,
             fetches=self._fetches,
+            shares=self._shares,
             looks=self._looks,
             fan_out=self._responses.fan_out,
         )

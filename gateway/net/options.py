@@ -24,7 +24,8 @@ class GatewayOptions:
 
     `reply_partition` None: the gateway draws one. `acls` None: every client may do everything. `quotas` is
     a file: see `gateway.quotas.rules`. With `expose_internal_topics` clients see the coordinator's own topics
-    as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0.
+    as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0,
+    without `share_groups` one whose feature `share.version` is 0.
     """
 
     client_config: ClientConfig
@@ -40,3 +41,4 @@ class GatewayOptions:
     quotas: Path | None = None
     expose_internal_topics: bool = False
     consumer_protocol: bool = True
+    share_groups: bool = True

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 
-from kafka.protocol.api_key import ApiKey
-
 from gateway import apis
 from gateway.apis.screened import Screened
 from gateway.net.stream import ClientStream, Place
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
-from gateway.wire.fetch_tail import FIRST_VERSION, FetchTail
+from gateway.wire.fetch_tail import WITH_RECORDS, tail_of
 from gateway.wire.framing import RequestHeader, correlation_id_of, size_prefix
 
 HELD_MAX_BYTES = READ_BYTES
@@ -23,7 +21,7 @@ def passes(header: RequestHeader, screened: Screened | None) -> bool:
     if screened is not None and screened.changes_response:
         return False
     api = apis.PASSED.get(header.api_key)
-    return api is None or api.rewrite is None or header.api_key == ApiKey.Fetch
+    return api is None or api.rewrite is None or header.api_key in WITH_RECORDS
 
 
 async def relay(
@@ -43,8 +41,7 @@ async def relay(
         raise UpstreamLost("the broker answers something else than what was asked")
     if saw is not None:
         saw(part)
-    has_endpoints = header.api_key == ApiKey.Fetch and header.api_version >= FIRST_VERSION
-    tail = FetchTail() if has_endpoints else None
+    tail = tail_of(header)
     while left := left - len(part):
         passed = part if tail is None else tail.feed(part)
         await client.answer_in_part(place, prefix + passed)

@@ -33,6 +33,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.upstream.kept_versions import KeptVersions
+from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 
 _BACKLOG = 1_024
@@ -77,6 +78,7 @@ class Gateway:
             self._listener_port,
             InternalTopics(layout.topics, exposed=options.expose_internal_topics),
             Transactions(cluster, layout),
+            ShareGroups(cluster, are_offered=options.share_groups),
             self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,
@@ -188,6 +190,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         self._services.transactions.close()
+        self._services.share_groups.close()
         self._cluster.close()
 
     async def _listener_port(self, node_id: int) -> int:

@@ -1,5 +1,5 @@
 """Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas, and
-the messages of `consumer_group_messages`.
+the messages of `group_messages`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version does not have are left out, missing fields take their
@@ -15,13 +15,13 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
-from gateway.wire import consumer_group_messages, newer_messages
+from gateway.wire import group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import SchemaEncoder
 from gateway.wire.schema_validator import SchemaValidator
 from records.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
-_ROOMS = admin, consumer, metadata, producer, sasl, consumer_group_messages, newer_messages
+_ROOMS = admin, consumer, metadata, producer, sasl, group_messages, newer_messages
 _MESSAGES: list[Any] = [
     message
     for room in _ROOMS
@@ -134,6 +134,14 @@ def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[
     if RESPONSES[api_key].flexible_version_q(api_version):
         at = skip_tagged_fields(response, at)
     return _response_validator(api_key, api_version).tags(response, at)
+
+
+def last_length(api_key: int, api_version: int, response: bytes) -> int:
+    """Return the length of the array that is a response's last field, without decoding it. The version is a
+    flexible one. Raises ProtocolError.
+    """
+    at = skip_tagged_fields(response, _CORRELATION_ID_BYTES)
+    return _response_validator(api_key, api_version).last_length(response, at)
 
 
 def versions(api_key: int) -> range:

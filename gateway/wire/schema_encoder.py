@@ -107,7 +107,7 @@ def _string(field: Schema, flexible: bool, nullable: bool) -> Write:
             out += b"\0" if flexible else b"\xff\xff"
             return
         data = text.encode()
-        out += _varint(len(data) + 1) if flexible else _INT16.pack(len(data))
+        out += varint(len(data) + 1) if flexible else _INT16.pack(len(data))
         out += data
 
     return write
@@ -129,7 +129,7 @@ def _list(name: str, flexible: bool, nullable: bool, item: Write) -> Write:
                 raise ValueError(f"{name} is null")
             out += b"\0" if flexible else _INT32.pack(-1)
             return
-        out += _varint(len(items) + 1) if flexible else _INT32.pack(len(items))
+        out += varint(len(items) + 1) if flexible else _INT32.pack(len(items))
         for one in items:
             item(out, one)
 
@@ -140,7 +140,7 @@ def _number_list(name: str, flexible: bool, form: str) -> Write:
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         numbers = fields.get(name, ())
         count = len(numbers)
-        out += _varint(count + 1) if flexible else _INT32.pack(count)
+        out += varint(count + 1) if flexible else _INT32.pack(count)
         out += pack(f">{count}{form}", *numbers)
 
     return write
@@ -158,7 +158,8 @@ def _nullable_structure(name: str, structure: Write) -> Write:
     return write
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Encode an unsigned number (ByteUtils.writeUnsignedVarint)."""
     if number < 0x80:
         return bytes((number,))
     out = bytearray()

@@ -55,6 +55,14 @@ class SchemaValidator:
             raise ProtocolError(f"not a {self._name}: {error}") from error
         return tags
 
+    def last_length(self, message: bytes, at: int) -> int:
+        """Return the length of the array that is the last field of a flexible version. The fields begin at
+        `at`. Raises ProtocolError if those before it do not match the schema.
+        """
+        for field in self._fields[:-1]:
+            at = field(message, at)
+        return read_varint(message, at)[0] - 1
+
 
 def _fields(schema: Schema, version: int, flexible: bool) -> list[Skip]:
     return [

@@ -6,7 +6,7 @@ from kafka.protocol.api_key import ApiKey
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
-from gateway.apis import OWN_VERSIONS, REFUSED
+from gateway.apis import REFUSED, SERVED
 from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.coordinator.backend import error_code_of
 from gateway.wire import codec
@@ -52,7 +52,7 @@ async def test_a_member_joins_beats_and_leaves(world: GatewayFixture) -> None:
 
 @played
 async def test_every_version_of_a_join_is_understood(world: GatewayFixture) -> None:
-    for version in OWN_VERSIONS[JOIN]:
+    for version in SERVED[JOIN].versions:
         client = await world.client()
         fields = join_fields(group_id=f"v{version}") | ({"group_instance_id": "i"} if version >= 5 else {})
         await client.send(JOIN, version, **fields)
@@ -113,7 +113,7 @@ async def test_a_leave_of_one_member_has_its_error_on_top(world: GatewayFixture)
 async def test_groups_are_described(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = await stable(world, client)
-    for version in OWN_VERSIONS[DESCRIBE]:
+    for version in SERVED[DESCRIBE].versions:
         asked = {"groups": ["g", "absent"], "include_authorized_operations": True}
         group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
         shown = (group.group_state, group.protocol_type, group.protocol_data)
@@ -175,10 +175,11 @@ async def test_the_coordinator_of_every_group_is_the_gateway(world: GatewayFixtu
 
 
 @played
-async def test_there_are_no_share_coordinators(world: GatewayFixture) -> None:
+async def test_clients_do_not_find_the_coordinators_of_share_partitions(world: GatewayFixture) -> None:
+    """With them they could change the state of any share group."""
     client = await world.client()
     answer = await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
-    assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
+    assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 31)]
 
 
 @played
@@ -242,7 +243,8 @@ async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
         answer = await client.ask(ApiKey.ApiVersions, version)
         named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         expected = {3: (0, 13), 55: (0, 2), 71: (0, 0), 1: (4, 18)}
-        assert named == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
+        own = {key: api.versions for key, api in SERVED.items() if key != ApiKey.FindCoordinator}
+        assert named == expected | {k: (v.start, v.stop - 1) for k, v in own.items()}
         assert not named.keys() & REFUSED
         if version >= 3:
             supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
@@ -271,7 +273,7 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: GatewayFixture) -
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
 
 
-@pytest.mark.parametrize("api_key", [76, 78, 88, 93])
+@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93])
 def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
     is_refused(api_key)
 

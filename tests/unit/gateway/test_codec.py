@@ -30,6 +30,7 @@ SOMETHING: dict[str, Any] = {
     "uuid": UUID("01234567-89ab-cdef-0123-456789abcdef"),
     "string": "héllo",
     "bytes": b"\x00\xff",
+    "records": b"\x00\xff",
     "error_code": ErrorCode(27),
     "timedelta_i32": datetime.timedelta(milliseconds=70_000),
     "timedelta_i64": datetime.timedelta(milliseconds=80_000),

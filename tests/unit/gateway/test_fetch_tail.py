@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import codec
-from gateway.wire.fetch_tail import FIRST_VERSION, FetchTail
+from gateway.wire.fetch_tail import FIRST_VERSION, Tail, tail_of
 from gateway.wire.framing import RequestHeader
 
-FETCH = 1
+FETCH, SHARE_FETCH = 1, 78
 VERSIONS = st.integers(FIRST_VERSION, codec.versions(FETCH).stop - 1)
 ENDPOINTS = st.lists(
     st.fixed_dictionaries(
@@ -45,9 +45,56 @@ RESPONSE = st.fixed_dictionaries(
 )
 
 
-def in_parts(message: bytes, ends: list[int]) -> bytes:
+SHARE_PARTITION = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(0, 2**31 - 1),
+        "error_code": st.sampled_from([0, 6]),
+        "error_message": st.none() | st.text(max_size=9),
+        "acknowledge_error_code": st.sampled_from([0, 121]),
+        "acknowledge_error_message": st.none() | st.text(max_size=9),
+        "current_leader": EPOCH,
+        "records": st.binary(max_size=300),
+        "acquired_records": st.lists(
+            st.fixed_dictionaries(
+                {"first_offset": st.just(1), "last_offset": st.just(3), "delivery_count": st.just(1)}
+            ),
+            max_size=3,
+        ),
+    }
+)
+SHARE_TOPIC = st.fixed_dictionaries(
+    {"topic_id": st.uuids(), "partitions": st.lists(SHARE_PARTITION, max_size=3)}
+)
+SHARE_RESPONSE = st.fixed_dictionaries(
+    {
+        "throttle_time_ms": st.just(7),
+        "error_message": st.none() | st.text(max_size=9),
+        "acquisition_lock_timeout_ms": st.just(30_000),
+        "responses": st.lists(SHARE_TOPIC, max_size=3),
+        "node_endpoints": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "node_id": st.integers(0, 300),
+                    "host": st.text(max_size=200),
+                    "port": st.integers(0, 65_535),
+                }
+            ),
+            max_size=200,
+        ),
+    }
+)
+SHARE_VERSIONS = st.integers(1, codec.versions(SHARE_FETCH).stop - 1)
+
+
+def tail_for(header: RequestHeader) -> Tail:
+    tail = tail_of(header)
+    assert tail is not None
+    return tail
+
+
+def in_parts(header: RequestHeader, message: bytes, ends: list[int]) -> bytes:
     """What a client gets of a response that comes in parts."""
-    tail, passed, at = FetchTail(), b"", 0
+    tail, passed, at = tail_for(header), b"", 0
     for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
         passed += tail.feed(message[at:end])
         at = end
@@ -60,7 +107,7 @@ def test_a_response_in_parts_is_whole_and_has_no_address_of_a_broker(
 ) -> None:
     header = RequestHeader(FETCH, version, 5, "me", 0)
     message = codec.encode_response(header, fields)
-    passed = in_parts(message, ends)
+    passed = in_parts(header, message, ends)
     assert len(passed) == len(message)
     got = codec.decode_response(FETCH, version, passed)
     assert not got.node_endpoints
@@ -71,13 +118,28 @@ def test_a_response_in_parts_is_whole_and_has_no_address_of_a_broker(
         assert passed.startswith(without[:-1])
 
 
+@given(SHARE_RESPONSE, SHARE_VERSIONS, st.lists(st.integers(0, 2_000), max_size=20))
+def test_a_share_fetch_in_parts_keeps_its_size_and_has_no_address_of_a_broker(
+    fields: dict[str, Any], version: int, ends: list[int]
+) -> None:
+    header = RequestHeader(SHARE_FETCH, version, 5, "me", 0)
+    message = codec.encode_response(header, fields)
+    passed = in_parts(header, message, ends)
+    assert len(passed) == len(message)
+    assert codec.last_length(SHARE_FETCH, version, message) == len(fields["node_endpoints"])
+    assert codec.last_length(SHARE_FETCH, version, passed) == 0
+    without = codec.encode_response(header, {**fields, "node_endpoints": []})
+    assert passed.startswith(without[:-1])
+    assert codec.response_tags(SHARE_FETCH, version, passed) <= {127}
+
+
 def test_nothing_before_the_addresses_is_held_back() -> None:
     records = b"r" * 1_000_000
     partition = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": records}
     topic = {"topic_id": UUID(int=7), "partitions": [partition]}
     header = RequestHeader(FETCH, FIRST_VERSION, 5, "me", 0)
     message = codec.encode_response(header, {"responses": [topic]})
-    tail = FetchTail()
+    tail = tail_for(header)
     assert tail.feed(message[:500_000]) == message[:500_000]
     assert len(tail.feed(message[500_000:])) == 500_000 + len(message) - 1_000_000 - 1
     assert tail.end() == b"\0"

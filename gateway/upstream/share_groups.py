@@ -1,0 +1,133 @@
+"""What the gateway knows of share groups (KIP-932), which the brokers' own coordinators have."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+
+import structlog
+from kafka.protocol.api_key import ApiKey
+
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import CLIENT_ID, UpstreamLost
+from gateway.wire import codec
+from records.partitioner import REMEMBERED_MAX_CHARACTERS
+
+# The topic whose leaders are the brokers' coordinators of groups.
+_OFFSETS_TOPIC = "__consumer_offsets"
+_METADATA_VERSION, _FIND_VERSION, _DESCRIBE_VERSION = 12, 4, 1
+_FIRST_LEVEL = 1  # of the feature `share.version`
+_AGE_MAX_S = 30.0
+_ABSENT_AGE_MAX_S = 1.0
+_GROUPS_REMEMBERED = 10_000
+
+log = structlog.get_logger()
+
+
+class ShareGroups:
+    """Whether the cluster has share groups, and which broker coordinates one.
+
+    The leaders are found beside the requests. So no request waits for them, and a client that is sent to
+    another broker gets NOT_COORDINATOR from it and looks for the coordinator again.
+    """
+
+    def __init__(self, cluster: Cluster, *, are_offered: bool) -> None:
+        self._cluster = cluster
+        self._are_offered = are_offered
+        self._level = 0
+        self._leaders: list[int] = []
+        self._found_s: float | None = None
+        self._finding: asyncio.Task[None] | None = None
+
+    @property
+    def are_at_brokers(self) -> bool:
+        """Whether the requests of share groups pass to the brokers."""
+        return self._are_offered and self._level >= _FIRST_LEVEL
+
+    def learn(self, level: int) -> None:
+        """The brokers' feature `share.version` has this level, 0 without it."""
+        self._level = level
+
+    def coordinator_of(self, group_id: str) -> int | None:
+        """The broker that coordinates a group of the brokers, None if it is not known."""
+        if not self.are_at_brokers or not self._leaders:
+            return None
+        return self._leaders[partition_hash(group_id) % len(self._leaders)]
+
+    def forget(self) -> None:
+        """A broker was not the coordinator: the leaders are found anew at the next look."""
+        self._found_s = None
+
+    def look(self, group_id: str) -> None:
+        """Find the leaders, beside the caller, if what is known is old. The first look of a cluster makes the
+        topic, as a client's that finds the coordinator of this group at a broker does.
+        """
+        age_max_s = _AGE_MAX_S if self._leaders else _ABSENT_AGE_MAX_S
+        is_fresh = self._found_s is not None and _now_s() - self._found_s <= age_max_s
+        if self.are_at_brokers and not is_fresh and (self._finding is None or self._finding.done()):
+            self._finding = asyncio.create_task(self._find(group_id))
+
+    async def existing(self, node_id: int | None, group_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the groups that are share groups of this broker. Raises UpstreamLost."""
+        address = None if node_id is None else self._cluster.nodes.get(node_id)
+        if address is None or not group_ids:
+            return frozenset()
+        key, version = ApiKey.ShareGroupDescribe, _DESCRIBE_VERSION
+        body = {"group_ids": group_ids, "include_authorized_operations": False}
+        upstream = await self._cluster.connect(address)
+        try:
+            response = await upstream.request(codec.encode_request(key, version, 0, CLIENT_ID, body))
+        finally:
+            upstream.close()
+        answer = codec.decode_response(key, version, response)
+        return frozenset(group.group_id for group in answer.groups if not group.error_code)
+
+    def close(self) -> None:
+        """End a look that is under way."""
+        if self._finding is not None:
+            self._finding.cancel()
+
+    async def _find(self, group_id: str) -> None:
+        try:
+            leaders = await self._ask_leaders()
+            if not leaders:
+                await self._cluster.ask(
+                    ApiKey.FindCoordinator, _FIND_VERSION, {"key_type": 0, "coordinator_keys": [group_id]}
+                )
+                leaders = await self._ask_leaders()
+        except UpstreamLost as error:
+            log.warning("the coordinators of share groups are not known", error=str(error))
+            return
+        self._leaders, self._found_s = leaders, _now_s()
+
+    async def _ask_leaders(self) -> list[int]:
+        """The leader of each partition, in their order. It is empty while there is no topic."""
+        request = {
+            "topics": [{"name": _OFFSETS_TOPIC, "topic_id": None}],
+            "allow_auto_topic_creation": False,
+        }
+        answer = await self._cluster.ask(ApiKey.Metadata, _METADATA_VERSION, request)
+        (topic,) = answer.topics
+        return [p.leader_id for p in sorted(topic.partitions, key=lambda p: int(p.partition_index))]
+
+
+def partition_hash(group_id: str) -> int:
+    """The absolute value of Java's hash of a string. A group's partition is the rest of its division by their
+    number (GroupCoordinatorService.partitionFor).
+    """
+    return _hash_of(group_id) if len(group_id) > REMEMBERED_MAX_CHARACTERS else _remembered(group_id)
+
+
+def _hash_of(text: str) -> int:
+    encoded, value = text.encode("utf-16-be", "surrogatepass"), 0
+    for at in range(0, len(encoded), 2):
+        value = (31 * value + (encoded[at] << 8 | encoded[at + 1])) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0  # its absolute value does not fit
+    return value if value < 0x80000000 else 0x100000000 - value
+
+
+_remembered = lru_cache(_GROUPS_REMEMBERED)(_hash_of)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
