@@ -19,6 +19,8 @@ _ANSWER_TIMEOUT_MS = 60_000
 _JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+_SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 _CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
@@ -49,7 +51,14 @@ class JavaTools:
         """Return the output of `kafka-consumer-groups`, which reports errors only there and not by
         its exit code.
         """
-        command = self._java(_GROUPS, self._new_log("groups"))
+        return self._groups(_GROUPS, *arguments)
+
+    def share_groups(self, *arguments: str) -> str:
+        """Return the output of `kafka-share-groups`."""
+        return self._groups(_SHARE_GROUPS, *arguments)
+
+    def _groups(self, tool: str, *arguments: str) -> str:
+        command = self._java(tool, self._new_log("groups"))
         return _output([*command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments])
 
     def configs(self, *arguments: str) -> str:
@@ -67,6 +76,14 @@ class JavaTools:
         arguments += ["--group", group_id, subscribed, topic, "--from-beginning"]
         for name, value in settings.items():
             arguments += ["--command-property", f"{name.replace('_', '.')}={value}"]
+        with closing(ConsoleConsumer(arguments, log_path)) as consumer:
+            yield consumer
+
+    @contextmanager
+    def console_share_consumer(self, group_id: str, topic: str) -> Iterator["ConsoleConsumer"]:
+        """Run `kafka-console-share-consumer`, which accepts each record, until the block ends."""
+        log_path = self._new_log("share-consumer")
+        arguments = [*self._java(_SHARE_CONSUMER, log_path), "--group", group_id, "--topic", topic]
         with closing(ConsoleConsumer(arguments, log_path)) as consumer:
             yield consumer
 
