@@ -9,9 +9,8 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from clients.coordinator_client import Header
-from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.fetch_sessions import FetchSessions, ShareSession
 from gateway.apis.pattern_looks import PatternLooks
-from gateway.apis.share_session import ShareSession
 from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer

@@ -1,4 +1,6 @@
-"""The fetch sessions (KIP-227) of one connection whose topics were checked."""
+"""The sessions of one connection in which records are fetched, and what was checked of their topics."""
+
+from uuid import UUID
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100
@@ -25,3 +27,31 @@ class FetchSessions:
     def may_continue(self, session_id: int, version: int) -> bool:
         """Whether a request of the session may pass under this version of the ACLs."""
         return self._versions.get(session_id) == version
+
+
+class ShareSession:
+    """The share session (KIP-932) of one connection: the member, and what was checked of its topics.
+
+    A broker binds one session to a connection, and ends it with the connection. The sessions of other members
+    on the same connection would live until the broker ends, and a broker has a limit of sessions
+    (`group.share.max.share.sessions`). So a connection has one member.
+
+    A request names only the partitions that are new. `topics` are all that it named, and `version` is that of
+    the ACLs that allowed them.
+    """
+
+    def __init__(self) -> None:
+        self.member: tuple[str, str] | None = None
+        self.topics: set[UUID] = set()
+        self.version: int | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a member fetches here."""
+        return self.member is not None
+
+    def is_of(self, group_id: str, member_id: str) -> bool:
+        """Whether the session is this member's. The first one gets it."""
+        if self.member is None:
+            self.member = group_id, member_id
+        return self.member == (group_id, member_id)

@@ -13,7 +13,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
-GROUP, TRANSACTION, SHARE = 0, 1, 2  # FindCoordinatorRequest.CoordinatorType
+GROUP, TRANSACTION = 0, 1  # FindCoordinatorRequest.CoordinatorType
 _FIRST_VERSION_WITH_KEYS = 4
 NOWHERE = -1
 
@@ -24,8 +24,8 @@ def is_upstreams(request: Any) -> bool:
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Name this gateway as the coordinator of groups. Only brokers look for the coordinators of share
-    partitions.
+    """Name this gateway as the coordinator of groups. Other kinds have none: only brokers look for the
+    coordinators of share partitions (KIP-932).
     """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]
@@ -50,10 +50,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
 
 async def _find(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     if key_type != GROUP:
-        is_share = key_type == SHARE
-        return _refused(
-            key, GatewayError.CLUSTER_AUTHORIZATION_FAILED if is_share else ErrorCode.INVALID_REQUEST
-        )
+        return _refused(key, ErrorCode.INVALID_REQUEST)
     if not may_describe_group(context, key):
         return _refused(key, GatewayError.GROUP_AUTHORIZATION_FAILED)
     context.services.share_groups.look(key)

@@ -21,10 +21,9 @@ from gateway.apis import screening
 from gateway.apis.api import Answer, Api
 from gateway.apis.api_versions import is_valid, unsupported
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.fetch_sessions import FetchSessions, ShareSession
 from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.screened import Screened
-from gateway.apis.share_session import ShareSession
 from gateway.net.ends import forget_frames
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener

@@ -179,7 +179,7 @@ async def test_clients_do_not_find_the_coordinators_of_share_partitions(world: G
     """With them they could change the state of any share group."""
     client = await world.client()
     answer = await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
-    assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 31)]
+    assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
 
 
 @played

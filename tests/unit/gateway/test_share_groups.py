@@ -7,81 +7,34 @@ from typing import Any
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
-from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.share_groups import ShareGroups, partition_hash
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, RawClient, played, topic_id
+from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, played
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
+from tests.harness.share_frames import (
+    ACKNOWLEDGE,
+    ALTER_OFFSETS,
+    DELETE_OFFSETS,
+    DESCRIBE,
+    FETCH,
+    HEARTBEAT,
+    OFFSETS,
+    SOFTWARE,
+    beat,
+    error_of,
+    fetched,
+    finds_share_groups,
+    listed,
+)
 
-ME = "User:ANONYMOUS"
-HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
-OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
-TOPIC_DENIED, GROUP_DENIED, UNSUPPORTED, NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 29, 30, 35, 16, 100
-SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
-GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
-
-
-def acls(*rights: tuple[ResourceType, str, Operation]) -> list[Acl]:
-    return [
-        Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
-        for kind, name, operation in rights
-    ]
-
-
-def with_acls(*rights: tuple[ResourceType, str, Operation]) -> Callable[[], Authorizer]:
-    def make() -> Authorizer:
-        made = Authorizer()
-        made.replace(acls(*rights))
-        return made
-
-    return make
-
-
-async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient:
-    """A client of a gateway that knows the level of the brokers' feature `share.version`."""
-    names = {HEARTBEAT: 1, DESCRIBE: 1, FETCH: 2, ACKNOWLEDGE: 2, OFFSETS: 1, LIST: 5, DELETE_GROUPS: 2}
-    world.broker.answers[ApiKey.ApiVersions] = {
-        "api_keys": [
-            {"api_key": key, "min_version": 0, "max_version": last} for key, last in (names | {84: 0}).items()
-        ],
-        "finalized_features": [
-            {"name": "share.version", "min_version_level": level, "max_version_level": level}
-        ],
-    }
-    stranger = await world.client()
-    (broker,) = (await stranger.ask(ApiKey.Metadata, 12, topics=[])).brokers
-    client = await world.client(broker.port)
-    await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
-    world.broker.passed.clear()
-    return client
+UNSUPPORTED, NOT_COORDINATOR = 35, 16
 
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.001)
-
-
-def beat(group_id: str = "g", names: list[str] | None = None) -> dict[str, Any]:
-    return {
-        "group_id": group_id,
-        "member_id": "m",
-        "member_epoch": 0,
-        "rack_id": None,
-        "subscribed_topic_names": names,
-    }
-
-
-def fetched(*topics: str, epoch: int = 0, member_id: str = "m", group_id: str = "g") -> dict[str, Any]:
-    partitions = [{"partition_index": 0, "acknowledgement_batches": []}]
-    return {
-        "group_id": group_id,
-        "member_id": member_id,
-        "share_session_epoch": epoch,
-        "topics": [{"topic_id": topic_id(name), "partitions": partitions} for name in topics],
-    }
 
 
 REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
@@ -93,10 +46,6 @@ REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
     ALTER_OFFSETS: (0, {"group_id": "g", "topics": []}),
     DELETE_OFFSETS: (0, {"group_id": "g", "topics": []}),
 }
-
-
-def error_of(answer: Any) -> int:
-    return int(answer.groups[0].error_code if hasattr(answer, "groups") else answer.error_code)
 
 
 @pytest.mark.parametrize("key", REQUESTS)
@@ -146,137 +95,6 @@ async def test_clients_see_the_feature_and_the_versions_of_the_brokers(world: Ga
     assert levels["share.version"] == 1
 
 
-@played(
-    authorizer=with_acls((GROUP, "g", Operation.READ), (GROUP, "g", Operation.DESCRIBE)),
-)
-async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[HEARTBEAT] = {"error_code": 0, "member_epoch": 1}
-    assert error_of(await client.ask(HEARTBEAT, 1, **beat("another"))) == GROUP_DENIED
-    assert error_of(await client.ask(HEARTBEAT, 1, **beat(names=["orders"]))) == TOPIC_DENIED
-    assert not world.broker.passed
-    assert (await client.ask(HEARTBEAT, 1, **beat())).member_epoch == 1
-
-
-READER = with_acls((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.READ))
-
-
-@played(authorizer=READER)
-async def test_a_share_session_needs_read_on_the_group_and_on_each_topic(world: GatewayFixture) -> None:
-    world.broker.answers[FETCH] = {"error_code": 0}
-    for group_id, topics, error in [
-        ("another", ["orders"], GROUP_DENIED),
-        ("g", ["orders", "prices"], TOPIC_DENIED),
-        ("g", ["nothing"], UNKNOWN_TOPIC_ID),
-        ("g", ["orders"], 0),
-    ]:
-        client = await finds_share_groups(world)
-        answer = await client.ask(FETCH, 2, **fetched(*topics, group_id=group_id))
-        assert answer.error_code == error
-        assert len(world.broker.passed) == (not error)
-
-
-@played(authorizer=READER)
-async def test_a_session_ends_to_read_a_topic_when_the_acls_change(world: GatewayFixture) -> None:
-    """A request names only what is new in its session."""
-    world.broker.answers[FETCH] = {"error_code": 0}
-    client = await finds_share_groups(world)
-    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
-    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
-    assert world.authorizer is not None
-    world.authorizer.replace(acls((GROUP, "g", Operation.READ), (TOPIC, "prices", Operation.READ)))
-    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == TOPIC_DENIED
-
-
-def assigned(*topics: str) -> dict[str, Any]:
-    return {
-        "assignment": {"topic_partitions": [{"topic_name": topic, "partitions": [0]} for topic in topics]}
-    }
-
-
-@played(authorizer=with_acls((GROUP, "g", Operation.DESCRIBE), (TOPIC, "orders", Operation.DESCRIBE)))
-async def test_a_description_needs_describe_on_the_groups_and_the_assigned_topics(
-    world: GatewayFixture,
-) -> None:
-    """Rows SD1 and SD4. The operations are the client's, not the gateway's."""
-    client = await finds_share_groups(world)
-    shown = {"group_id": "g", "members": [assigned("orders")], "authorized_operations": set(range(2, 9))}
-    world.broker.answers[DESCRIBE] = {"groups": [shown]}
-    asked = {"group_ids": ["g", "another"], "include_authorized_operations": True}
-    found = {group.group_id: group for group in (await client.ask(DESCRIBE, 1, **asked)).groups}
-    assert (found["another"].error_code, found["g"].error_code) == (GROUP_DENIED, 0)
-    assert found["g"].authorized_operations == {Operation.DESCRIBE}
-    world.broker.answers[DESCRIBE] = {
-        "groups": [{"group_id": "g", "members": [assigned("orders", "prices")]}]
-    }
-    (hidden,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
-    assert (hidden.error_code, hidden.members) == (TOPIC_DENIED, [])
-
-
-def offsets_of(group_id: str, *topics: str) -> dict[str, Any]:
-    partition = {"partition_index": 0, "start_offset": 5, "leader_epoch": 1, "lag": 3}
-    return {
-        "group_id": group_id,
-        "topics": [{"topic_name": topic, "partitions": [partition]} for topic in topics],
-    }
-
-
-@played(
-    authorizer=with_acls(
-        (GROUP, "g", Operation.DESCRIBE),
-        (GROUP, "h", Operation.DESCRIBE),
-        (TOPIC, "orders", Operation.DESCRIBE),
-    )
-)
-async def test_offsets_need_describe_on_the_groups_and_the_topics(world: GatewayFixture) -> None:
-    """Rows SO3 and SO4: topics that are not named are left out, those that are have an error."""
-    client = await finds_share_groups(world)
-    topics = "orders", "prices"
-    world.broker.answers[OFFSETS] = {"groups": [offsets_of("g", *topics), offsets_of("h", *topics)]}
-    named = [{"topic_name": topic, "partitions": [0]} for topic in topics]
-    asked = [{"group_id": "g", "topics": None}, {"group_id": "h", "topics": named}]
-    answer = await client.ask(OFFSETS, 1, groups=[*asked, {"group_id": "another", "topics": None}])
-    found = {
-        (group.group_id, topic.topic_name): (p.start_offset, p.lag, p.error_code)
-        for group in answer.groups
-        for topic in group.topics
-        for p in topic.partitions
-    }
-    assert found == {
-        ("g", "orders"): (5, 3, 0),
-        ("h", "orders"): (5, 3, 0),
-        ("h", "prices"): (-1, -1, TOPIC_DENIED),
-    }
-    assert {group.group_id: group.error_code for group in answer.groups}["another"] == GROUP_DENIED
-
-
-@pytest.mark.parametrize(
-    ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
-)
-def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
-    key: int, operation: Operation
-) -> None:
-    @played(authorizer=with_acls((GROUP, "g", operation), (TOPIC, "orders", Operation.READ)))
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        world.broker.scripts[key] = lambda request: {
-            "responses": [{"topic_name": topic.topic_name} for topic in request.topics]
-        }
-        partitions = (
-            {"partitions": [{"partition_index": 0, "start_offset": 0}]} if key == ALTER_OFFSETS else {}
-        )
-        topics = [{"topic_name": topic, **partitions} for topic in ("orders", "prices")]
-        assert (await client.ask(key, 0, group_id="another", topics=topics)).error_code == GROUP_DENIED
-        assert not world.broker.passed
-        answer = await client.ask(key, 0, group_id="g", topics=topics)
-        assert [topic.topic_name for topic in answer.responses] == ["orders", "prices"]
-        (message,) = world.broker.messages[-1:]
-        passed = codec.decode_request(request_header(message), message)
-        assert [topic.topic_name for topic in passed.topics] == ["orders"]
-
-    play()
-
-
 @played
 async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFixture) -> None:
     """A broker would keep the sessions of the others until it ends."""
@@ -318,15 +136,6 @@ def test_leaders_that_moved_have_the_gateways_addresses(key: int) -> None:
     play()
 
 
-def listed(*groups: tuple[str, str]) -> dict[str, Any]:
-    return {
-        "groups": [
-            {"group_id": group, "protocol_type": kind, "group_type": kind, "group_state": "Empty"}
-            for group, kind in groups
-        ]
-    }
-
-
 @played
 async def test_a_list_has_the_brokers_share_groups_beside_the_coordinators_groups(
     world: GatewayFixture,
@@ -341,13 +150,6 @@ async def test_a_list_has_the_brokers_share_groups_beside_the_coordinators_group
     assert await names() == {"g", "shared"}
     assert await names(0) == {"g", "shared"}
     assert await names(types_filter=["Classic"]) == {"g"}
-
-
-@played(authorizer=with_acls((GROUP, "seen", Operation.DESCRIBE)))
-async def test_a_list_has_the_share_groups_that_the_client_may_describe(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[LIST] = listed(("seen", "share"), ("hidden", "share"))
-    assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["seen"]
 
 
 @played

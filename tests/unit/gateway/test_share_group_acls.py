@@ -1,0 +1,184 @@
+"""ACLs of share groups (KIP-932), which pass to the brokers: what KafkaApis checks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.wire import codec
+from gateway.wire.framing import request_header
+from tests.harness.gateway import GatewayFixture, played
+from tests.harness.gateway_requests import LIST
+from tests.harness.share_frames import (
+    ALTER_OFFSETS,
+    DELETE_OFFSETS,
+    DESCRIBE,
+    FETCH,
+    HEARTBEAT,
+    OFFSETS,
+    beat,
+    error_of,
+    fetched,
+    finds_share_groups,
+    listed,
+)
+
+ME = "User:ANONYMOUS"
+TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID = 29, 30, 100
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
+
+
+def acls(*rights: tuple[ResourceType, str, Operation]) -> list[Acl]:
+    return [
+        Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
+        for kind, name, operation in rights
+    ]
+
+
+def with_acls(*rights: tuple[ResourceType, str, Operation]) -> Callable[[], Authorizer]:
+    def make() -> Authorizer:
+        made = Authorizer()
+        made.replace(acls(*rights))
+        return made
+
+    return make
+
+
+READER = with_acls((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.READ))
+
+
+@played(
+    authorizer=with_acls((GROUP, "g", Operation.READ), (GROUP, "g", Operation.DESCRIBE)),
+)
+async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[HEARTBEAT] = {"error_code": 0, "member_epoch": 1}
+    assert error_of(await client.ask(HEARTBEAT, 1, **beat("another"))) == GROUP_DENIED
+    assert error_of(await client.ask(HEARTBEAT, 1, **beat(names=["orders"]))) == TOPIC_DENIED
+    assert not world.broker.passed
+    assert (await client.ask(HEARTBEAT, 1, **beat())).member_epoch == 1
+
+
+@played(authorizer=READER)
+async def test_a_share_session_needs_read_on_the_group_and_on_each_topic(world: GatewayFixture) -> None:
+    world.broker.answers[FETCH] = {"error_code": 0}
+    for group_id, topics, error in [
+        ("another", ["orders"], GROUP_DENIED),
+        ("g", ["orders", "prices"], TOPIC_DENIED),
+        ("g", ["nothing"], UNKNOWN_TOPIC_ID),
+        ("g", ["orders"], 0),
+    ]:
+        client = await finds_share_groups(world)
+        answer = await client.ask(FETCH, 2, **fetched(*topics, group_id=group_id))
+        assert answer.error_code == error
+        assert len(world.broker.passed) == (not error)
+
+
+@played(authorizer=READER)
+async def test_a_session_ends_to_read_a_topic_when_the_acls_change(world: GatewayFixture) -> None:
+    """A request names only what is new in its session."""
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
+    assert world.authorizer is not None
+    world.authorizer.replace(acls((GROUP, "g", Operation.READ), (TOPIC, "prices", Operation.READ)))
+    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == TOPIC_DENIED
+
+
+def assigned(*topics: str) -> dict[str, Any]:
+    return {
+        "assignment": {"topic_partitions": [{"topic_name": topic, "partitions": [0]} for topic in topics]}
+    }
+
+
+@played(authorizer=with_acls((GROUP, "g", Operation.DESCRIBE), (TOPIC, "orders", Operation.DESCRIBE)))
+async def test_a_description_needs_describe_on_the_groups_and_the_assigned_topics(
+    world: GatewayFixture,
+) -> None:
+    """Rows SD1 and SD4. The operations are the client's, not the gateway's."""
+    client = await finds_share_groups(world)
+    shown = {"group_id": "g", "members": [assigned("orders")], "authorized_operations": set(range(2, 9))}
+    world.broker.answers[DESCRIBE] = {"groups": [shown]}
+    asked = {"group_ids": ["g", "another"], "include_authorized_operations": True}
+    found = {group.group_id: group for group in (await client.ask(DESCRIBE, 1, **asked)).groups}
+    assert (found["another"].error_code, found["g"].error_code) == (GROUP_DENIED, 0)
+    assert found["g"].authorized_operations == {Operation.DESCRIBE}
+    world.broker.answers[DESCRIBE] = {
+        "groups": [{"group_id": "g", "members": [assigned("orders", "prices")]}]
+    }
+    (hidden,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (hidden.error_code, hidden.members) == (TOPIC_DENIED, [])
+
+
+def offsets_of(group_id: str, *topics: str) -> dict[str, Any]:
+    partition = {"partition_index": 0, "start_offset": 5, "leader_epoch": 1, "lag": 3}
+    return {
+        "group_id": group_id,
+        "topics": [{"topic_name": topic, "partitions": [partition]} for topic in topics],
+    }
+
+
+@played(
+    authorizer=with_acls(
+        (GROUP, "g", Operation.DESCRIBE),
+        (GROUP, "h", Operation.DESCRIBE),
+        (TOPIC, "orders", Operation.DESCRIBE),
+    )
+)
+async def test_offsets_need_describe_on_the_groups_and_the_topics(world: GatewayFixture) -> None:
+    """Rows SO3 and SO4: topics that are not named are left out, those that are have an error."""
+    client = await finds_share_groups(world)
+    topics = "orders", "prices"
+    world.broker.answers[OFFSETS] = {"groups": [offsets_of("g", *topics), offsets_of("h", *topics)]}
+    named = [{"topic_name": topic, "partitions": [0]} for topic in topics]
+    asked = [{"group_id": "g", "topics": None}, {"group_id": "h", "topics": named}]
+    answer = await client.ask(OFFSETS, 1, groups=[*asked, {"group_id": "another", "topics": None}])
+    found = {
+        (group.group_id, topic.topic_name): (p.start_offset, p.lag, p.error_code)
+        for group in answer.groups
+        for topic in group.topics
+        for p in topic.partitions
+    }
+    assert found == {
+        ("g", "orders"): (5, 3, 0),
+        ("h", "orders"): (5, 3, 0),
+        ("h", "prices"): (-1, -1, TOPIC_DENIED),
+    }
+    assert {group.group_id: group.error_code for group in answer.groups}["another"] == GROUP_DENIED
+
+
+@pytest.mark.parametrize(
+    ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
+)
+def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
+    key: int, operation: Operation
+) -> None:
+    @played(authorizer=with_acls((GROUP, "g", operation), (TOPIC, "orders", Operation.READ)))
+    async def play(world: GatewayFixture) -> None:
+        client = await finds_share_groups(world)
+        world.broker.scripts[key] = lambda request: {
+            "responses": [{"topic_name": topic.topic_name} for topic in request.topics]
+        }
+        partitions = (
+            {"partitions": [{"partition_index": 0, "start_offset": 0}]} if key == ALTER_OFFSETS else {}
+        )
+        topics = [{"topic_name": topic, **partitions} for topic in ("orders", "prices")]
+        assert (await client.ask(key, 0, group_id="another", topics=topics)).error_code == GROUP_DENIED
+        assert not world.broker.passed
+        answer = await client.ask(key, 0, group_id="g", topics=topics)
+        assert [topic.topic_name for topic in answer.responses] == ["orders", "prices"]
+        (message,) = world.broker.messages[-1:]
+        passed = codec.decode_request(request_header(message), message)
+        assert [topic.topic_name for topic in passed.topics] == ["orders"]
+
+    play()
+
+
+@played(authorizer=with_acls((GROUP, "seen", Operation.DESCRIBE)))
+async def test_a_list_has_the_share_groups_that_the_client_may_describe(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[LIST] = listed(("seen", "share"), ("hidden", "share"))
+    assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["seen"]
