@@ -1,5 +1,5 @@
 """A gateway and a coordinator in front of three brokers: leaders move, a broker is killed and comes back, a
-fourth is added. Clients of three libraries go on through the gateway, and nothing is lost.
+fourth is added. Clients of three libraries and a share group go on through the gateway, and nothing is lost.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.e2e
 
 HOST = "127.0.0.1"
 LAYOUT = TopicLayout.named("three", request_partitions=2)
-TOPIC = "numbers"
+TOPIC, SHARED = "numbers", "shared"
 PARTITIONS = 6
 ADDED = 4
 PAUSE_S = 0.02
@@ -128,15 +128,23 @@ class Numbers:
 
 
 class Story:
-    """Three consumers of one group, what they have consumed, and what is written meanwhile."""
+    """Three consumers of one group and the one of a share group, what they have consumed, and what is written
+    meanwhile.
+    """
 
     def __init__(
-        self, numbers: Numbers, members: list[PythonMember | ConfluentMember], java: ConsoleConsumer
+        self,
+        numbers: Numbers,
+        members: list[PythonMember | ConfluentMember],
+        java: ConsoleConsumer,
+        sharing: ConsoleConsumer,
     ) -> None:
         self.numbers = numbers
         self.members = members
         self.java = java
+        self.sharing = sharing
         self.consumed: set[int] = set()
+        self.shared: set[int] = set()
 
     def share(self) -> None:
         """Wait until each consumer has a part of the topic."""
@@ -163,7 +171,8 @@ class Story:
 
         def is_consumed() -> bool:
             self.consumed.update(self.java.poll(), *(member.poll() for member in self.members))
-            return written <= self.consumed
+            self.shared.update(self.sharing.poll())
+            return written <= self.consumed & self.shared
 
         wait_until(is_consumed, "all records at the consumers", CATCH_UP_TIMEOUT_S)
 
@@ -290,10 +299,14 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         members = [
             stack.enter_context(closing(of(gateway, TOPIC, TOPIC))) for of in (PythonMember, ConfluentMember)
         ]
-        java = stack.enter_context(JavaTools(gateway, tmp_path).console_consumer(TOPIC, TOPIC))
+        tools = JavaTools(gateway, tmp_path)
+        java = stack.enter_context(tools.console_consumer(TOPIC, TOPIC))
+        setting = "share.auto.offset.reset=earliest"
+        tools.configs("--alter", "--entity-type", "groups", "--entity-name", SHARED, "--add-config", setting)
+        sharing = stack.enter_context(tools.console_share_consumer(SHARED, TOPIC))
         numbers = Numbers(gateway)
         stack.callback(numbers.stop)
-        story = Story(numbers, members, java)
+        story = Story(numbers, members, java, sharing)
         story.share()
         story.go_on()
 
