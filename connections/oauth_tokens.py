@@ -14,12 +14,14 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from connections.http_exchange import exchange
 from connections.pem import client_context
 
 TIMEOUT_S = 10.0
@@ -174,17 +176,25 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
     )
     context = client_context(login.trusted) if login.endpoint.startswith("https:") else None
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310
-            found: Any = json.loads(answer.read(_MAX_ANSWER_BYTES))
-            lifetime = found.get("expires_in")
-            return str(found["access_token"]), None if lifetime is None else float(lifetime)
-    except urllib.error.HTTPError as error:
-        reason = f"it answers {error.code} {_error_of(error)}".rstrip()
-    except (OSError, urllib.error.URLError) as error:
+        with exchange(TIMEOUT_S, context) as opener:
+            found = _answer_to(request, opener)
+        lifetime = found.get("expires_in")
+        return str(found["access_token"]), None if lifetime is None else float(lifetime)
+    except (OSError, HTTPException) as error:
         reason = str(getattr(error, "reason", None) or error)
     except (KeyError, ValueError, TypeError, AttributeError):
         reason = "its answer is not JSON with an access_token"
     raise TokenError(f"the token endpoint {login.endpoint} gives client {login.client_id} no token: {reason}")
+
+
+def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
+    """The answer's JSON. Raises OSError, also for an answer that is an error, and ValueError."""
+    try:
+        with opener.open(request) as answer:
+            return json.loads(answer.read(_MAX_ANSWER_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            raise OSError(f"it answers {error.code} {_error_of(error)}".rstrip()) from None
 
 
 def _error_of(error: urllib.error.HTTPError) -> str:

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
+from connections.http_exchange import exchange
 from insight.visible import visible
 
 TIMEOUT_S = 10.0
-"""So long the receiver may be silent, while it is connected to and while its answer is awaited."""
+"""So long a request may take, from the connect to the answer."""
 MAX_ANSWER_BYTES = 1_000
 MAX_SHOWN_CHARS = 200
 MAX_SECRET_BYTES = 64 * 1024
@@ -71,10 +72,8 @@ class Receiver:
     ) -> None:
         self._url = url
         self._token = token
+        self._context = context
         self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NotRedirected()
-        )
 
     def post(self, body: bytes) -> Answer:
         """Send a body of JSON. Does not raise for anything that the network or the receiver does."""
@@ -91,14 +90,19 @@ class Receiver:
         secrets = [url, address.path, address.query, *([] if token is None else [token])]
         try:
             request = urllib.request.Request(url, body, headers)  # noqa: S310 - `checked_url` has its scheme
-            with self._opener.open(request, timeout=self._timeout_s):
-                return Answer(Verdict.ACCEPTED)
-        except urllib.error.HTTPError as error:
-            with error:
-                return _answer_of(error, secrets)
+            return self._answer(request, secrets)
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             return Answer(Verdict.FAILED, _without(secrets, str(reason) or type(error).__name__))
+
+    def _answer(self, request: urllib.request.Request, secrets: list[str]) -> Answer:
+        with exchange(self._timeout_s, self._context, (_NotRedirected(),)) as opener:
+            try:
+                with opener.open(request):
+                    return Answer(Verdict.ACCEPTED)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return _answer_of(error, secrets)
 
 
 class _NotRedirected(urllib.request.HTTPRedirectHandler):

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
+from connections.http_exchange import exchange
 from insight.why.clock import duration_text
 
 OWN = "group_coordinator"
@@ -123,7 +124,6 @@ class ServiceMetrics:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._lock = threading.Lock()
         self._read_at_s = float("-inf")
         self._state: ServiceState | Unreadable = Unreadable("it was not asked yet")
@@ -150,18 +150,28 @@ class ServiceMetrics:
 
     def _get(self, url: str) -> bytes:
         try:
-            with self._opener.open(url, timeout=TIMEOUT_S) as response:
-                found: bytes = response.read(MAX_BYTES + 1)
+            found = _read_within(url)
         except urllib.error.HTTPError as error:
-            if error.code != 503:  # /readyz says so what fails
-                raise Unreadable(f"it answers {error.code}") from error
-            found = error.read(MAX_BYTES + 1)
+            raise Unreadable(f"it answers {error.code}") from error
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise Unreadable(str(reason) or type(error).__name__) from error
         if len(found) > MAX_BYTES:
             raise Unreadable(f"its answer has more than {MAX_BYTES} bytes")
         return found
+
+
+def _read_within(url: str) -> bytes:
+    """Raises HTTPError, OSError, HTTPException and ValueError."""
+    with exchange(TIMEOUT_S, handlers=(urllib.request.ProxyHandler({}),)) as opener:
+        try:
+            with opener.open(url) as response:
+                found: bytes = response.read(MAX_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            if error.code != 503:  # /readyz says so what fails
+                raise
+            found = error.read(MAX_BYTES + 1)
+    return found
 
 
 def service_state(metrics: bytes, ready: bytes) -> ServiceState:

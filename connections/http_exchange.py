@@ -1,0 +1,138 @@
+"""HTTP requests with one deadline for the whole exchange.
+
+The timeout of `urllib` is for each connect and each read, so a server that sends a byte now and then would
+hold its client for as long as it likes.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLContext
+from typing import Any
+from urllib.request import (
+    BaseHandler,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    Request,
+    build_opener,
+)
+
+
+@contextmanager
+def exchange(
+    timeout_s: float, context: SSLContext | None = None, handlers: tuple[BaseHandler, ...] = ()
+) -> Iterator[OpenerDirector]:
+    """Yield an opener whose connections are cut `timeout_s` after this call, whatever they wait for: a
+    connect, a proxy, TLS, the sending of the request, its answer. Only the resolver of names has timeouts of
+    its own.
+
+    `context` verifies the servers, and `handlers` are added to those of `urllib`. Raises what the block
+    raises, and TimeoutError in its place, or at the end of the block, when the time is over. So answers are
+    read within the block.
+    """
+    connections = _Connections(timeout_s)
+    opener = build_opener(_Http(connections), _Https(connections, context), *handlers)
+    try:
+        yield opener
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: half of a document
+        if connections.left_s() <= 0:
+            raise TimeoutError(f"no whole answer within {timeout_s:g} s") from error
+        raise
+    else:
+        if connections.left_s() <= 0:  # a body that was cut may look like a short one
+            raise TimeoutError(f"no whole answer within {timeout_s:g} s")
+    finally:
+        connections.close()
+
+
+class _Connections:
+    """Opens sockets until the time is over, and then cuts them."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._give_up_s = time.monotonic() + timeout_s
+        self._lock = threading.Lock()
+        self._opened: list[socket.socket] = []
+        self._timer = threading.Timer(timeout_s, self._cut)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def left_s(self) -> float:
+        return self._give_up_s - time.monotonic()
+
+    def opened_by(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
+        """Return what makes a connection of this kind, as `urllib` asks for one."""
+
+        def make(host: str, **settings: Any) -> HTTPConnection:
+            made = kind(host, **settings)
+            made._create_connection = self._connect_to  # type: ignore[attr-defined]
+            return made
+
+        return make
+
+    def _connect_to(
+        self, address: tuple[str, int], _timeout: object, source: tuple[str, int] | None
+    ) -> socket.socket:
+        """As `socket.create_connection`, with one timeout for all addresses of a name. Raises OSError."""
+        failed: OSError | None = None
+        for family, kind, protocol, _, found in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            try:
+                return self._connect(socket.socket(family, kind, protocol), found, source)
+            except OSError as error:
+                failed = error
+        raise failed or OSError(f"{address[0]} has no address")
+
+    def _connect(self, made: socket.socket, address: Any, source: tuple[str, int] | None) -> socket.socket:
+        try:
+            left_s = self.left_s()
+            if left_s <= 0:
+                raise TimeoutError
+            made.settimeout(left_s)
+            if source is not None:
+                made.bind(source)
+            made.connect(address)
+            # TLS takes the socket over, and `urllib` closes it: the copy is what can be cut at any time.
+            with self._lock:
+                self._opened.append(made.dup())
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def close(self) -> None:
+        """Let go of the sockets, which their users have closed."""
+        self._timer.cancel()
+        with self._lock:
+            for one in self._opened:
+                one.close()
+            self._opened.clear()
+
+    def _cut(self) -> None:
+        with self._lock:
+            for one in self._opened:
+                with suppress(OSError):  # the other side was faster
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(HTTPHandler):
+    def __init__(self, connections: _Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(self._connections.opened_by(HTTPConnection), req)
+
+
+class _Https(HTTPSHandler):
+    def __init__(self, connections: _Connections, context: SSLContext | None) -> None:
+        super().__init__()
+        self._connections = connections
+        self._verified_by = context
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        kind = partial(HTTPSConnection, context=self._verified_by)
+        return self.do_open(self._connections.opened_by(kind), req)

@@ -1,0 +1,120 @@
+"""One deadline for a whole HTTP exchange, whatever the server does, by real sockets."""
+
+import socket
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+
+import pytest
+
+from connections.http_exchange import exchange
+from connections.pem import client_context
+from tests.harness.dripping import Dripping
+from tests.harness.ports import free_port
+from tests.harness.webhook import HANG, Reply, Webhook
+
+DEADLINE_S = 0.3
+LATE_S = 5.0
+"""On a busy machine. Each of the servers would go on for ever."""
+OK = b"HTTP/1.1 200 OK\r\n"
+DIRECT = urllib.request.ProxyHandler({})
+
+
+def asked(
+    url: str, body: bytes = b"{}", handlers: tuple[urllib.request.BaseHandler, ...] = (DIRECT,)
+) -> bytes:
+    request = urllib.request.Request(url, body)
+    with exchange(DEADLINE_S, client_context(None), handlers) as opener, opener.open(request) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def is_cut(url: str, **how: object) -> bool:
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no whole answer within 0\.3 s"):
+        asked(url, **how)  # type: ignore[arg-type]
+    return DEADLINE_S <= time.monotonic() - began_s < LATE_S
+
+
+@pytest.mark.parametrize(
+    ("at_once", "drips"),
+    [
+        (b"", b""),
+        (b"", b"HTTP/1.1 200 OK"),
+        (OK, b"A: b\r\n"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (OK + b"Content-Length: 1000000\r\n\r\n", b"x"),
+        (OK + b"Connection: close\r\n\r\n", b"x"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 500 Broken\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+    ],
+)
+def test_an_answer_that_drips_is_cut(at_once: bytes, drips: bytes) -> None:
+    with Dripping(at_once, drips) as server:
+        if at_once.startswith(b"HTTP/1.1 500"):
+            with pytest.raises(TimeoutError), exchange(DEADLINE_S, handlers=(DIRECT,)) as opener:
+                try:
+                    opener.open(f"http://127.0.0.1:{server.port}/")
+                except urllib.error.HTTPError as error:
+                    with error:
+                        error.read()
+        else:
+            assert is_cut(f"http://127.0.0.1:{server.port}/")
+
+
+def test_the_connection_is_ended_at_the_server_too() -> None:
+    with Dripping(OK, b"A: b\r\n") as server:
+        assert is_cut(f"http://127.0.0.1:{server.port}/")
+        assert server.cut.wait(LATE_S)
+
+
+def test_a_handshake_that_drips_is_cut() -> None:
+    """A record of TLS of 16 kB, byte by byte."""
+    with Dripping(b"\x16\x03\x03\x40\x00", b"\x02") as server:
+        assert is_cut(f"https://127.0.0.1:{server.port}/")
+
+
+def test_a_server_that_reads_nothing_is_cut() -> None:
+    with Dripping(b"", b"") as server:
+        assert is_cut(f"http://127.0.0.1:{server.port}/", body=bytes(32 * 1024 * 1024))
+
+
+def test_a_proxy_that_drips_is_cut() -> None:
+    with Dripping(OK, b"A: b\r\n") as server:
+        proxy = urllib.request.ProxyHandler({"https": f"http://127.0.0.1:{server.port}"})
+        assert is_cut("https://receiver.example.org/", handlers=(proxy,))
+
+
+def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight addresses whose queues of connections are full, so that a connect waits."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        full = [socket.socket() for _ in range(4)]
+        for one in full:
+            one.setblocking(False)
+            one.connect_ex(address)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: 8 * found)
+        assert is_cut(f"http://receiver.example.org:{address[1]}/")
+        for one in full:
+            one.close()
+
+
+def test_what_is_in_time_is_as_urllib_has_it() -> None:
+    with Webhook(Reply(200, body=b"told"), Reply(503, body=b"later")) as webhook:
+        assert asked(webhook.url()) == b"told"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            asked(webhook.url())
+        refused.value.close()
+        assert refused.value.code == 503
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        asked(f"http://127.0.0.1:{free_port()}/")
+    with Webhook(Reply(HANG)) as webhook:
+        assert is_cut(webhook.url())
+
+
+def test_what_the_block_raises_in_time_is_not_replaced() -> None:
+    for error in (HTTPException("bad"), ValueError("no JSON"), KeyError("a")):
+        with pytest.raises(type(error)), exchange(60.0):
+            raise error
