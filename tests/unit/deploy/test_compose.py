@@ -21,6 +21,7 @@ from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.counts import Counts
 from gateway.metrics.numbers import FAMILIES, counted
 from insight.metrics.http import HttpPort
+from insight.metrics.lags import OWN, lag_gauges
 from streaming.replica.lead import LEAD_MAX_BYTES, LEAD_MAX_S
 from streaming.service.options import REPLICA_BATCH_INTERVAL_MS
 from tests.harness.ports import free_port
@@ -60,10 +61,15 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in read_yaml(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
 
 
+def shown() -> list[str]:
+    """All PromQL expressions of the dashboard."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
+
+
 def expressions() -> Iterator[str]:
     """All PromQL expressions of the dashboard and of the alerts."""
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        yield from (target["expr"] for target in panel.get("targets", []))
+    yield from shown()
     yield from (rule["expr"] for rule in rules())
 
 
@@ -208,6 +214,13 @@ def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_are_served() -> No
     assert {name for expression in asked for name in METRIC.findall(expression)} <= names
     grouped = re.findall(r"by \(([^)]*)\)", " ".join(asked))
     assert {label.strip() for group in grouped for label in group.split(",")} <= labels
+    assert set(re.findall(r"{{(\w+)}}", DASHBOARD.read_text())) <= labels
+
+
+def test_the_dashboard_shows_every_lag_and_all_that_hurts() -> None:
+    asked = " ".join(shown())
+    served = {metric.name for metric in lag_gauges({}, with_members=False) if metric.name.startswith(OWN)}
+    assert served <= set(METRIC.findall(asked))
 
 
 def test_the_dashboard_uses_the_provisioned_source_and_no_panel_is_over_another() -> None:
