@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from insight.lag.brokers import INTERVAL_S
 from insight.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
 from insight.lag.log import LogBounds, Partition
-from insight.lag.log_history import LogHistory
+from insight.lag.log_history import LogHistory, Seen
 from insight.lag.trend import Trend
 from records.codec import decode_offset, decode_offset_key
 
@@ -22,9 +22,9 @@ MAX_LOOK_UPS = 20
 
 @dataclass(slots=True)
 class _Commit:
-    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the brokers, in
-    the time of the looks at them; `asked_at` the number of the look at which it was asked for. It `is_rough`
-    if the newest record was older than the looks then: nobody saw when that came.
+    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the looks at the
+    brokers or in their time; `asked_at` the number of the look at which it was asked for. It `is_rough` if
+    the newest record was older than the looks then: nobody saw when that came.
     """
 
     offset: int
@@ -97,6 +97,16 @@ class LagBook:
                     commit.trend = Trend()
                 if commit.trend is not None and log is not None:
                     commit.trend.add(records, at_ms)
+                if records and log is not None:
+                    self._remember(where, commit, next_offset(commit.offset, log))
+
+    def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
+        """Keep a time that the looks tell well, before the samples of that time are thinned out."""
+        if commit.came_offset == offset and not commit.is_rough:
+            return
+        came = self._logs.came_ms(where, offset)
+        if came is not None and _is_sharp(came):
+            commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1], False
 
     def topics(self) -> set[str]:
         """The topics with a committed offset."""
@@ -141,7 +151,8 @@ class LagBook:
             asked = self._asked.pop(where)
             commit = asked.commit
             commit.asked_at = self._look
-            if where in lags_ms and commit.offset >= asked.committed:
+            is_older = asked.offset < commit.came_offset  # than what the looks have told meanwhile
+            if where in lags_ms and commit.offset >= asked.committed and not is_older:
                 commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
                 commit.came_ms = asked.newest_ms - lags_ms[where]
 
@@ -172,14 +183,16 @@ class LagBook:
         came, newest_ms = self._logs.came_ms(where, offset), self._logs.newest_ms(where)
         if came is None or newest_ms is None:
             return None
-        after_ms, seen_ms = came
-        is_asked = 0 <= commit.came_offset <= offset
-        if is_asked and not _is_sharp(came):
-            # The record at an offset behind the asked one is younger: after_ms says how much at least.
-            seen_ms = min(max(commit.came_ms, after_ms or commit.came_ms), seen_ms)
-        elif after_ms is None:
-            return None
-        return lag_ms(seen_ms, newest_ms)
+        if _is_sharp(came):
+            return lag_ms(came[1], newest_ms)
+        known = Seen(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
+        between = self._logs.between(where, offset)
+        if between is None:  # it came before the first look, and nobody knows how long before
+            return None if known is None else lag_ms(known.ms, newest_ms)
+        before, last = between
+        if known is not None and known.offset > before.offset:
+            before = Seen(known.offset, min(max(known.ms, before.ms), last.ms))
+        return lag_ms(_time_between(before, last, offset), newest_ms)
 
     def _vague(self, where: Partition, commit: _Commit) -> int | None:
         """Return the next offset if the time of its record is not known well enough, else None."""
@@ -187,15 +200,21 @@ class LagBook:
         if log is None or not lag_records(commit.offset, log):
             return None
         offset = next_offset(commit.offset, log)
-        came = self._logs.came_ms(where, offset)
-        if came is None or _is_sharp(came):
+        if commit.came_offset == offset and not (commit.is_rough and self._is_newest_sharp(where, log)):
             return None
-        is_asked = commit.came_offset == offset
-        return None if is_asked and not (commit.is_rough and self._is_newest_sharp(where, log)) else offset
+        came = self._logs.came_ms(where, offset)
+        return None if came is None or _is_sharp(came) else offset
 
     def _is_newest_sharp(self, where: Partition, log: LogBounds) -> bool:
         came = self._logs.came_ms(where, log.latest - 1)
         return came is not None and _is_sharp(came)
+
+
+def _time_between(before: Seen, last: Seen, offset: int) -> int:
+    """The time of a record from one to another, as if those between the two came evenly."""
+    if offset == before.offset:
+        return before.ms
+    return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)
 
 
 def _is_sharp(came: tuple[int | None, int]) -> bool:

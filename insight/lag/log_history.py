@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from insight.lag.log import LogBounds, Partition
 
@@ -11,6 +12,13 @@ COARSENESS = 3
 """Samples of an age stand up to this part of it apart."""
 FORGET_MS = 300_000
 """A partition without an end for so long is forgotten. One whose leader changes has none for seconds."""
+
+
+class Seen(NamedTuple):
+    """A record, and a time at which it was there."""
+
+    offset: int
+    ms: int
 
 
 class LogHistory:
@@ -48,6 +56,17 @@ class LogHistory:
         if samples is None or place == len(samples.ends):
             return None
         return samples.last_ms[place - 1] if place else None, samples.first_ms[place]
+
+    def between(self, partition: Partition, offset: int) -> tuple[Seen, Seen] | None:
+        """The record at `offset` came after the first of these and not after the second. None if it is not
+        known to be there, or was there at the first sample.
+        """
+        samples = self._samples.get(partition)
+        place = 0 if samples is None else bisect_right(samples.ends, offset)
+        if samples is None or not 0 < place < len(samples.ends):
+            return None
+        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1])
+        return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
         """When the newest record was first seen, None if nothing is known."""

@@ -1,6 +1,7 @@
 """Committed offsets beside the bounds of logs: lags in time against the truth, since when offsets stand."""
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from insight.lag.brokers import INTERVAL_S
 from insight.lag.definitions import PartitionLag
 from insight.lag.lag_book import MAX_LOOK_UPS, LagBook
 from insight.lag.log import LogBounds, Partition
+from insight.lag.log_history import COARSENESS
 from records.codec import UNREADABLE, encode, offset_key
 from tests.unit.insight.page_facts import committed_offset
 
@@ -208,3 +210,75 @@ def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
         found = lag(book)
     assert found.ms is not None
     assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
+
+
+LONG_S = 3_600
+"""The samples of an hour are thinned out."""
+PER_S = 10
+
+
+def errors_ms(committed: Callable[[int], int], is_asked: Callable[[LagBook], None]) -> Iterator[int]:
+    """The error of the lag in time at each look of an hour, of records that come evenly. `committed` is the
+    committed offset at a second, and `is_asked` is called after each look.
+    """
+    book = LagBook()
+    for second in range(0, LONG_S, STEP_MS // 1000):
+        commit(book, committed(second))
+        book.add_bounds({P: LogBounds(0, PER_S * second)}, 1000 * second)
+        is_asked(book)
+        found = lag(book)
+        if found.records:
+            assert found.ms is not None
+            yield found.ms - 1000 * (found.records - 1) // PER_S
+
+
+def never(book: LagBook) -> None:
+    assert book.wanted_times() == {}
+
+
+def in_vain(book: LagBook) -> None:
+    """Timestamps are not usable, or the search is under way."""
+    book.learn_times(book.wanted_times(), {})
+
+
+def test_the_time_of_an_offset_that_stands_is_kept_and_nothing_is_asked() -> None:
+    errors = [*errors_ms(lambda second: min(PER_S * second, 1_003), never)]
+    assert len(errors) > LONG_S * 1000 // STEP_MS // 2
+    assert max(map(abs, errors)) < STEP_MS
+
+
+def test_the_lag_of_a_slow_consumer_is_right_before_the_brokers_answer() -> None:
+    assert max(map(abs, errors_ms(lambda second: PER_S * second // 2, in_vain))) < STEP_MS
+
+
+@given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())
+def test_without_an_answer_the_lag_in_time_is_wrong_by_a_third_of_the_age_at_most(
+    pauses_ms: list[int], data: st.DataObject
+) -> None:
+    """Of records that come at any times, also many at once. The consumer has just committed the offset."""
+    came_ms = [STEP_MS, *([STEP_MS + 1] * 50)]
+    for pause_ms in pauses_ms:
+        came_ms += data.draw(st.integers(1, 5)) * [came_ms[-1] + pause_ms]
+    offset = data.draw(st.integers(0, len(came_ms) - 1))
+    book = book_at(0)
+    looks = range(0, came_ms[-1] + 2 * STEP_MS, STEP_MS)
+    for at_ms in looks:
+        book.add_bounds({P: LogBounds(0, bisect_right(came_ms, at_ms))}, at_ms)
+    commit(book, offset)
+    found, age_ms = lag(book).ms, looks[-1] - came_ms[offset]
+    assert found is not None
+    assert abs(found - (came_ms[-1] - came_ms[offset])) < age_ms / COARSENESS + 2 * STEP_MS
+
+
+@pytest.mark.parametrize("answered", [1_100, 1_103, 1_199])
+def test_between_two_looks_the_record_that_was_asked_for_last_counts(answered: int) -> None:
+    """1,000 records before it, 100 in a gap of two minutes, and then one a look."""
+    book = looked(book_at(0), 1_100)
+    looked(book, *range(1_200, 1_240), begin_ms=120_000)
+    commit(book, answered)
+    newest_ms = 120_000 + 39 * STEP_MS
+    book.learn_times(book.wanted_times(), {P: newest_ms - 70_000})
+    assert lag(book).ms == newest_ms - 70_000
+    commit(book, 1_199)
+    last_ms = 70_000 if answered == 1_199 else 120_000
+    assert lag(book).ms == newest_ms - last_ms
