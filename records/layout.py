@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 DEFAULT_PREFIX = "group-coordinator"
+KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
+"""Where the cluster's own coordinator writes its groups."""
 # The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
@@ -62,6 +64,11 @@ class TopicLayout:
     def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
         """The layout of an observer whose topics have so many partitions each."""
         return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
+
+    @property
+    def source_topic(self) -> str:
+        """The topic that the query reads: the requests, or what the cluster's own coordinator writes."""
+        return KAFKAS_OFFSETS_TOPIC if self.is_observed else self.requests_topic
 
     @property
     def topics(self) -> tuple[str, ...]:

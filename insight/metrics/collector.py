@@ -32,15 +32,22 @@ DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
 class MetricsStateCollector(Collector):
-    """Metrics from the contents of the topics. `with_members` makes series of single members, too."""
+    """Metrics from the contents of the topics. `with_members` makes series of single members, too. An
+    observer's topics have no responses, and so not how many offsets were committed, expired and deleted.
+    """
 
-    def __init__(self, metrics_state: MetricsState, *, with_members: bool = False) -> None:
+    def __init__(
+        self, metrics_state: MetricsState, *, with_members: bool = False, is_observed: bool = False
+    ) -> None:
         self._metrics_state = metrics_state
         self._with_members = with_members
+        self._is_observed = is_observed
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._metrics_state.numbers()
-        yield from _counts(numbers)
+        if not self._is_observed:
+            yield from _offset_counts(numbers)
+        yield _kafkas_count("group_completed_rebalance", "Completed rebalances", numbers.classic_rebalances)
         yield from _own_counts(numbers)
         yield from epoch_counts(numbers.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
@@ -66,14 +73,14 @@ class MetricsStateCollector(Collector):
         yield from lag_gauges(numbers.lags, with_members=self._with_members)
 
 
-def _counts(numbers: Numbers) -> Iterator[Metric]:
-    for name, value, meaning in (
-        ("offset_commit", numbers.offsets_committed, "Offsets committed"),
-        ("offset_expiration", numbers.offsets_expired, "Offsets expired"),
-        ("offset_deletion", numbers.offsets_deleted, "Offsets deleted by request"),
-        ("group_completed_rebalance", numbers.classic_rebalances, "Completed rebalances"),
-    ):
-        yield UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
+def _offset_counts(numbers: Numbers) -> Iterator[Metric]:
+    yield _kafkas_count("offset_commit", "Offsets committed", numbers.offsets_committed)
+    yield _kafkas_count("offset_expiration", "Offsets expired", numbers.offsets_expired)
+    yield _kafkas_count("offset_deletion", "Offsets deleted by request", numbers.offsets_deleted)
+
+
+def _kafkas_count(name: str, meaning: str, value: int) -> Metric:
+    return UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
 
 
 def _own_counts(numbers: Numbers) -> Iterator[Metric]:
@@ -154,7 +161,7 @@ class BacklogCollector(CheapCollector):
 
     def collect(self) -> Iterator[Metric]:
         backlog = GaugeMetricFamily(
-            f"{OWN}_backlog_records", "Records of the requests topic not yet handled."
+            f"{OWN}_backlog_records", "Records of the query's source that are not yet handled."
         )
         records = self._metrics_state.backlog_records()
         if records is not None:

@@ -194,9 +194,9 @@ class MetricsState:
             self._backlog_records = max(sum(behind), 0) if behind else None
 
     def topics(self) -> set[str]:
-        """Return the topics to look at: those with a committed offset, and the requests topic."""
+        """Return the topics to look at: those with a committed offset, and what the query reads."""
         with self._lock:
-            return self._lags.topics() | {self._layout.requests_topic}
+            return self._lags.topics() | {self._layout.source_topic}
 
     def wanted_times(self) -> dict[Partition, int]:
         """See `LagBook`, also for the next one."""
@@ -208,7 +208,7 @@ class MetricsState:
             self._lags.learn_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
-        """The records of the requests topic that the query has not read, None if that is not known yet."""
+        """The records of its source that the query has not read, None if that is not known yet."""
         with self._lock:
             return self._backlog_records
 

@@ -27,7 +27,7 @@ from state.kafka.history import EntryType, HistoryEntry
 from streaming.observing.service import Observer
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
-from streaming.service.replica.state import OFF, ReplicaState
+from streaming.service.replica.state import ReplicaState
 from streaming.service.status import Status
 from streaming.service.transactions.pending import Summary
 
@@ -119,13 +119,15 @@ class RebalanceMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What of the service itself is read at each scrape. The age of the ticker is in seconds."""
+    """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
+    no transactions and no replica.
+    """
 
     status: Callable[[], Status]
     ticker_age_s: Callable[[], float]
     spark_restarts: Callable[[], int]
-    transactions: Callable[[], Summary]
-    replica: Callable[[], ReplicaState]
+    transactions: Callable[[], Summary] | None = None
+    replica: Callable[[], ReplicaState] | None = None
 
 
 class Metrics:
@@ -158,15 +160,21 @@ class Metrics:
         self._metrics_state = MetricsState(layout)
         self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
-        self._registry.register(MetricsStateCollector(self._metrics_state, with_members=with_members))
+        self._registry.register(
+            MetricsStateCollector(
+                self._metrics_state, with_members=with_members, is_observed=layout.is_observed
+            )
+        )
         self._registry.register(BacklogCollector(self._metrics_state))
         self._registry.register(
             ServiceCollector(
                 readings.status, readings.ticker_age_s, self._follower.read_age_s, readings.spark_restarts
             )
         )
-        self._registry.register(TransactionsCollector(readings.transactions))
-        self._registry.register(ReplicaCollector(readings.replica))
+        if readings.transactions is not None:
+            self._registry.register(TransactionsCollector(readings.transactions))
+        if readings.replica is not None:
+            self._registry.register(ReplicaCollector(readings.replica))
         for collector in collectors:
             self._registry.register(collector)
         self._checks = checks
@@ -226,8 +234,6 @@ def observer_metrics_of(observer: Observer, host: str, port: int) -> Metrics:
             status=lambda: observer.status.current,
             ticker_age_s=lambda: float("nan"),
             spark_restarts=lambda: observer.spark_restarts,
-            transactions=Summary,
-            replica=lambda: OFF,
         ),
         log_rebalances=False,
     )

@@ -64,7 +64,7 @@ class Notifier:
             kept.save()
         self._outbox = outbox = Outbox()
         now_ms = time.time_ns() // 1_000_000
-        fleet, topics = Fleet(layout), ServiceTopics()
+        fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
         follower = Follower(client_config, layout, fleet, _READER)
         metrics = None if metrics_url is None else ServiceMetrics(metrics_url)
         sources = Sources(fleet, topics, metrics, follower.read_age_s)

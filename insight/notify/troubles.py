@@ -10,7 +10,7 @@ from insight.notify.outbox import Outbox
 from insight.page.coordinator import coordinator_page
 from insight.page.fleet import Fleet
 from insight.page.overview import Overview
-from insight.page.service_metrics import ServiceMetrics, Unreadable
+from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
 from streaming.service.background import BackgroundThread
 
@@ -53,14 +53,9 @@ class Sources:
             yield Trouble(ALARM, alarm_of(sentence), None, sentence)
 
     def _alarms(self, now_ms: int) -> list[str]:
-        service, no_metrics = None, "nobody said where they are"
-        if self._metrics is not None:
-            try:
-                service, no_metrics = self._metrics.state(), ""
-            except Unreadable as error:
-                no_metrics = str(error)
+        asked = None if self._metrics is None else self._metrics.asked()
         facts = self._topics.facts(now_ms)
-        return coordinator_page(facts, (), service, no_metrics, self._read_age_s(), now_ms).findings
+        return coordinator_page(facts, (), asked, self._read_age_s(), now_ms).findings
 
 
 def alarm_of(sentence: str) -> str:

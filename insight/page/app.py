@@ -42,7 +42,7 @@ from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
 from insight.page.rocketmq import RocketMqPage, rocketmq_page
 from insight.page.security import Access, Guard
-from insight.page.service_metrics import ServiceMetrics, Unreadable
+from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
 from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
@@ -275,19 +275,10 @@ class _Pages:
 
     def _coordinator(self) -> CoordinatorPage:
         sources, now_ms = self._sources, self._sources.now_ms()
-        service, why = None, ""
-        try:
-            if sources.service_metrics is None:
-                why = "no address of its metrics is known"
-            else:
-                service = sources.service_metrics.state()
-        except Unreadable as error:
-            why = f"its metrics do not answer: {error}"
         return coordinator_page(
             sources.service_topics.facts(now_ms),
             sources.fleet.starts(now_ms),
-            service,
-            why,
+            None if sources.service_metrics is None else sources.service_metrics.asked(),
             sources.read_age_s(),
             now_ms,
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from insight.page.service_metrics import Durations, ServiceState
+from insight.page.service_metrics import Durations, ServiceState, Unreadable
 from insight.page.service_topics import DeadLetterLine, Pending, ServiceFacts
 from insight.page.words import thousands
 from insight.why.clock import duration_text
@@ -26,6 +26,7 @@ UNKNOWN = "not known"
 _READ_S = 5
 _CLOCK_MS = 30_000
 """A clock record that was seen so long ago says nothing of now: looks for one have failed since."""
+_OBSERVED = "These groups are the cluster's own coordinator's"
 _COORDINATOR, _REPLICA, _ALARM = "coordinator", "replica", "alarm"
 """The checks of `/readyz`."""
 
@@ -57,8 +58,8 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorPage(Struct, frozen=True, kw_only=True):
-    """The coordinator. `findings` are what a person has to look at. `no_metrics` says why `service` is None.
-    `is_read`: what the topics do not have is not there.
+    """The coordinator, or with `is_observed` an observer. `findings` are what a person has to look at.
+    `no_metrics` says why `service` is None. `is_read`: what the topics do not have is not there.
     `dead_letters` are the newest, and `reasons` counts all that are kept of the last hour.
     """
 
@@ -77,28 +78,32 @@ class CoordinatorPage(Struct, frozen=True, kw_only=True):
     is_read: bool
     pending: list[Pending]
     pending_number: int
+    is_observed: bool = False
 
 
 def coordinator_page(
     topics: ServiceFacts,
     starts: Iterable[CoordinatorStarted],
-    service: ServiceState | None,
-    no_metrics: str,
+    asked: ServiceState | Unreadable | None,
     read_age_s: float,
     now_ms: int,
 ) -> CoordinatorPage:
-    """Return the page. `no_metrics` is "" where `service` is there, `read_age_s` is how long ago the topics
-    were read.
+    """Return the page. `asked` is what the metrics say, or why they do not answer; None if nobody said where
+    they are. `read_age_s` is how long ago the topics were read.
     """
     is_read = read_age_s <= _READ_S
     known = [_start(one) for one in starts]
+    service = asked if isinstance(asked, ServiceState) else None
     return CoordinatorPage(
         now_ms=now_ms,
         sentence=_sentence(topics, service, is_read, now_ms),
-        findings=list(_findings(topics, service, is_read)),
+        findings=[
+            *(_findings_of_observer(asked) if topics.is_observed else _findings(topics, service, is_read))
+        ],
         service=service,
-        no_metrics=no_metrics,
-        sections=[] if service is None else list(_sections(service)),
+        no_metrics=_no_metrics(asked),
+        is_observed=topics.is_observed,
+        sections=[] if service is None else list(_sections(service, is_observed=topics.is_observed)),
         latencies=[] if service is None else list(_latencies(service)),
         claim=topics.claim,
         starts=sorted(known, key=lambda one: -one.at_ms),
@@ -124,11 +129,27 @@ def _start(entry: CoordinatorStarted) -> Start:
 
 def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool, now_ms: int) -> str:
     """`The coordinator answers: replica answering, 2 ms behind; last batch 0.4 s ago; no dead letters ...`"""
-    if service is None:
+    if topics.is_observed:
+        parts = [_OBSERVED, _of_observer(service)]
+    elif service is None:
         parts = [_of_topics(topics, is_read, now_ms)]
     else:
         parts = [_of_service(service), _last_batch(service)]
     return f"{'; '.join([*parts, _letters(topics, is_read)])}."
+
+
+def _of_observer(service: ServiceState | None) -> str:
+    if service is None:
+        return f"whether the observer runs is {UNKNOWN}"
+    if service.phase != Phase.READY:
+        return f"the observer does not write: {_why(service)}"
+    return f"the observer runs, {_last_batch(service)}"
+
+
+def _no_metrics(asked: ServiceState | Unreadable | None) -> str:
+    if asked is None:
+        return "no address of its metrics is known"
+    return f"its metrics do not answer: {asked}" if isinstance(asked, Unreadable) else ""
 
 
 def _of_service(service: ServiceState) -> str:
@@ -207,6 +228,14 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
         yield f"Spark dropped {count(service.rows_dropped, 'request')} as late, which must not happen"
 
 
+def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
+    """An observer has no clients. What it does is known by its metrics only."""
+    if isinstance(asked, Unreadable):
+        yield f"The observer does not answer, so views and history may stand still: {asked}"
+    elif asked is not None and asked.phase not in (Phase.READY, Phase.STARTING):
+        yield f"The observer commits no batch, so views and history stand still: {_why(asked)}"
+
+
 def _why(service: ServiceState) -> str:
     return service.notes.get(_COORDINATOR) or service.phase or UNKNOWN
 
@@ -221,8 +250,14 @@ def _number(value: int | None, noun: str = "") -> str:
     return thousands(value) if not noun else f"{thousands(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def _sections(service: ServiceState) -> Iterator[Section]:
+def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
+    """What an observer has are batches only."""
     batches = service.batches
+    time = [
+        ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
+        ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
+        ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
+    ]
     yield Section(
         "Batches",
         [
@@ -232,12 +267,12 @@ def _sections(service: ServiceState) -> Iterator[Section]:
             else ("Last batch", "none since the start"),
             ("Its duration", _ms(service.batch_ms)),
             ("All batches", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
-            ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
-            ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
-            ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
+            *([] if is_observed else time),
             ("Spark restarts", _number(service.spark_restarts)),
         ],
     )
+    if is_observed:
+        return
     yield Section("Replica", list(_replica_rows(service)))
     oldest = "" if not service.transactions else f", the oldest since {_ms(service.transactions_oldest_ms)}"
     yield Section("Transactions", [("Pending", f"{_number(service.transactions)}{oldest}")])

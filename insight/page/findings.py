@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from insight.lag.definitions import WINDOW_MS, PartitionLag, troubles
 from insight.lag.log import Partition
@@ -101,10 +101,13 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
         stands = duration_text(now_ms - lag.stands_since_ms)
         owner = facts.ownership.holders[worst]
         named = owner if report is None else names_of(report).of(owner)
+        keeps = "keeps its session"
+        if _is_rebalance_unseen(facts.view):
+            keeps = "has not left, unless a rebalance is under way, which the log does not show"
         yield Finding(
             Kind.STUCK,
             f"{_named(worst)} has stood at the same committed offset for {stands} while records come, "
-            f"{_behind(lag)}; its owner {named} keeps its session{_more(found.stuck)}",
+            f"{_behind(lag)}; its owner {named} {keeps}{_more(found.stuck)}",
             lag.stands_since_ms,
         )
     if found.without_owner:
@@ -120,9 +123,16 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
         worst, lag = _worst(found.falling_behind)
         yield Finding(
             Kind.FALLING_BEHIND,
-            f"{_named(worst)} has been falling behind for {duration_text(WINDOW_MS)} although the group "
+            f"{_named(worst)} has fallen behind within {duration_text(WINDOW_MS)} although the group "
             f"commits, {_behind(lag)}{_more(found.falling_behind)}",
         )
+
+
+def _is_rebalance_unseen(view: object) -> bool:
+    """Whether a rebalance of a group begins without a record: that of a classic group of the cluster's own
+    coordinator, whose log has it when the assignment is there.
+    """
+    return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
 
 def _worst(lags: Mapping[Partition, PartitionLag]) -> tuple[Partition, PartitionLag]:

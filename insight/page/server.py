@@ -100,11 +100,10 @@ class Page:
         log: Source | None = None,
         metrics_url: str | None = None,
     ) -> None:
-        fleet, topics = Fleet(layout), ServiceTopics()
+        fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
-        # An observer has no topics of its own beside those of the groups.
-        self._service = None if layout.is_observed else ServiceFollower(client_config, layout, topics)
+        self._service = ServiceFollower(client_config, layout, topics)
         histories = Histories(partial(read_history, client_config, layout), fleet)
         self._courses = courses = Courses(histories, fleet)
         sources = Sources(
@@ -126,15 +125,13 @@ class Page:
         """Read the topics, and serve. Raises PageUnavailable."""
         self._follower.start()
         self._overview.start()
-        if self._service is not None:
-            self._service.start()
+        self._service.start()
         self._web.start()
 
     def stop(self) -> None:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
-        if self._service is not None:
-            self._service.stop()
+        self._service.stop()
         self._courses.close()
         self._overview.stop()
         self._follower.stop()

@@ -128,8 +128,8 @@ class ServiceMetrics:
         self._read_at_s = float("-inf")
         self._state: ServiceState | Unreadable = Unreadable("it was not asked yet")
 
-    def state(self) -> ServiceState:
-        """What the process says now, or said FRESH_S ago at most. Raises Unreadable."""
+    def asked(self) -> ServiceState | Unreadable:
+        """What the process says now, or said FRESH_S ago at most, or why that is not known."""
         with self._lock:
             if time.monotonic() - self._read_at_s > FRESH_S:
                 try:
@@ -137,10 +137,7 @@ class ServiceMetrics:
                 except Unreadable as error:
                     self._state = error
                 self._read_at_s = time.monotonic()
-            found = self._state
-        if isinstance(found, Unreadable):
-            raise Unreadable(str(found))
-        return found
+            return self._state
 
     def _read(self) -> ServiceState:
         base = urlsplit(self.url)

@@ -67,6 +67,7 @@ class Pending(Struct, frozen=True):
 
 class ServiceFacts(Struct, frozen=True, kw_only=True):
     """What the topics say. `is_complete`: they were read to their ends, so that what is not there is none.
+    `is_observed`: they are an observer's, which has dead letters, and neither claims nor clock records.
 
     `clock_ms` is the append time of the last clock record that was seen, `is_silent` whether the last look
     found none, None before the first one. `dead_letters` are those of the last hour, the newest first, and
@@ -81,12 +82,14 @@ class ServiceFacts(Struct, frozen=True, kw_only=True):
     has_more: bool
     pending: list[Pending]
     pending_number: int
+    is_observed: bool = False
 
 
 class ServiceTopics:
-    """Takes records; `facts` returns what they say. For several threads."""
+    """Takes records; `facts` returns what they say. For several threads. `is_observed`: see ServiceFacts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_observed: bool = False) -> None:
+        self._is_observed = is_observed
         self._lock = threading.Lock()
         self._claims = Claims()
         self._dead_letters: deque[DeadLetterLine] = deque()
@@ -165,6 +168,7 @@ class ServiceTopics:
                 has_more=self._dropped_ms is not None and self._dropped_ms >= since_ms,
                 pending=oldest,
                 pending_number=len(self._pending),
+                is_observed=self._is_observed,
             )
 
     def _drop_before(self, at_ms: int) -> None:
@@ -205,7 +209,7 @@ class ServiceFollower(FollowerThread):
                     behind = {}
                 if not behind:
                     self._topics.complete()
-                if time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
+                if not layout.is_observed and time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
                     self._look(clock)
                     looked_at_s = time.monotonic()
                 self._warning.worked()
@@ -218,7 +222,7 @@ class ServiceFollower(FollowerThread):
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
         """Assign the topics to the reader. Return their ends."""
         layout = self._layout
-        names = (layout.owner_topic, layout.transactions_topic)
+        names = () if layout.is_observed else (layout.owner_topic, layout.transactions_topic)
         tables = reader.partitions_of(*names)
         letters = reader.partitions_of(layout.dead_letters_topic)
         ends = reader.ends([*tables, *letters])

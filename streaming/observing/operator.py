@@ -16,7 +16,7 @@ from connections.client_config import ClientConfig
 from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, DeadLetter, Reason, request_id
 from records.consumer_offsets.decode import GroupRecord, decode
 from records.consumer_offsets.schemas import UnknownRecord
-from records.layout import TopicLayout
+from records.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from records.wire.primitives import ProtocolError
 from state.kafka.observed.consumer import topic_ids_in
 from state.kafka.observed.group import ObservedGroup
@@ -28,7 +28,7 @@ from streaming.observing.topic_names import TopicNames, names_on
 from streaming.query.log_order import LogRow
 from streaming.query.operator import freeze_imports, in_log_order
 
-SOURCE = "__consumer_offsets"
+SOURCE = KAFKAS_OFFSETS_TOPIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,9 @@ OF_LAGS = ("PartitionsStuck", "FallingBehind", "PartitionsWithoutOwner")
 REASONS = {
     "PartitionsStuck": (
         "Group orders has stood at the same offset of 1 partition(s) of purchases for two minutes while "
-        "records come. Their owners keep their sessions, so nothing rebalances: look for a record that they "
-        "cannot process, or for a call that does not return."
+        "records come, and their owners have not left: look for a record that they cannot process, or for a "
+        "call that does not return. In a classic group that is observed it may be a rebalance that does not "
+        "end."
     ),
     "FallingBehind": (
         "Group orders commits, but its lag rises on 1 partition(s) of purchases: records come faster than "

@@ -39,6 +39,7 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, read_topic, wait_until
 from tests.harness.commands import invoke
+from tests.harness.webhook import Webhook
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -84,6 +85,16 @@ class Observing:
         assert self.child is not None
         self.child.kill()
 
+    def notify(self, webhook: Webhook) -> Child:
+        """Start `notify` about the observed groups."""
+        child = self.children.start(
+            "notify",
+            *("notify", "--bootstrap-servers", self.broker.client_config.bootstrap_servers),
+            *("--prefix", self.prefix, "--url", webhook.url(), "--data-dir", str(self.folder / "notify")),
+        )
+        child.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
+        return child
+
     def history(self, group_id: str) -> list[HistoryEntry]:
         return history_of(self.broker.client_config, self.layout, group_id, settled=False)
 
@@ -111,7 +122,16 @@ def observing(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Observing]:
         yield Observing(broker, children, tmp_path, f"observed-{uuid.uuid4()}")
 
 
-def test_the_reports_say_what_happened(observing: Observing, broker: EmbeddedBroker, topic: str) -> None:
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Webhook() as webhook:
+        yield webhook
+
+
+def test_the_reports_say_what_happened(
+    observing: Observing, webhook: Webhook, broker: EmbeddedBroker, topic: str
+) -> None:
     servers = broker.client_config.bootstrap_servers
     classic, epochs, exact = (f"{kind}-{uuid.uuid4()}" for kind in ("classic", "epochs", "exact"))
     produce(servers, topic, range(RECORDS))
@@ -120,6 +140,7 @@ def test_the_reports_say_what_happened(observing: Observing, broker: EmbeddedBro
     with closing(c1):
         before = shared(c1=c1)  # the observer reads the topic from its beginning
         observing.start()
+        notify = observing.notify(webhook)
         k1 = epochs_member(servers, epochs, topic, "k1")
         with closing(k1):
             alone = shared(k1=k1)
@@ -147,6 +168,7 @@ def test_the_reports_say_what_happened(observing: Observing, broker: EmbeddedBro
     told_of(observing, epochs, [(JOINED, "k1"), (JOINED, "k2"), (GONE, "k2"), (GONE, "k1")])
     assert_in_order([before, both, after, {}], holdings_in(observing.history(classic)))
     assert_in_order([alone, two, again, {}], holdings_in(observing.history(epochs)))
+    told_unasked(observing, webhook, notify, classic, epochs)
     offsets = [offset for offset in observing.offsets(exact) if offset is not None]
     assert ABORTED not in offsets
     assert offsets[-1] == COMMITTED
@@ -225,6 +247,28 @@ def told_of(observing: Observing, group_id: str, happened: list[tuple[CauseKind,
     text = observing.ask(why, group_id)
     assert "left or expired" in text
     assert "session timeout" not in text
+
+
+def told_unasked(observing: Observing, webhook: Webhook, notify: Child, classic: str, epochs: str) -> None:
+    """Each rebalance is one message, but perhaps for the first one, which the observer may have written
+    before `notify` began. No alarm is told, and only topics that are there are read.
+    """
+    happened = {
+        (group_id, r.began_ms, r.ended_ms)
+        for group_id in (classic, epochs)
+        for r in course_of(observing.history(group_id)).rebalances
+    }
+    first = min(one for one in happened if one[0] == classic)
+
+    def told(got: Webhook) -> list[tuple[str, int, int]]:
+        ours = [one for one in got.messages() if one["group"] in (classic, epochs)]
+        return [(one["group"], one["began_ms"], one["ended_ms"]) for one in ours]
+
+    webhook.wait_for(lambda got: happened - {first} <= set(told(got)), "all rebalances")
+    assert set(told(webhook)) <= happened
+    assert len(told(webhook)) == len(set(told(webhook)))
+    assert "alarm" not in {one["kind"] for one in webhook.messages()}
+    assert "trying again" not in notify.log_path.read_text()
 
 
 def describe_what_is_there(observing: Observing, classic: str, epochs: str, topic: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from connections.client_config import ClientConfig
 from insight.metrics.http import MetricsUnavailable
 from insight.metrics.service import Metrics, Readings
+from records.layout import TopicLayout
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
 from streaming.service.transactions.pending import Summary
@@ -34,6 +35,19 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
         ),
         log_rebalances=False,
     )
+
+
+def test_an_observer_serves_no_figures_of_what_only_a_coordinator_has() -> None:
+    observed = TopicLayout.observed("group-observer", 1)
+    readings = Readings(lambda: Status(Phase.READY, "", 0), lambda: float("nan"), lambda: 0)
+    client_config = ClientConfig(f"{LOOPBACK}:{free_port()}")
+    with (
+        Metrics(client_config, observed, LOOPBACK, 0, readings, log_rebalances=False) as served,
+        urllib.request.urlopen(served.url, timeout=30) as response,
+    ):
+        text = response.read().decode()
+    assert "group_completed_rebalance_count" in text
+    assert not any(name in text for name in ("offset_commit_count", "transactions_pending", "replica_"))
 
 
 def test_a_port_that_is_taken_is_told() -> None:

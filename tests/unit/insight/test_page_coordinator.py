@@ -57,7 +57,7 @@ def facts(**fields: object) -> ServiceFacts:
 def page(
     topics: ServiceFacts | None = None, service: ServiceState | None = None, read_age_s: float = 0.0
 ) -> CoordinatorPage:
-    return coordinator_page(topics or facts(), (), service, "", read_age_s, NOW_MS)
+    return coordinator_page(topics or facts(), (), service, read_age_s, NOW_MS)
 
 
 def letter(at_ms: int, topics: ServiceTopics, **fields: object) -> None:
@@ -282,7 +282,7 @@ def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
         start = CoordinatorStarted(at_ms=NOW_MS + number, from_batch=number, settings={"a": 1})
         started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
         fleet.apply(LAYOUT.events_topic, None, encode(started), NOW_MS)
-    found = coordinator_page(facts(), fleet.starts(NOW_MS), None, "", 0.0, NOW_MS)
+    found = coordinator_page(facts(), fleet.starts(NOW_MS), None, 0.0, NOW_MS)
     assert [one.from_batch for one in found.starts] == [3, 2, 1]
     assert [one.from_batch for one in fleet.starts(NOW_MS + WINDOW_MS + 3)] == [3]
     for number in range(MAX_STARTS + 5):
@@ -327,12 +327,12 @@ def test_a_real_port_is_read_and_not_again_within_two_seconds(
     checks: dict[str, Check] = {"/readyz": lambda _: {"coordinator": "failing: x", "replica": Note("off")}}
     with HttpPort("127.0.0.1", 0, busy.registry, checks) as port:
         metrics = ServiceMetrics(port.url)
-        found = metrics.state()
+        found = metrics.asked()
         assert found == with_notes(state(busy), {"coordinator": "failing: x", "replica": "off"})
-    assert metrics.state() is found
+    assert metrics.asked() is found
     monkeypatch.setattr(service_metrics, "FRESH_S", -1.0)
-    with pytest.raises(Unreadable, match="refused"):
-        metrics.state()
+    refused = metrics.asked()
+    assert isinstance(refused, Unreadable) and "refused" in str(refused)
 
 
 def with_notes(found: ServiceState, notes: dict[str, str]) -> ServiceState:
@@ -340,8 +340,39 @@ def with_notes(found: ServiceState, notes: dict[str, str]) -> ServiceState:
 
 
 def test_a_port_without_metrics_is_named() -> None:
-    with (
-        HttpPort("127.0.0.1", 0, CollectorRegistry()) as port,
-        pytest.raises(Unreadable, match="does not serve a coordinator's metrics"),
-    ):
-        ServiceMetrics(port.url).state()
+    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port:
+        found = ServiceMetrics(port.url).asked()
+    assert isinstance(found, Unreadable) and "does not serve a coordinator's metrics" in str(found)
+
+
+def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:
+    return coordinator_page(facts(is_observed=True, is_silent=None), (), asked, 0.0, NOW_MS)
+
+
+def test_the_page_of_an_observer_speaks_of_the_observer_and_of_no_clock_replica_or_owner(
+    busy: Scraped,
+) -> None:
+    running = observed(state(busy))
+    assert running.sentence.startswith(
+        "These groups are the cluster's own coordinator's; the observer runs, last batch"
+    )
+    assert running.findings == []
+    ((title, rows),) = [(section.title, dict(section.rows)) for section in running.sections]
+    assert title == "Batches"
+    assert not rows.keys() & {"Not yet handled", "Event time", "Clock attested"}
+    unknown = observed(None)
+    assert "whether the observer runs is not known" in unknown.sentence
+    assert unknown.findings == []
+    assert unknown.no_metrics == "no address of its metrics is known"
+
+
+def test_an_observer_that_does_not_answer_or_commits_no_batch_is_found(busy: Scraped) -> None:
+    gone = observed(Unreadable("Connection refused"))
+    assert gone.findings == [
+        "The observer does not answer, so views and history may stand still: Connection refused"
+    ]
+    restarting = observed(replace(state(busy), phase="restarting"))
+    assert restarting.findings == [
+        "The observer commits no batch, so views and history stand still: restarting"
+    ]
+    assert observed(replace(state(busy), phase="starting")).findings == []

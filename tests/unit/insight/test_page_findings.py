@@ -12,6 +12,7 @@ from insight.why.model import Cause, CauseKind, Rebalance
 from insight.why.rebalances import rebalances
 from insight.why.report import Report
 from state.kafka.history import HistoryEntry
+from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
 from tests.unit.insight.page_facts import facts, lag, member, of_hour, played, view
 
 P, Q = ("orders", 4), ("orders", 5)
@@ -122,6 +123,23 @@ def test_a_partition_that_is_stuck_names_its_owner_and_how_long_its_offset_stand
     assert found(facts(OWNED, {P: replace_lag(stuck, grew_ms=OLD_MS + 1)})) == []
 
 
+def test_of_an_observed_classic_group_it_is_not_claimed_that_nothing_rebalances() -> None:
+    """Its log has a rebalance when it is over. Of the consumer protocol the log has each epoch."""
+    stuck = lag(7, NOW_MS, stands_since_ms=NOW_MS - 180_000, grew_ms=OLD_MS)
+    classic = replace(OWNED, observed=True)
+    (finding,) = found(facts(classic, {P: stuck}))
+    assert finding.sentence == (
+        "orders-4 has stood at the same committed offset for 3 min 0 s while records come, 7 records behind; "
+        "its owner m has not left, unless a rebalance is under way, which the log does not show"
+    )
+    epochs = ConsumerGroupSnapshot(1, "uniform", {"orders": None}, {}, [], [])
+    held = ConsumerMemberSnapshot(1, 1, "stable", None, ["orders"], "", None, {"orders": [4]}, {}, {})
+    members = [replace(OWNED.members[0], consumer=held)]
+    of_epochs = replace(classic, members=members, consumer=epochs)
+    (finding,) = found(facts(of_epochs, {P: stuck}))
+    assert finding.sentence.endswith("its owner m keeps its session")
+
+
 def replace_lag(one: PartitionLag, **fields: Any) -> PartitionLag:
     return dataclasses.replace(one, **fields)
 
@@ -161,7 +179,7 @@ def test_a_group_that_falls_behind_says_by_how_much() -> None:
     assert found(facts(OWNED, lags)) == [
         Finding(
             Kind.FALLING_BEHIND,
-            "orders-4 has been falling behind for 10 min 0 s although the group commits, "
+            "orders-4 has fallen behind within 10 min 0 s although the group commits, "
             "900 records (61.0 s) behind",
         )
     ]
