@@ -8,11 +8,15 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from cli.processes.child import Child
+from streaming.observing.options import DEFAULT_PREFIX
 
 PARTITIONS = 6
 START_S, WAIT_S, LOOK_S = 180.0, 300.0, 0.5
@@ -33,6 +37,19 @@ while True:
         consumer.commit(message)
         is_first = False
 """
+
+
+def observing(stack: ExitStack, folder: Path, servers: str, *options: str) -> str:
+    """Start an observer with these options, and the page of its topics. Returns the page's address."""
+    named = ("--bootstrap-servers", servers)
+    observe = Child(
+        "observe", ["observe", *named, "--data-dir", str(folder), *options], folder / "observe.log"
+    )
+    stack.callback(observe.stop)
+    observe.wait_for_line(lambda line: line.startswith(("ready:", "no group has joined")), START_S)
+    page = Child("page", ["page", *named, "--prefix", DEFAULT_PREFIX], folder / "page.log")
+    stack.callback(page.stop)
+    return page.wait_for_line(lambda line: line.startswith("ready: "), START_S).removeprefix("ready: ")
 
 
 class Page:

@@ -134,5 +134,5 @@ def test_kafka_clients_are_made_in_one_place() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KAFKA_CLIENTS
     }
     rows = {f"bench/rows/{name}.py" for name in ("applications", "browser", "hostile", "passthrough")}
-    measured = {"bench/load/topics.py", "bench/page_story.py", *rows}
+    measured = {"bench/lag_play.py", "bench/load/topics.py", "bench/page_story.py", *rows}
     assert made_by == {"connections/kafka_clients.py", "cli/demo/consumer.py", *measured}
