@@ -72,7 +72,7 @@ class Checkpoint:
         not the one that the state belongs to, or if the state has another of these numbers. The namespace is
         not compared, because the pinned one stays in force.
         """
-        pinned = self._read(IDENTITY, Identity)
+        pinned = self.pinned()
         if pinned is None:
             found = replace(
                 found,
@@ -120,10 +120,14 @@ class Checkpoint:
 
     def identity(self) -> Identity:
         """Return the pinned identity. Raises FolderError if this place has no state."""
-        identity = self._read(IDENTITY, Identity)
+        identity = self.pinned()
         if identity is None:
             raise FolderError(f"{self} has no state of a coordinator")
         return identity
+
+    def pinned(self) -> Identity | None:
+        """Return the pinned identity, None if this place has no state yet. Raises FolderError."""
+        return self._read(IDENTITY, Identity)
 
     def newest_owner(self) -> int:
         """The highest epoch of an owner that wrote here, 0 if there is none."""

@@ -88,16 +88,15 @@ class _Connections:
 
     def _connect(self, made: socket.socket, address: Any, source: tuple[str, int] | None) -> socket.socket:
         try:
-            left_s = self.left_s()
-            if left_s <= 0:
-                raise TimeoutError
-            made.settimeout(left_s)
+            made.settimeout(max(self.left_s(), 0.001))
             if source is not None:
                 made.bind(source)
             made.connect(address)
             # TLS takes the socket over, and `urllib` closes it: the copy is what can be cut at any time.
             with self._lock:
                 self._opened.append(made.dup())
+                if self.left_s() <= 0:  # perhaps what is open was cut already
+                    raise TimeoutError
         except OSError:
             made.close()
             raise

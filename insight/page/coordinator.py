@@ -253,7 +253,7 @@ def _number(value: int | None, noun: str = "") -> str:
 def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
     """What an observer has are batches only."""
     batches = service.batches
-    time = [
+    of_time = [
         ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
         ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
         ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
@@ -267,7 +267,7 @@ def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
             else ("Last batch", "none since the start"),
             ("Its duration", _ms(service.batch_ms)),
             ("All batches", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
-            *([] if is_observed else time),
+            *([] if is_observed else of_time),
             ("Spark restarts", _number(service.spark_restarts)),
         ],
     )

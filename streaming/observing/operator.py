@@ -23,6 +23,7 @@ from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import At, Observation
 from state.kafka.observed.step import observe
 from state.messages import RECORD_VERSION
+from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
 from streaming.observing.topic_names import TopicNames, names_on
 from streaming.query.log_order import LogRow
@@ -95,7 +96,7 @@ class ObservingCall:
         assert says is not None
         group = self._awaken(group_id)
         self._names.find(topic_ids_in(says))
-        at = At(row.at_ms, record, f"{record}@{self._observer}")
+        at = At(row.at_ms, record, incarnation(record, self._observer))
         try:
             seen = observe(group, group_id, says, at, self._names.known)
         except Exception:  # noqa: BLE001 - any fault of this code

@@ -21,6 +21,7 @@ from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.state_stores import remove_torn_state
 from streaming.observing import pipeline
+from streaming.observing.one_observer import check_topics_are_ours, observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
 from streaming.query.progress import BatchProgress, ProgressReader
@@ -37,8 +38,6 @@ from streaming.service.topics import FoundTopics, TopicsError, find_topic, prepa
 _LOOK_S = 1.0
 # A query that has failed and is started again counts as running after so long, or at its first batch.
 _PROOF_S = 10.0
-# Characters of the observer's id that tell its incarnations from those of another observer.
-_ID_CHARS = 8
 
 log = structlog.get_logger()
 
@@ -66,7 +65,9 @@ class _Query:
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
-    """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's."""
+    """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's or another
+    observer's, and FolderError.
+    """
     layout = options.layout
     if find_topic(options.client_config, layout.requests_topic) is not None:
         raise TopicsError(
@@ -81,6 +82,10 @@ def _prepare_topics(options: ObserverOptions) -> None:
         options.replication_factor,
         options.min_insync_replicas,
     )
+    try:
+        check_topics_are_ours(options.client_config, layout, options.folder)
+    except KafkaError as error:
+        raise TopicsError(f"{layout.groups_topic} cannot be read: {error}") from error
 
 
 class Observer:
@@ -207,7 +212,7 @@ class Observer:
             options.state_partitions,
         )
         session.use_state_partitions(identity.state_partitions)
-        observer = identity.member_id_namespace[:_ID_CHARS]
+        observer = observer_id(identity.member_id_namespace)
         operator = ObservingOperator(options.client_config, options.layout, observer)
         return _Query(session, keeper, checkpoint, identity, operator)
 

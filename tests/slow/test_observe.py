@@ -168,6 +168,7 @@ def test_the_reports_say_what_happened(
     told_of(observing, epochs, [(JOINED, "k1"), (JOINED, "k2"), (GONE, "k2"), (GONE, "k1")])
     assert_in_order([before, both, after, {}], holdings_in(observing.history(classic)))
     assert_in_order([alone, two, again, {}], holdings_in(observing.history(epochs)))
+    another_observer_is_refused(observing)
     told_unasked(observing, webhook, notify, classic, epochs)
     offsets = [offset for offset in observing.offsets(exact) if offset is not None]
     assert ABORTED not in offsets
@@ -247,6 +248,17 @@ def told_of(observing: Observing, group_id: str, happened: list[tuple[CauseKind,
     text = observing.ask(why, group_id)
     assert "left or expired" in text
     assert "session timeout" not in text
+
+
+def another_observer_is_refused(observing: Observing) -> None:
+    """With another folder it would write everything once more. The one that writes the topics may come again:
+    it was killed and started before.
+    """
+    another = ObserverOptions(observing.broker.client_config, observing.folder / "other", observing.layout)
+    observer = Observer(another)
+    with pytest.raises(TopicsError, match=r"another observer writes .*a new folder.* --prefix"):
+        observer.start()
+    assert not (observing.folder / "other" / "identity.json").exists()
 
 
 def told_unasked(observing: Observing, webhook: Webhook, notify: Child, classic: str, epochs: str) -> None:

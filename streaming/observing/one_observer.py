@@ -1,0 +1,76 @@
+"""Whose an observer's topics are. Each view has in its incarnation which observer wrote it.
+
+Two observers would write each view and each history entry twice, under incarnations of their own. This is
+looked up at the start, so it finds whoever was there before, and not two that start at the same moment.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from checkpoints.checkpoint import Checkpoint
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
+from records.reader import Record, TopicReader
+from streaming.service.topics import TopicsError
+
+LAST_RECORDS = 200
+"""The records at the end of a partition among which the newest view is looked for."""
+_TIMEOUT_MS = 30_000
+# Characters of the observer's namespace that are its id.
+_ID_CHARS = 8
+
+
+class _View(Struct, frozen=True):
+    """The kept field of `state.kafka.snapshot.GroupSnapshot`."""
+
+    incarnation: str
+
+
+_view = msgspec.json.Decoder(_View)
+
+
+def observer_id(namespace: str) -> str:
+    """Return the id of the observer with the checkpoint of this namespace."""
+    return namespace[:_ID_CHARS]
+
+
+def incarnation(record_id: str, observer: str) -> str:
+    """Return the incarnation of a group that an observer met first at a record."""
+    return f"{record_id}@{observer}"
+
+
+def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, folder: Path) -> None:
+    """Raises TopicsError if another observer wrote what is newest on the topics, FolderError if the
+    checkpoint in the folder cannot be read, and KafkaError.
+    """
+    pinned = Checkpoint.at(folder).pinned()
+    ours = None if pinned is None else observer_id(pinned.member_id_namespace)
+    others = writers(_newest(client_config, layout)) - {ours}
+    if others:
+        raise TopicsError(
+            f"another observer writes {layout.groups_topic}: its id is {' and '.join(sorted(others))}, and "
+            f"{folder} is {'a new folder' if ours is None else f'that of {ours}'}. Give the other one's "
+            "--data-dir, or another --prefix. If its folder is lost, delete the topics with this prefix"
+        )
+
+
+def writers(records: Iterable[Record]) -> set[str]:
+    """Return the observers that wrote the newest view of each partition among records in order."""
+    newest = {}
+    for record in records:
+        if record.value is not None:
+            newest[record.partition] = _view.decode(record.value).incarnation.rpartition("@")[2]
+    return set(newest.values())
+
+
+def _newest(client_config: ClientConfig, layout: TopicLayout) -> list[Record]:
+    with TopicReader(
+        client_config, max_record_bytes=layout.response_record_max_bytes, timeout_ms=_TIMEOUT_MS
+    ) as reader:
+        partitions = reader.partitions_of(layout.groups_topic)
+        ends, beginnings = reader.ends(partitions), reader.beginnings(partitions)
+        reader.start(at={where: max(beginnings[where], end - LAST_RECORDS) for where, end in ends.items()})
+        return [*reader.read_to(ends, timeout_ms=_TIMEOUT_MS)]

@@ -1,0 +1,28 @@
+"""Whose the topics of an observer are, by their newest views."""
+
+from types import SimpleNamespace
+
+from records.codec import encode
+from records.reader import Record
+from streaming.observing.one_observer import incarnation, observer_id, writers
+from tests.unit.insight.page_facts import view
+
+OURS, OTHER = observer_id("0123456789abcdef"), observer_id("fedcba9876543210")
+
+
+def written(observer: str | None, partition: int = 0) -> Record:
+    """A view that an observer wrote, or a tombstone."""
+    value = None if observer is None else encode(view(incarnation=incarnation("source-7-42", observer)))
+    return SimpleNamespace(partition=partition, value=value)
+
+
+def test_the_newest_view_of_each_partition_says_who_writes_the_topics() -> None:
+    assert writers([]) == set()
+    assert writers([written(None)]) == set()
+    assert writers([written(OTHER), written(OURS), written(None)]) == {OURS}
+    assert writers([written(OURS), written(OTHER, partition=1), written(OURS)]) == {OURS, OTHER}
+
+
+def test_ids_of_observers_are_short_and_tell_them_apart() -> None:
+    assert OURS != OTHER
+    assert incarnation("source-7-42", OURS) == f"source-7-42@{OURS}"
