@@ -92,7 +92,7 @@ conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on wh
 bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
 	$(BIN)/python -m bench --write
 
-pictures: $(STAMP) ## photograph the page in a real run, for README (3 minutes; needs Chromium)
+pictures: $(STAMP) ## photograph the page in a real run, for README and docs (4 minutes; needs Chromium)
 	$(BIN)/python -m bench.pictures
 
 lint: types style imports ## style, types and the direction of imports

@@ -61,6 +61,12 @@ class Page:
     def members(self, group_id: str) -> int:
         return next((int(g["members"]) for g in self._groups()["groups"] if g["group_id"] == group_id), 0)
 
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether a lag of the group is known, and so an offset."""
+        return any(
+            g["group_id"] == group_id and g["lag_records"] is not None for g in self._groups()["groups"]
+        )
+
     def unwell(self) -> set[str]:
         return {group["group_id"] for group in self._groups()["unwell"]}
 

@@ -1,23 +1,28 @@
-"""The pictures of README, from a real run: `python -m bench.pictures`, which takes some three minutes.
+"""The pictures of README and docs, from a real run: `python -m bench.pictures`, which takes four minutes.
 
-A broker, the coordinator with its page, and librdkafka's consumers: a worker of `orders` is killed again and
-again, `billing` commits nothing, and `clickstream` (the consumer protocol) is well. It waits until the page
-says so, and photographs it.
+A broker, the coordinator with its page, an observer with its page, and librdkafka's consumers. Of those at
+the coordinator, `billing` commits nothing, the consumer of `exports` is killed, a worker of `orders` is
+killed again and again, and `clickstream` (the consumer protocol) is well. At the broker's own coordinator,
+`shipping` commits nothing, and `emails` and `audit` are well. It waits until the pages say so, and
+photographs them.
 """
 
 import json
 import signal
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlencode
 
-from bench.page_story import START_S, Consumers, Page, producing
+from bench.page_story import START_S, Consumers, Page, observing, producing
 from cli.processes.child import Child
 from tests.harness.browser import browser
 
 FOLDER = Path(__file__).parents[1] / "docs" / "plots"
 KILLED = 3
+WORKS_S = 5.0
+TOPICS = ("orders", "payments", "clicks", "parcels")
 
 
 def main() -> None:
@@ -27,27 +32,42 @@ def main() -> None:
         run = Child("run", ["run", "--json", "--data-dir", str(folder / "data")], folder / "run.log")
         stack.callback(run.stop)
         ready = json.loads(run.wait_for_line(lambda line: line.startswith('{"broker"'), START_S))
-        stack.enter_context(producing(ready["broker"], ("orders", "payments", "clicks")))
+        broker = ready["broker"]
+        stack.enter_context(producing(broker, TOPICS))
+        observed = Page(observing(stack, folder, broker))
+        start_at_broker = Consumers(broker, stack)
+        start_at_broker("shipping", "parcels", "shipper-1", commits=False)
+        start_at_broker("emails", "orders", "mailer-1", protocol="consumer")
+        start_at_broker("audit", "payments", "auditor-1")
         page = Page(ready["page"])
         start = Consumers(ready["gateway"], stack)
+        start("billing", "payments", "biller-1", commits=False)
+        leaves = start("exports", "payments", "exporter-1")
+        page.wait_until(lambda: page.has_offsets("exports"), "an exporter's offsets")
+        leaves.send_signal(signal.SIGKILL)
+        for number in (1, 2):
+            start("clickstream", "clicks", f"clicker-{number}", protocol="consumer")
+        page.wait_until(lambda: {"billing", "exports"} <= page.unwell(), "two groups that are unwell")
         for number in (1, 2):
             start("orders", "orders", f"worker-{number}")
-            start("clickstream", "clicks", f"clicker-{number}", protocol="consumer")
-        start("billing", "payments", "biller-1", commits=False)
         page.wait_until(lambda: page.members("orders") == 2, "two workers")
         for _ in range(KILLED):
             victim = start("orders", "orders", "worker-3")
             page.wait_until(lambda: page.members("orders") == 3, "three workers")
+            time.sleep(WORKS_S)  # so long the worker works
             victim.send_signal(signal.SIGKILL)
             page.wait_until(lambda: page.members("orders") == 2, "the end of the session")
         start("orders", "orders", "worker-3")
-        page.wait_until(lambda: {"orders", "billing"} <= page.unwell(), "two groups that are unwell")
-        with browser(folder / "browser", 1280, 640) as driver:
-            for picture, path in (
-                ("page-groups", ""),
-                ("page-group", f"group?{urlencode({'id': 'orders'})}"),
+        page.wait_until(lambda: page.members("orders") == 3 and "orders" in page.unwell(), "a third")
+        observed.wait_until(lambda: observed.unwell() == {"shipping"}, "a group that is unwell")
+        time.sleep(WORKS_S)
+        with browser(folder / "browser", 1280, 720) as driver:
+            for picture, address in (
+                ("page-groups", page.url),
+                ("page-group", f"{page.url}group?{urlencode({'id': 'orders', 'since': '10m'})}"),
+                ("page-observed", observed.url),
             ):
-                driver.get(page.url + path)
+                driver.get(address)
                 driver.save_screenshot(str(FOLDER / f"{picture}.png"))
                 print(FOLDER / f"{picture}.png")
 
