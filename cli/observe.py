@@ -171,20 +171,18 @@ def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
 
 
 class _Progress:
-    """Says how much of a backlog was read, and which records are not observed."""
+    """Says how much of a backlog was read, and how many records are not known."""
 
     def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
         self._on_batch = on_batch
-        self._read = self._unobserved = self._unknown = 0
+        self._read = self._unknown = self._warned = 0
         self._said_s = float("-inf")
-        self._warned = (0, 0)
 
     def on_batch(self, batch: BatchProgress) -> None:
         """Take a committed batch, and pass it on."""
         self._on_batch(batch)
         counts = batch.observed_metrics.get(COUNTS, {})
         self._read += counts.get("read", 0)
-        self._unobserved += counts.get("unobserved", 0)
         self._unknown += counts.get("unknown", 0)
         now_s = time.monotonic()
         if now_s - self._said_s < _PROGRESS_EACH_S:
@@ -192,10 +190,6 @@ class _Progress:
         if batch.backlog:
             click.echo(f"{self._read:,} records read, {batch.backlog:,} to read", err=True)
             self._said_s = now_s
-        if (skipped := (self._unobserved, self._unknown)) != self._warned:
-            click.echo(
-                f"records so far of share and streams groups, which are not observed: {skipped[0]:,}; "
-                f"of types that are not known: {skipped[1]:,}",
-                err=True,
-            )
-            self._warned, self._said_s = skipped, now_s
+        if self._unknown != self._warned:
+            click.echo(f"records so far of types that are not known: {self._unknown:,}", err=True)
+            self._warned, self._said_s = self._unknown, now_s

@@ -36,6 +36,7 @@ from records.layout import TopicLayout
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.classic_group import GroupState
+from state.kafka.history import BY_EPOCHS
 from state.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.snapshot import ConnectionSnapshot
@@ -143,7 +144,7 @@ def entry_line(event: AnyHistoryEntry) -> str:
         return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
     change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
     member = f" [{event.member_id}]" if event.member_id else ""
-    generation = "epoch" if event.group_type == "consumer" else "generation"
+    generation = "epoch" if event.group_type in BY_EPOCHS else "generation"
     return (
         f"{clock(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
         f"{event.type}{change}{member}: {event.reason}"

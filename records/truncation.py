@@ -12,7 +12,7 @@ from state.dispatch import StoredView
 from state.errors import ErrorCode
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
-from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot
+from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot, ShareSnapshot
 from state.messages import ErrorResponse
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
@@ -125,6 +125,8 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,
+            share=ShareSnapshot({}, {}, []) if consumer.share else UNSET,
+            streams=structs.replace(consumer.streams, subtopologies={}) if consumer.streams else UNSET,
         )
     return structs.replace(view, subscribed_topics=None, consumer=consumer)
 

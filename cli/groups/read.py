@@ -18,7 +18,8 @@ from cli.groups.common import (
     tell_errors,
 )
 from cli.page_link import link, page_url_option
-from insight.admin.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
+from insight.admin.describe import PartitionRow, behind, member_rows, state_row, with_lags
+from insight.admin.described import group_type, remark
 from insight.admin.gather import Described, describe_groups, describe_partitions
 from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list, member_table, partition_table, state_table
@@ -150,7 +151,7 @@ def _tell_links(page_url: str, group_ids: Sequence[str]) -> None:
 def _tell_remarks(described: Described) -> None:
     tell_errors(described.errors)
     for group_id, group in described.groups.items():
-        text = remark(group_id, group.group_state)
+        text = remark(group_id, group.group_state, group_type(group))
         if text is not None:
             tell(text)
 

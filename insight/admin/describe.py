@@ -11,13 +11,12 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
-from insight.admin.list_groups import CLASSIC_TYPE, CONSUMER_TYPE
+from insight.admin.described import SHARE, STREAMS, EpochsDescription, group_type
+from insight.admin.list_groups import TYPES
 from insight.admin.requests import AnyDescribed, Committed
 from insight.lag.definitions import lag_records
 from insight.lag.log import LogBounds
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState
-from state.kafka.group import DEAD
+from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
@@ -25,14 +24,7 @@ from state.kafka.responses import (
     DescribedMember,
 )
 
-REBALANCING = frozenset(
-    (
-        GroupState.PREPARING_REBALANCE.value,
-        GroupState.COMPLETING_REBALANCE.value,
-        ConsumerGroupState.ASSIGNING.value,
-        ConsumerGroupState.RECONCILING.value,
-    )
-)
+_ACTIVE = "active "
 AnyMember = DescribedMember | ConsumerGroupMemberDescription
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
@@ -134,17 +126,6 @@ def is_consumer_group(described: AnyDescribed) -> bool:
     return protocol_type(described) in ("", PROTOCOL_TYPE)
 
 
-def remark(group_id: str, state: str) -> str | None:
-    """Return the remark for the user about a group in this state, None if there is none."""
-    if state == DEAD:
-        return f"Error: Consumer group '{group_id}' does not exist."
-    if state == GroupState.EMPTY:
-        return f"Consumer group '{group_id}' has no active members."
-    if state in REBALANCING:
-        return f"Warning: Consumer group '{group_id}' is rebalancing."
-    return None
-
-
 def assigned_partitions(member: AnyMember) -> tuple[TopicPartition, ...] | None:
     """Return the partitions assigned to a member, None if its bytes are not a consumer assignment.
 
@@ -169,9 +150,22 @@ def _flat(assignment: Iterable[AssignedTopicPartitions]) -> tuple[TopicPartition
     return tuple(TopicPartition(topic.topic_name, n) for topic in assignment for n in topic.partitions)
 
 
+def _read_by(described: AnyDescribed, member: AnyMember) -> tuple[TopicPartition, ...]:
+    """The partitions that a member consumes: in a streams group those that its active tasks read."""
+    held = assigned_partitions(member) or ()
+    if not (isinstance(described, EpochsDescription) and described.group_type == STREAMS):
+        return held
+    return tuple(
+        TopicPartition(topic, number)
+        for task, number in held
+        if task.startswith(_ACTIVE)
+        for topic in described.sources.get(task.removeprefix(_ACTIVE), ())
+    )
+
+
 def mentioned_partitions(described: AnyDescribed, committed: Iterable[TopicPartition]) -> set[TopicPartition]:
     """Return the partitions for which `partition_rows` makes rows."""
-    assigned = {p for member in described.members for p in assigned_partitions(member) or ()}
+    assigned = {p for member in described.members for p in _read_by(described, member)}
     return assigned.union(committed, pending_offsets(described))
 
 
@@ -198,7 +192,7 @@ def partition_rows(
     are not asked for.
     """
     members: list[tuple[AnyMember, list[TopicPartition]]] = [
-        (member, sorted(assigned_partitions(member) or ())) for member in described.members
+        (member, sorted(_read_by(described, member))) for member in described.members
     ]
     members.sort(key=lambda held: len(held[1]), reverse=True)
     assigned = {p for _, partitions in members for p in partitions}
@@ -314,10 +308,9 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> Partitions:
 
 def state_row(described: AnyDescribed, requests_topic: str, partition: int) -> StateRow:
     """Return the row of the group; `partition` of the requests topic is the one for the group's requests."""
-    is_of_consumers = isinstance(described, ConsumerGroupDescribeResponse)
     row = StateRow(
         group=described.group_id,
-        type=CONSUMER_TYPE if is_of_consumers else CLASSIC_TYPE,
+        type=TYPES[group_type(described)],
         coordinator=requests_topic,
         coordinator_id=partition,
         assignment_strategy="",
@@ -341,6 +334,8 @@ def unsettled(described: ConsumerGroupDescribeResponse) -> list[str]:
     what it waits for and from whom.
     """
     holders = {p: m.member_id for m in described.members for p in _flat(m.assignment)}
+    if group_type(described) == SHARE:  # nobody waits for another member
+        holders = {}
     return [
         sentence
         for member in described.members

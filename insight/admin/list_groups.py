@@ -26,6 +26,15 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 # The types as Kafka's tool prints them. Source: GroupType.java.
 CLASSIC_TYPE = "Classic"
 CONSUMER_TYPE = "Consumer"
+SHARE_TYPE = "Share"
+STREAMS_TYPE = "Streams"
+TYPES = {
+    "classic": CLASSIC_TYPE,
+    "consumer": CONSUMER_TYPE,
+    "share": SHARE_TYPE,
+    "streams": STREAMS_TYPE,
+}
+"""The types by their names in the history."""
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
 log = structlog.get_logger()
@@ -64,18 +73,19 @@ def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups and those of Kafka's that kafka-consumer-groups lists.
+    """Return RocketMQ's groups, those of Kafka's that kafka-consumer-groups lists, and share and streams
+    groups.
 
-    The protocol type of such a Kafka group is "consumer", or not set if the group has offsets but never had
-    members (a simple group).
+    The protocol type of a Kafka group of consumers is "consumer", or not set if the group has offsets but
+    never had members (a simple group).
 
-    Source: ListGroupsOptions.forConsumerGroups.
+    Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
     return [g for g in groups if isinstance(g, RocketMqSnapshot) or _is_of_consumers(g)]
 
 
 def _is_of_consumers(group: GroupSnapshot) -> bool:
-    return (group.protocol_type or "") in ("", PROTOCOL_TYPE)
+    return (group.protocol_type or "") in ("", PROTOCOL_TYPE) or group.group_type in ("share", "streams")
 
 
 def listed(group: AnyView) -> ListedGroup:
@@ -91,7 +101,7 @@ def listed(group: AnyView) -> ListedGroup:
         )
     return ListedGroup(
         group=group.group_id,
-        type=CONSUMER_TYPE if group.consumer else CLASSIC_TYPE,
+        type=TYPES[group.group_type],
         state=group.state,
         protocol_type=group.protocol_type or "",
     )

@@ -7,6 +7,7 @@ from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError
 from connections.client_config import ClientConfig
+from insight.admin.described import EpochsDescription
 from insight.admin.list_groups import list_groups
 from insight.admin.requests import AnyDescribed, Committed, FetchedOffsets, GroupRequests
 from records.codec import decode_offset, decode_offset_key
@@ -15,7 +16,6 @@ from records.reader import TopicReader
 from state.errors import ErrorCode
 from state.kafka.responses import (
     AssignedTopicPartitions,
-    ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
     DescribedMember,
     DescribeGroupResponse,
@@ -60,13 +60,13 @@ class ObservedGroups(GroupRequests):
             for view in list_groups(self._client_config, self._layout, self._timeout_ms)
             if isinstance(view, GroupSnapshot)
         }
-        described = {group_id: _described(group_id, views.get(group_id)) for group_id in ids}
+        answers = {group_id: described(group_id, views.get(group_id)) for group_id in ids}
         offsets = self._offsets(set(ids)) if with_offsets else {}
         fetched = {
             group_id: FetchedOffsets(ErrorCode.NONE, offsets.get(group_id, {}))
             for group_id in (ids if with_offsets else ())
         }
-        return described, fetched
+        return answers, fetched
 
     def _offsets(self, group_ids: set[str]) -> Mapping[str, dict[TopicPartition, Committed]]:
         layout, found = self._layout, dict[str, dict[TopicPartition, Committed]]()
@@ -83,14 +83,14 @@ class ObservedGroups(GroupRequests):
         return found
 
 
-def _described(group_id: str, view: GroupSnapshot | None) -> AnyDescribed:
+def described(group_id: str, view: GroupSnapshot | None) -> AnyDescribed:
     """The answer about a group. One without a view is Dead, as Kafka answers."""
     if view is None:
         return DescribeGroupResponse(
             group_id=group_id, correlation_id="", request="", error_code=ErrorCode.NONE
         )
     if view.consumer:
-        return _consumer(view, view.consumer)
+        return _with_epochs(view, view.consumer)
     return DescribeGroupResponse(
         group_id=group_id,
         correlation_id="",
@@ -113,8 +113,10 @@ def _described(group_id: str, view: GroupSnapshot | None) -> AnyDescribed:
     )
 
 
-def _consumer(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(
+def _with_epochs(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> EpochsDescription:
+    return EpochsDescription(
+        group_type=details.group_type,
+        sources=details.streams.subtopologies if details.streams else {},
         group_id=view.group_id,
         correlation_id="",
         request="",
@@ -144,7 +146,7 @@ def _member(member: MemberSnapshot) -> ConsumerGroupMemberDescription:
         subscribed_topic_regex=has.subscribed_topic_regex,
         assignment=_partitions(answers_for),
         target_assignment=_partitions(has.target),
-        member_type=int(has.member_type == "consumer"),
+        member_type=int(has.member_type != "classic"),
     )
 
 

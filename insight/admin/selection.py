@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.list_groups import CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE
+from insight.admin.list_groups import ROCKETMQ_TYPE, TYPES
 from insight.rocketmq_group import GroupState as RocketMqState
+from state.kafka.history import NOT_READY
 
 # The states of Kafka's tool and those of RocketMQ's groups.
 _STATES = (
@@ -16,9 +17,10 @@ _STATES = (
     "Dead",
     "Assigning",
     "Reconciling",
+    NOT_READY,
     *RocketMqState,
 )
-_TYPES = (CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE)
+_TYPES = (*TYPES.values(), ROCKETMQ_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

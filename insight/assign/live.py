@@ -9,6 +9,7 @@ import re2
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
+from insight.admin.described import group_type
 from insight.admin.requests import AnyDescribed
 from insight.assign.model import GroupSpec, InputError, Member
 from records.topic_patterns import matching
@@ -29,6 +30,10 @@ def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterabl
     InputError for a group without members, and for a classic group that is not Stable, because only then does
     the coordinator return the members' subscriptions.
     """
+    if (type_ := group_type(described)) in ("share", "streams"):
+        raise InputError(
+            f"group {described.group_id} is a {type_} group, whose assignors are of another kind"
+        )
     is_of_consumers = isinstance(described, ConsumerGroupDescribeResponse)
     state = described.group_state
     if state in _NO_ANSWER or (not is_of_consumers and state != GroupState.STABLE):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from insight.metrics.consumer_groups import ConsumerGroupRow, consumer_group_gauges, epoch_counts
+from insight.metrics.consumer_groups import CONSUMER, ConsumerGroupRow, consumer_group_gauges, epoch_counts
 from insight.metrics.lags import EXPORTER, lag_gauges
 from insight.metrics.lags import OWN as OWN
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
@@ -133,9 +133,10 @@ def _members(groups: Mapping[str, GroupRow]) -> Metric:
 
 def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
     counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
-    of_consumers = sum(group.consumer is not None for group in groups.values())
-    counts.add_metric(("classic",), len(groups) - of_consumers)
-    counts.add_metric(("consumer",), of_consumers)
+    types = Counter(g.consumer.group_type for g in groups.values() if g.consumer is not None)
+    counts.add_metric(("classic",), len(groups) - types.total())
+    for type_ in (CONSUMER, *sorted(types.keys() - {CONSUMER})):
+        counts.add_metric((type_,), types[type_])
     counts.add_metric(("rocketmq",), len(rocketmq))
     yield counts
     reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]

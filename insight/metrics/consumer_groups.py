@@ -1,5 +1,5 @@
-"""The metrics of the groups of the consumer protocol. Kafka has the counts by state and the count of new
-epochs; the others are the coordinator's own.
+"""The metrics of groups with epochs: consumer groups, and share and streams groups that are observed. Kafka
+has the counts by state and the counts of new epochs; the others are the coordinator's own.
 """
 
 from collections import Counter
@@ -17,10 +17,16 @@ from prometheus_client.core import (
 
 from state.kafka.consumer_group import ConsumerGroupState, MemberState
 from state.kafka.group import DEAD
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import NOT_READY, EntryType, HistoryEntry
 
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 OWN = "group_coordinator_consumer_group"
+
+CONSUMER = "consumer"
+_STATES = {
+    "share": (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
+    "streams": (*ConsumerGroupState, NOT_READY),
+}
 
 # From an assignment without moves to members that take the default max.poll.interval.ms, in seconds.
 _BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -39,10 +45,21 @@ class MemberRow(Struct, frozen=True):
     consumer: MemberProgressRow | None = None
 
 
+class _Present(Struct, frozen=True):
+    """What is only known to be there."""
+
+
 class EpochsRow(Struct, frozen=True):
-    """The kept field of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+    """The kept fields of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     assignment_epoch: int
+    share: _Present | None = None
+    streams: _Present | None = None
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return "share" if self.share is not None else "streams" if self.streams is not None else CONSUMER
 
 
 class ConsumerGroupRow(Struct, frozen=True):
@@ -66,7 +83,7 @@ class ConsumerGroupRow(Struct, frozen=True):
 class EpochCounts:
     """Counts since the start of this process, from the history."""
 
-    epochs: int = 0
+    epochs: Counter[str] = field(default_factory=Counter)  # by the type of the group
     settled: int = 0
     settling_ms: int = 0
     within: Counter[float] = field(default_factory=Counter)  # settled within this bound and no smaller one
@@ -74,11 +91,11 @@ class EpochCounts:
     moved_partitions: int = 0
 
     def count(self, event: HistoryEntry) -> None:
-        """Count an entry of a group of the consumer protocol."""
+        """Count an entry of a group with epochs."""
         match event.type:
             case EntryType.GROUP_EPOCH_BUMPED:
-                self.epochs += 1
-            case EntryType.TARGET_ASSIGNMENT_COMPUTED:
+                self.epochs[event.group_type] += 1
+            case EntryType.TARGET_ASSIGNMENT_COMPUTED if event.group_type == CONSUMER:
                 self.computed[event.assignor_name or ""] += 1
                 self.moved_partitions += event.moved_partitions or 0
             case EntryType.STABLE if event.took_ms is not None:
@@ -88,7 +105,7 @@ class EpochCounts:
 
     def copy(self) -> "EpochCounts":
         return EpochCounts(
-            self.epochs,
+            Counter(self.epochs),
             self.settled,
             self.settling_ms,
             Counter(self.within),
@@ -99,9 +116,9 @@ class EpochCounts:
 
 def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     """Yield the counters from the history."""
-    yield UnknownMetricFamily(
-        f"{COORDINATOR}_consumer_group_rebalance_count", "New group epochs of consumer groups.", counts.epochs
-    )
+    for type_ in (CONSUMER, *sorted(counts.epochs.keys() - {CONSUMER})):
+        name = f"{COORDINATOR}_{type_}_group_rebalance_count"
+        yield UnknownMetricFamily(name, f"New group epochs of {type_} groups.", counts.epochs[type_])
     buckets: list[tuple[str, float]] = []
     for bound in (*_BOUNDS_S, float("inf")):
         below = buckets[-1][1] if buckets else 0
@@ -125,14 +142,19 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
 
 
 def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Metric]:
-    """Yield the gauges from the groups' views."""
-    states = Counter(group.state for group in groups.values())
-    by_state = GaugeMetricFamily(
-        f"{COORDINATOR}_consumer_group_count", "Consumer groups by state.", labels=("state",)
-    )
-    for state in (*ConsumerGroupState, DEAD):
-        by_state.add_metric((state.lower(),), states[state])
-    yield by_state
+    """Yield the gauges from the groups' views. There are none for a type that no group has, except for
+    consumer groups.
+    """
+    states: dict[str, Counter[str]] = {CONSUMER: Counter()}
+    for group in groups.values():
+        states.setdefault(group.consumer.group_type, Counter())[group.state] += 1
+    for type_, counts in sorted(states.items()):
+        by_state = GaugeMetricFamily(
+            f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state.", labels=("state",)
+        )
+        for state in (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD):
+            by_state.add_metric((state.lower(),), counts[state])
+        yield by_state
     for name, meaning, values in (
         ("epoch", "Group epoch.", {g: group.generation for g, group in groups.items()}),
         (

@@ -35,7 +35,7 @@ from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
 from records.rocketmq_history import is_expiry
 from state.errors import ErrorCode
 from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from state.kafka.responses import OffsetCommitResponse
 from state.protocol import GroupType
 from state.rocketmq.history import EntryType as RocketMqEntryType
@@ -43,9 +43,6 @@ from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.query.progress import BatchProgress
-
-# The type of a group of the consumer protocol in its history.
-CONSUMER = "consumer"
 
 G = TypeVar("G")
 
@@ -273,13 +270,13 @@ class MetricsState:
             return None
         self._entries[GroupType.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))
-        of_consumers = event.group_type == CONSUMER
-        if of_consumers:
+        has_epochs = event.group_type in BY_EPOCHS
+        if has_epochs:
             self._of_epochs.count(event)
         match event.type:
-            case EntryType.STABLE if not of_consumers or event.took_ms is not None:
+            case EntryType.STABLE if not has_epochs or event.took_ms is not None:
                 self._rebalances[event.group_id] += 1
-                self._classic_rebalances += not of_consumers
+                self._classic_rebalances += not has_epochs
             case EntryType.OFFSETS_EXPIRED:
                 self._expired += count
             case EntryType.OFFSETS_DELETED:

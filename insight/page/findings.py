@@ -19,6 +19,7 @@ from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.report import Report, client_of
 from insight.why.text import names_of
 from insight.why.wording import count, shortened
+from state.kafka.history import NOT_READY
 from state.kafka.snapshot import GroupSnapshot
 
 OFTEN = 5
@@ -26,7 +27,7 @@ OFTEN = 5
 LONG_MS = 30_000
 """A rebalance that takes longer is long."""
 
-_NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+_NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", NOT_READY)
 
 
 class Kind(IntEnum):
@@ -79,6 +80,10 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
     names = names_of(report) if report is not None else None
     listed = shortened([names.of(m) if names is not None else m for m in awaited])
     took = duration_text(now_ms - since_ms)
+    if view.state == NOT_READY:
+        sentence = f"Topics of its topology are missing or have wrong numbers of partitions, for {took}"
+        yield Finding(Kind.REBALANCING, sentence, since_ms)
+        return
     whom = f" and waits for {listed}" if awaited else ""
     yield Finding(Kind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
 
@@ -177,6 +182,9 @@ _SENTENCES = {
     CauseKind.REBALANCE_TIMEOUT: "{client} did not give partitions up in time",
     CauseKind.JOIN_TIMEOUT: "{client} did not join in time",
     CauseKind.CONVERTED: "the group changed its protocol",
+    CauseKind.MEMBER_CHANGED: "{client} changed its settings",
+    CauseKind.SETTINGS_CHANGED: "settings of the assignment changed",
+    CauseKind.PARTITIONS_INITIALIZED: "share partitions were initialized",
     CauseKind.UNKNOWN: "the cause is not in the history",
 }
 

@@ -146,7 +146,7 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
     names = Names([member.member_id for member in view.members])
     return GroupPage(
         group_id=facts.group_id,
-        protocol="consumer" if view.consumer else "classic",
+        protocol=view.group_type,
         state=view.state,
         since_ms=view.state_timestamp_ms,
         generation=view.generation,

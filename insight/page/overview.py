@@ -39,6 +39,8 @@ class Protocol(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
     ROCKETMQ = "RocketMQ"
 
 
@@ -165,7 +167,7 @@ class Overview:
         records = [lag.records for lag in facts.lags.values() if lag.records is not None]
         return GroupLine(
             group_id=facts.group_id,
-            protocol=Protocol.CONSUMER if view.consumer else Protocol.CLASSIC,
+            protocol=Protocol(view.group_type),
             state=view.state,
             since_ms=view.state_timestamp_ms,
             members=len(view.members),

@@ -1,4 +1,4 @@
-"""The lines about a rebalance that only a group of the consumer protocol has: its epochs, and each member's
+"""The lines about a rebalance that only a consumer, share or streams group has: its epochs, and each member's
 way to its target assignment.
 """
 
@@ -11,6 +11,13 @@ from insight.why.names import Names
 from insight.why.wording import Lines, count, shortened
 
 MAX_MEMBERS = 8
+_WITHOUT_MEMBER = (
+    CauseKind.TOPICS_CHANGED,
+    CauseKind.PATTERN_RESOLVED,
+    CauseKind.SETTINGS_CHANGED,
+    CauseKind.PARTITIONS_INITIALIZED,
+    CauseKind.UNKNOWN,
+)
 
 
 def epoch_lines(r: Rebalance, names: Names) -> Lines:
@@ -40,7 +47,7 @@ def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
 
 
 def _of(change: EpochChange, names: Names) -> str:
-    if change.cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED, CauseKind.UNKNOWN):
+    if change.cause.kind in _WITHOUT_MEMBER:
         return f" ({names.put_in(change.cause.reason)})"
     return f": {shortened([names.of(m) for m in change.cause.member_ids])}"
 

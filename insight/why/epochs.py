@@ -1,4 +1,4 @@
-"""The rebalances of a group of the consumer protocol: the changes of the group epoch until every member has
+"""The rebalances of a consumer, share or streams group: the changes of the group epoch until every member has
 its target assignment.
 """
 
@@ -22,7 +22,7 @@ from insight.why.model import (
     RebalanceOutcome,
     Removed,
 )
-from insight.why.moves import compare
+from insight.why.moves import compare, moved_shared
 from insight.why.reconciling import Reconciling
 from insight.why.topic_names import TopicNames
 from state.kafka.consumer_group import ConsumerGroupState
@@ -48,7 +48,9 @@ _BY_TYPE = {
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
 }
-_TOPICS_CHANGED_RULES = ("HB53", "OB27")
+_TOPICS_CHANGED_RULES = ("HB53", "OB27", "OB51")
+_BY_RULE = {"OB43": CauseKind.PARTITIONS_INITIALIZED, "OB52": CauseKind.SETTINGS_CHANGED}
+_SHARE, _STREAMS = "share", "streams"
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class _Segment:
 def rebalances_by_epochs(
     phase: IncarnationHistory[HistoryEntry], known: KnownState, *, is_converted: bool, is_last: bool
 ) -> Iterator[Rebalance]:
-    """Yield the rebalances of a phase of the consumer protocol. `known` is taken over and handed on.
+    """Yield the rebalances of a phase that goes by epochs. `known` is taken over and handed on.
     `is_converted`: the group became a classic group after it. `is_last`: only then a rebalance is under way.
     """
     cutter = _Cutter(Reconciling(known.holdings))
@@ -182,10 +184,11 @@ def _rebalance(
         unsynced=[],
         leader_id=None,
         protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
-        moves=_moves(segment.before, following) if ended else None,
+        moves=_moves(segment.before, following, last.group_type) if ended else None,
         idle=following.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
+        has_tasks=last.group_type == _STREAMS,
         epochs=epochs,
         progress=progress,
         observed=first.observed,
@@ -249,8 +252,11 @@ def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[Histo
         return CauseKind.TOPICS_CHANGED
     if about:
         return _REMOVED_BY_RULE.get(about[0].rule, _BY_TYPE[about[0].type])
+    if bump.rule in _BY_RULE:
+        return _BY_RULE[bump.rule]
     if bump.member_id is not None:
-        return CauseKind.SUBSCRIPTION_CHANGED
+        is_streams = bump.group_type == _STREAMS
+        return CauseKind.MEMBER_CHANGED if is_streams else CauseKind.SUBSCRIPTION_CHANGED
     is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in led)
     return CauseKind.PATTERN_RESOLVED if is_resolved else CauseKind.UNKNOWN
 
@@ -276,7 +282,10 @@ def _removed(entries: Sequence[HistoryEntry], began_ms: int) -> list[Removed]:
     ]
 
 
-def _moves(before: Holdings | None, following: Reconciling) -> Moves | None:
+def _moves(before: Holdings | None, following: Reconciling, group_type: str) -> Moves | None:
     if before is None or not following.is_complete:
         return None
-    return replace(compare(before, following.assigned), needless=None)
+    found = replace(compare(before, following.assigned), needless=None)
+    if group_type == _SHARE:
+        return replace(found, moved=moved_shared(before, following.assigned))
+    return found

@@ -28,6 +28,9 @@ class CauseKind(StrEnum):
     REBALANCE_TIMEOUT = "did not give partitions up in time"
     JOIN_TIMEOUT = "no JoinGroup in time"
     CONVERTED = "group changed its protocol"
+    MEMBER_CHANGED = "member changed its settings"
+    SETTINGS_CHANGED = "settings of the assignment changed"
+    PARTITIONS_INITIALIZED = "share partitions were initialized"
     UNKNOWN = "not in the history"
 
 
@@ -188,9 +191,10 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A rebalance of a group of the consumer protocol begins with a change of the group epoch, and ends when
     every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
     epoch, and `progress`; `last` is the member that had its target last. Members do not join again, so
-    what is about joining is empty. `converted` says how the group changed its protocol at the beginning of
-    the rebalance, None if it did not. `observed`: it follows from the records of the cluster's own
-    coordinator (docs/observe.md).
+    what is about joining is empty. Share and streams groups are the same. `has_tasks`: it is a streams
+    group, which has tasks in the place of partitions (`active 0`). `converted` says how the group changed its
+    protocol at the beginning of the rebalance, None if it did not. `observed`: it follows from the records of
+    the cluster's own coordinator (docs/observe.md).
     """
 
     number: int
@@ -220,6 +224,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     idle: Idle | None
     assignment_bytes: dict[str, int] | None
     converted: str | None = None
+    has_tasks: bool = False
     epochs: list[EpochChange] = []
     progress: list[Progress] = []
     connect: dict[str, ConnectWork] = {}
@@ -233,5 +238,5 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def goes_by_epochs(self) -> bool:
-        """Whether the group is of the consumer protocol, as far as the rebalance shows."""
+        """Whether it is a consumer, share or streams group, as far as the rebalance shows."""
         return bool(self.epochs or self.progress)

@@ -75,6 +75,15 @@ def compare(
     )
 
 
+def moved_shared(before: Holdings, after: Holdings) -> int:
+    """Return how many partitions of a share group have a member that they did not have, and had another one.
+    Several members may have a partition.
+    """
+    had = {p for partitions in before.values() for p in partitions}
+    new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
+    return len(had & new)
+
+
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
     """Return the members that determine what moved: those whose partitions have changed. If one partition
     has two owners, these are all members, because the first of them counts.

@@ -13,12 +13,12 @@ from matplotlib.patches import Patch
 from insight.why.clock import Clock, duration_text
 from insight.why.model import Rebalance
 from insight.why.names import Names
-from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.state_timelines import MemberState, Span, StateTimeline
 from insight.why.text import cause_text
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState
+from state.kafka.history import BY_EPOCHS, NOT_READY
 
 MAX_LANES = 30
 _MAX_LABELS = 12
@@ -47,6 +47,7 @@ _COLOURS: dict[str, str] = {
     MemberState.HOLDS: "#8fcb9b",
     ConsumerGroupState.ASSIGNING: "#f4a259",
     ConsumerGroupState.RECONCILING: "#f7d08a",
+    NOT_READY: "#f4a259",
     MemberState.REVOKING: "#d1495b",
     MemberState.WAITING: "#f7d08a",
     MemberState.AWAY: "#b0bec5",
@@ -230,8 +231,9 @@ def _legends(figure: Any, group_types: set[str]) -> None:
     of_groups: dict[str, None] = {}
     of_members: dict[str, None] = {}
     for group_type in sorted(group_types):
-        of_consumers = group_type == CONSUMER
+        of_consumers = group_type in BY_EPOCHS
         of_groups |= dict.fromkeys(ConsumerGroupState if of_consumers else GroupState)
+        of_groups |= {NOT_READY: None} if group_type == "streams" else {}
         of_members |= dict.fromkeys(_OF_CONSUMERS if of_consumers else _CLASSIC)
     handles = [Patch(color=_COLOURS[what], label=f"group: {what}") for what in of_groups]
     handles += [Patch(color=_COLOURS[what], label=f"member: {what}") for what in of_members]

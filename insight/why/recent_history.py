@@ -8,10 +8,9 @@ rebalance are read only if a static member returned under another member id.
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from insight.why.phases import CONSUMER
 from insight.why.segments import generation_before
 from records.truncation import AnyHistoryEntry
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 
 # The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
@@ -99,7 +98,7 @@ def _is_enough(found: list[AnyHistoryEntry], since_ms: int) -> bool:
         return False
     if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
         return True
-    if any(isinstance(entry, HistoryEntry) and entry.group_type == CONSUMER for entry in found):
+    if any(isinstance(entry, HistoryEntry) and entry.group_type in BY_EPOCHS for entry in found):
         return False  # an entry shows one member's partitions, and may be as old as the group
     ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
     return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS

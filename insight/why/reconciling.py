@@ -1,4 +1,4 @@
-"""What the members of a group of the consumer protocol have, give up and wait for, from entry to entry."""
+"""What the members of a consumer, share or streams group have, give up and wait for, from entry to entry."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from state.kafka.consumer_group import MemberState
 from state.kafka.history import EntryType, HistoryEntry
 
 _NOTHING: Partitions = frozenset()
+_ACTIVE = "active "
 
 
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
@@ -71,7 +72,7 @@ class Reconciling:
             case EntryType.MEMBER_REPLACED if member_id is not None:
                 self._replace(event.replaced_member_id or "", member_id)
             case EntryType.MEMBER_REMOVED if member_id is not None:
-                self._set(member_id, _NOTHING, event.at_ms)
+                self._set(member_id, _NOTHING, event)
                 self.assigned.pop(member_id, None)
                 self._revoking.pop(member_id, None)
             case EntryType.MEMBER_RECONCILED if member_id is not None:
@@ -107,7 +108,7 @@ class Reconciling:
         if not awaiting and way.waiting_since_ms is not None and way.waited_until_ms is None:
             way.waited_until_ms = event.at_ms
         self._revoking[member_id] = revoking
-        self._set(member_id, flat(event.assigned), event.at_ms)
+        self._set(member_id, flat(event.assigned), event)
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
         way.settled_ms = event.at_ms if settled else None
 
@@ -118,12 +119,17 @@ class Reconciling:
             for m in {**self.assigned, **self._revoking}
         }
 
-    def _set(self, member_id: MemberId, partitions: Partitions, at_ms: int) -> None:
+    def _set(self, member_id: MemberId, partitions: Partitions, event: HistoryEntry) -> None:
         """Set what the member may use, and note since when partitions have no consumer."""
-        before = self.assigned.get(member_id, _NOTHING)
-        for partition in before - partitions:
+        before, at_ms = self.assigned.get(member_id, _NOTHING), event.at_ms
+        freed = before - partitions
+        if event.group_type == "share":  # others may have them, too
+            freed -= _NOTHING.union(*(held for m, held in self.assigned.items() if m != member_id))
+        for partition in freed:
             self._free_since[partition] = at_ms
         for partition in partitions - before:
+            if event.group_type == "streams" and not partition.topic.startswith(_ACTIVE):
+                continue  # nobody consumes by a standby
             since_ms = self._free_since.pop(partition, at_ms)
             if at_ms > since_ms:
                 self._idle_ms[partition] = self._idle_ms.get(partition, 0) + at_ms - since_ms

@@ -9,11 +9,10 @@ from msgspec import Struct
 from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments, Numbers
 from insight.why.incarnations import IncarnationHistory
-from insight.why.phases import CONSUMER
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import MemberState as Kafkas
 from state.kafka.group import DEAD
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 
 
 class MemberState(StrEnum):
@@ -115,7 +114,7 @@ class _Members:
 
     def apply(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
-        if event.group_type == CONSUMER or event.type is EntryType.GROUP_CONVERTED:
+        if event.group_type in BY_EPOCHS or event.type is EntryType.GROUP_CONVERTED:
             self._apply_of_consumers(event)
         else:
             self._apply_classic(event)
@@ -177,7 +176,7 @@ class _Members:
             self._present[member_id] = self._present.pop(old)
             self._present[member_id].member_id = member_id
         timeline = self._timeline(member_id)
-        if event.group_type == CONSUMER:
+        if event.group_type in BY_EPOCHS:
             timeline.become(MemberState.HOLDS, event.at_ms, timeline.partitions)
         elif event.to_state != GroupState.STABLE:
             timeline.become(MemberState.JOINED, event.at_ms)

@@ -8,12 +8,12 @@ from insight.why.clock import Clock, duration_text
 from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from insight.why.names import Names, names_in
-from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 from insight.why.work_text import work_lines
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
+from state.kafka.history import BY_EPOCHS
 from state.messages import ANONYMOUS
 
 MAX_REBALANCES = 20
@@ -57,7 +57,7 @@ def _headline(report: Report, clock: Clock) -> str:
     members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
-    generation = f"{'epoch' if report.group_type == CONSUMER else 'generation'} {report.generation}"
+    generation = f"{'epoch' if report.group_type in BY_EPOCHS else 'generation'} {report.generation}"
     return f"Group {visible(report.group_id)} {state} {since} {zone}: {generation}{members}"
 
 
@@ -72,7 +72,8 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         least = "at least " if any(r.is_begin_unknown for r in report.rebalances) else ""
         yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
-            yield "Moved", f"{count(figures.moved, 'partition')}{_needlessly(report)}"
+            noun = "task" if report.group_type == "streams" else "partition"
+            yield "Moved", f"{count(figures.moved, noun)}{_needlessly(report)}"
     for note in report.notes:
         yield "Note", names.put_in(note)
 
@@ -93,7 +94,7 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     if not r.goes_by_epochs:
         yield from _formed(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):
-        yield "moved", _moved(r.moves)
+        yield "moved", _moved(r.moves, "task" if r.has_tasks else "partition")
         yield from (("", line) for line in _member_lines(r.moves.members, names))
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
@@ -101,7 +102,8 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     yield from work_lines(r, names)
     if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
         longest = duration_text(r.idle.longest_ms)
-        yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"
+        what = count(r.idle.partitions, "task" if r.has_tasks else "partition")
+        yield "idle", f"{what}, for up to {longest}"
 
 
 def _cause(r: Rebalance, names: Names) -> Lines:
@@ -207,9 +209,9 @@ def _needlessly(report: Report) -> str:
     return f", {report.summary.needless} needlessly" if are_known else ""
 
 
-def _moved(moves: Moves) -> str:
+def _moved(moves: Moves, noun: str) -> str:
     needlessly = "" if moves.needless is None else f", {moves.needless} needlessly"
-    parts = [f"{moves.moved} of {count(moves.partitions, 'partition')}{needlessly}"]
+    parts = [f"{moves.moved} of {count(moves.partitions, noun)}{needlessly}"]
     if moves.fresh:
         parts.append(f"{moves.fresh} had no owner before")
     if moves.released:

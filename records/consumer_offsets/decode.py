@@ -1,32 +1,31 @@
 """Decodes records of `__consumer_offsets` to what they say (`state.kafka.observed.records`)."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from records.consumer_offsets.schemas import RawRecord, read
 from state.kafka.consumer_group import Partitions
 from state.kafka.group import Offset
 from state.kafka.observed import records
+from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
 from state.kafka.observed.records import AnyRecord
 
 _UNKNOWN = -1
 
 
 class GroupRecord(NamedTuple):
-    """A record of one group. `says` is None if it is of a group that is not observed: of a share or streams
-    group.
-    """
+    """A record of one group, and what it says of it."""
 
     group_id: str
-    says: AnyRecord | None
+    says: AnyRecord
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord:
     """Decode a record. Raises UnknownRecord, and ProtocolError if it is damaged."""
     raw = read(key, value)
     group_id = raw.key.group if raw.type in _WITH_GROUP else raw.key.group_id
-    says = _SAYS.get(raw.type)
-    return GroupRecord(group_id, None if says is None else says(raw))
+    return GroupRecord(group_id, _SAYS[raw.type](raw))
 
 
 def _offset(raw: RawRecord) -> AnyRecord:
@@ -77,10 +76,14 @@ def _classic_member(member: Any) -> records.ClassicMember:
     )
 
 
-def _epoch(raw: RawRecord) -> AnyRecord:
-    if raw.value is None:
+def _epoch(kind: str, raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
         return records.GroupEpochRemoved()
-    return records.GroupEpoch(raw.value.epoch, raw.value.metadata_hash)
+    if kind != STREAMS:
+        return records.GroupEpoch(value.epoch, value.metadata_hash, kind)
+    configs = {config.key: config.value for config in value.last_assignment_configs or ()}
+    return records.GroupEpoch(value.epoch, value.metadata_hash, kind, value.validated_topology_epoch, configs)
 
 
 def _topics(raw: RawRecord) -> AnyRecord:
@@ -110,34 +113,126 @@ def _subscription(raw: RawRecord) -> AnyRecord:
     return records.MemberSubscribed(raw.key.member_id, subscription)
 
 
+def _share_subscription(raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
+        return records.MemberSubscribed(raw.key.member_id, None, SHARE)
+    subscription = _other_subscription(value, topic_names=tuple(value.subscribed_topic_names))
+    return records.MemberSubscribed(raw.key.member_id, subscription, SHARE)
+
+
+def _streams_subscription(raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
+        return records.MemberSubscribed(raw.key.member_id, None, STREAMS)
+    endpoint = value.user_endpoint
+    subscription = _other_subscription(
+        value,
+        instance_id=value.instance_id,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        streams=records.StreamsMember(
+            topology_epoch=value.topology_epoch,
+            process_id=value.process_id,
+            user_endpoint=None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
+            client_tags={tag.key: tag.value for tag in value.client_tags},
+        ),
+    )
+    return records.MemberSubscribed(raw.key.member_id, subscription, STREAMS)
+
+
+def _other_subscription(value: Any, **others: Any) -> records.MemberSubscription:
+    """The subscription of a member whose group has no patterns, and leaves the assignor to the broker."""
+    fields = {
+        "instance_id": None,
+        "rack_id": value.rack_id,
+        "client_id": value.client_id,
+        "client_host": value.client_host,
+        "topic_names": (),
+        "topic_regex": "",
+        "rebalance_timeout_ms": -1,
+        "server_assignor": None,
+        "is_classic": False,
+        "session_timeout_ms": 0,
+    }
+    return records.MemberSubscription(**{**fields, **others})
+
+
 def _regex(raw: RawRecord) -> AnyRecord:
     topics = None if raw.value is None else tuple(raw.value.topics)
     return records.RegexResolved(raw.key.regular_expression, topics)
 
 
-def _target_epoch(raw: RawRecord) -> AnyRecord:
+def _target_epoch(kind: str, raw: RawRecord) -> AnyRecord:
     if raw.value is None:
-        return records.TargetEpoch(None, None)
-    return records.TargetEpoch(raw.value.assignment_epoch, raw.value.assignment_timestamp or None)
+        return records.TargetEpoch(None, None, kind)
+    return records.TargetEpoch(raw.value.assignment_epoch, raw.value.assignment_timestamp or None, kind)
 
 
-def _target(raw: RawRecord) -> AnyRecord:
-    partitions = None if raw.value is None else _partitions(raw.value.topic_partitions)
-    return records.MemberTarget(raw.key.member_id, partitions)
-
-
-def _assignment(raw: RawRecord) -> AnyRecord:
+def _target(kind: str, raw: RawRecord) -> AnyRecord:
     value = raw.value
     if value is None:
-        return records.MemberAssigned(raw.key.member_id, None)
+        return records.MemberTarget(raw.key.member_id, None, kind)
+    partitions = _tasks(value) if kind == STREAMS else _partitions(value.topic_partitions)
+    return records.MemberTarget(raw.key.member_id, partitions, kind)
+
+
+def _assignment(kind: str, raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
+        return records.MemberAssigned(raw.key.member_id, None, kind)
+    if kind == STREAMS:
+        state, assigned, revoking = value.state - 1, _tasks(value), _tasks(value, "_pending_revocation")
+    else:
+        state, assigned = value.state, _partitions(value.assigned_partitions)
+        revoking = _partitions(getattr(value, "partitions_pending_revocation", ()))
     assignment = records.MemberAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=value.state,
-        assigned=_partitions(value.assigned_partitions),
-        revoking=_partitions(value.partitions_pending_revocation),
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
     )
-    return records.MemberAssigned(raw.key.member_id, assignment)
+    return records.MemberAssigned(raw.key.member_id, assignment, kind)
+
+
+def _share_partitions(raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
+        return records.SharePartitions({}, {}, (), {})
+    topics = [*value.initializing_topics, *value.initialized_topics, *value.deleting_topics]
+    return records.SharePartitions(
+        initializing=_partitions(value.initializing_topics),
+        initialized=_partitions(value.initialized_topics),
+        deleting=tuple(topic.topic_id.bytes for topic in value.deleting_topics if topic.topic_id is not None),
+        names={topic.topic_id.bytes: topic.topic_name for topic in topics if topic.topic_id is not None},
+    )
+
+
+def _topology(raw: RawRecord) -> AnyRecord:
+    value = raw.value
+    if value is None:
+        return records.TopologySent(None, {})
+    return records.TopologySent(
+        value.epoch,
+        {
+            one.subtopology_id: (
+                *one.source_topics,
+                *(f"/{regex}/" for regex in one.source_topic_regex),
+                *(topic.name for topic in one.repartition_source_topics),
+            )
+            for one in value.subtopologies
+        },
+    )
+
+
+def _tasks(value: Any, suffix: str = "") -> Partitions:
+    """The tasks of a member, by role and subtopology."""
+    return {
+        task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
+        for role, name in _ROLES
+        for tasks in getattr(value, f"{name}_tasks{suffix}")
+        if tasks.partitions
+    }
 
 
 def _partitions(topics: Iterable[Any]) -> Partitions:
@@ -145,19 +240,30 @@ def _partitions(topics: Iterable[Any]) -> Partitions:
     return {topic.topic_id.bytes: sorted(topic.partitions) for topic in topics if topic.topic_id is not None}
 
 
+_ROLES = ((ACTIVE, "active"), (STANDBY, "standby"), (WARM_UP, "warmup"))
 _WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
 # By the type of the record: CoordinatorRecordType.java.
 _SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
     0: _offset,
     1: _offset,
     2: _generation,
-    3: _epoch,
+    3: partial(_epoch, CONSUMER),
     4: _topics,
     5: _subscription,
-    6: _target_epoch,
-    7: _target,
-    8: _assignment,
+    6: partial(_target_epoch, CONSUMER),
+    7: partial(_target, CONSUMER),
+    8: partial(_assignment, CONSUMER),
+    10: _share_subscription,
+    11: partial(_epoch, SHARE),
+    12: partial(_target_epoch, SHARE),
+    13: partial(_target, SHARE),
+    14: partial(_assignment, SHARE),
+    15: _share_partitions,
     16: _regex,
+    17: partial(_epoch, STREAMS),
+    19: _streams_subscription,
+    20: partial(_target_epoch, STREAMS),
+    21: partial(_target, STREAMS),
+    22: partial(_assignment, STREAMS),
+    23: _topology,
 }
-OBSERVED_TYPES = frozenset(_SAYS)
-"""The types of records that are of observed groups."""

@@ -48,6 +48,17 @@ class EntryType(StrEnum):
     TOPICS_CHANGED = "TopicsChanged"
     REGEX_RESOLVED = "RegexResolved"
     CONFIGS_CHANGED = "ConfigsChanged"
+    # Of share and streams groups, which are only observed:
+    SHARE_PARTITIONS_INITIALIZING = "SharePartitionsInitializing"
+    SHARE_PARTITIONS_INITIALIZED = "SharePartitionsInitialized"
+    SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
+    TOPOLOGY_CHANGED = "TopologyChanged"
+
+
+NOT_READY = "NotReady"
+"""The state of a streams group whose topology was not found right: StreamsGroupState.java."""
+BY_EPOCHS = frozenset(("consumer", "share", "streams"))
+"""The `group_type` of groups whose coordinator keeps epochs: the entries of a rebalance are the same."""
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -61,15 +72,18 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
     static member that came back. A field is None where the entry's type does not use it.
 
-    `group_type` is `classic` or `consumer`, the protocol of the group after the entry. In a consumer group
-    `generation` is the group epoch, and `assignment_epoch` the epoch of its target assignment. What a member
-    has is shown by topic name, or by the topic id if no topic has the id. In a `MemberReconciled`, `assigned`
-    is what it may use, `revoking` what it has to give up, and `awaiting` what it gets when others have given
-    it up. In a `TargetAssignmentComputed`, `targets` are the assignments of the members that it changes, and
-    `moved_partitions` is the number of partitions that go from one member to another. In a `GroupConverted`,
-    `targets` is what each member has in the group's new protocol.
-    `took_ms` is the time from the start of the rebalance to `Stable`, or from the answer that asked a member
-    to give partitions up to its acknowledgement.
+    `group_type` is `classic` or `consumer`, the protocol of the group after the entry, or `share` or
+    `streams` of a group that is observed. Except in a classic group, `generation` is the group epoch, and
+    `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
+    topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
+    In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`
+    what it gets when others have given it up. In a `TargetAssignmentComputed`, `targets` are the assignments
+    of the members that it changes, and `moved_partitions` is the number of partitions that go from one member
+    to another. In a `GroupConverted`, `targets` is what each member has in the group's new protocol. A share
+    group is in the state Stable as long as it has members; its entry `Stable` says that each has its target
+    assignment. `took_ms` is the time from the start of the rebalance to `Stable`, from the answer that asked
+    a member to give partitions up to its acknowledgement, or from the request to initialize share partitions
+    until that was done.
 
     `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
     not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest

@@ -16,11 +16,21 @@ NamedPartitions = dict[str, list[int]]
 """Partitions, sorted, by topic name, or by topic id if no topic has the id."""
 
 
-class ConsumerMemberSnapshot(Struct, frozen=True):
-    """What a member of a consumer group has beside the fields of `MemberSnapshot`.
+class StreamsMemberSnapshot(Struct, frozen=True):
+    """What a member of a streams group has besides. `user_endpoint` is HOST:PORT."""
 
-    `member_type` is `classic` or `consumer`, the protocol that the member speaks. `assigned` is what the
-    member may use, `revoking` what it has to give up first, `target` what the target assignment has for it.
+    topology_epoch: int
+    process_id: str
+    user_endpoint: str | None
+    client_tags: dict[str, str]
+
+
+class ConsumerMemberSnapshot(Struct, frozen=True):
+    """What a member of a group with epochs has beside the fields of `MemberSnapshot`.
+
+    `member_type` is `classic` or `consumer`, the protocol that the member speaks, or `share` or `streams`.
+    `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
+    assignment has for it. In a streams group these are tasks, by role and subtopology (`active 0`).
     """
 
     member_epoch: int
@@ -34,6 +44,7 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     revoking: NamedPartitions
     target: NamedPartitions
     member_type: str = "consumer"
+    streams: StreamsMemberSnapshot | UnsetType = UNSET
 
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
@@ -63,15 +74,41 @@ class TopicSnapshot(Struct, frozen=True):
     partitions: int
 
 
+class ShareSnapshot(Struct, frozen=True):
+    """The partitions that the share coordinator was asked to initialize and those that it has initialized.
+
+    `deleting` are the topics whose state it was asked to delete.
+    """
+
+    initializing: NamedPartitions
+    initialized: NamedPartitions
+    deleting: list[str]
+
+
+class StreamsSnapshot(Struct, frozen=True):
+    """The topology of a streams group: the topics that each subtopology reads.
+
+    `topology_epoch` is None without a topology. `validated_topology_epoch` is the epoch at which all topics
+    were found right, -1 for not now: then the group is NotReady. `assignment_configs` are the settings of the
+    assignment.
+    """
+
+    topology_epoch: int | None
+    validated_topology_epoch: int
+    subtopologies: dict[str, list[str]]
+    assignment_configs: dict[str, str]
+
+
 class ConsumerGroupSnapshot(Struct, frozen=True):
-    """What a consumer group has beside the fields of `GroupSnapshot`.
+    """What a group with epochs has beside the fields of `GroupSnapshot`: a consumer, share or streams group.
 
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
     topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
     pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
     `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
     patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
-    last look found (left out without any): members' gateways look at these.
+    last look found (left out without any): members' gateways look at these. `share` and `streams` are set for
+    groups of these types, which are only observed.
     """
 
     assignment_epoch: int
@@ -81,13 +118,21 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     unknown_topics: list[str]
     unresolved_regexes: list[str]
     checked_regexes: dict[str, str] | UnsetType = UNSET
+    share: ShareSnapshot | UnsetType = UNSET
+    streams: StreamsSnapshot | UnsetType = UNSET
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return "share" if self.share else "streams" if self.streams else "consumer"
 
 
 class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
-    `generation` is the group epoch in a consumer group. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` is left out in a classic group.
+    `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
+    assignments were omitted because the record would be too large. `consumer` is what groups with epochs
+    have: consumer groups, and share and streams groups that are observed. It is left out in a classic group.
     `configs` are the group's own settings, left out if it has none. `wanted_topics` are topics of which a
     classic group has to know the ids before it can be converted to the consumer protocol, left out without
     any; the topic watcher sends them. `observed` is True for a group of the cluster's own coordinator, else
@@ -116,6 +161,11 @@ class GroupSnapshot(Struct, frozen=True):
     configs: dict[str, SettingValue] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
     observed: bool | UnsetType = UNSET
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return self.consumer.group_type if self.consumer else "classic"
 
 
 class ConfigsView(Struct, frozen=True):

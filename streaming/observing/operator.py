@@ -18,7 +18,7 @@ from records.consumer_offsets.decode import GroupRecord, decode
 from records.consumer_offsets.schemas import UnknownRecord
 from records.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from records.wire.primitives import ProtocolError
-from state.kafka.observed.consumer import topic_ids_in
+from state.kafka.observed.epochs import topic_ids_in
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import At, Observation
 from state.kafka.observed.step import observe
@@ -88,12 +88,10 @@ class ObservingCall:
         except ProtocolError as error:
             self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
             return
-        if found.says is not None:
-            self._observe(row, record, found)
+        self._observe(row, record, found)
 
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
         group_id, says = found
-        assert says is not None
         group = self._awaken(group_id)
         self._names.find(topic_ids_in(says))
         at = At(row.at_ms, record, incarnation(record, self._observer))

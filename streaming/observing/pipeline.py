@@ -13,7 +13,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
 from connections.client_config import ClientConfig
-from records.consumer_offsets.decode import OBSERVED_TYPES
 from records.consumer_offsets.schemas import types
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA
@@ -28,8 +27,8 @@ MAX_RECORDS_A_BATCH = 200_000
 # fetch is always given.
 _MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
 COUNTS = "records"
-"""The name of the counts that each batch reports: `read`, `unobserved` (of share and streams groups) and
-`unknown` (of types that Kafka 4.4 does not have)."""
+"""The name of the counts that each batch reports: `read`, and `unknown` (of types that Kafka 4.4 does not
+have)."""
 
 
 def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: int) -> DataFrame:
@@ -38,16 +37,14 @@ def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: in
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
     """
     number = _unsigned(1)
-    is_observed = number.isin(sorted(OBSERVED_TYPES))
     is_known = number.isin(sorted(types()))
     counted = records.observe(
         COUNTS,
         F.count(F.lit(1)).alias("read"),
-        F.count_if(is_known & ~is_observed).alias("unobserved"),
         F.count_if(~F.coalesce(is_known, F.lit(False))).alias("unknown"),
     )
     output = (
-        counted.where(is_observed)
+        counted.where(is_known)
         .select(_shard(shards).alias("shard"), log_row().alias("row"))
         .groupBy("shard")
         .applyInPandasWithState(

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
@@ -12,44 +12,38 @@ from records.consumer_offsets.decode import decode
 from state.kafka.effects import OffsetChange
 from state.kafka.group import Offset
 from state.kafka.history import HistoryEntry
-from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.group import SHARE, STREAMS, ObservedGroup
 from state.kafka.observed.observation import At
 from state.kafka.observed.records import (
-    AnyRecord,
     ClassicGeneration,
     ClassicGroupRemoved,
     ClassicMember,
     GroupEpoch,
     MemberAssigned,
-    MemberAssignment,
     MemberSubscribed,
-    MemberSubscription,
     MemberTarget,
     OffsetCommitted,
     TargetEpoch,
 )
 from state.kafka.observed.step import observe
 from streaming.query.log_order import LogRow
+from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
 
-REAL = Path(__file__).parents[1] / "data" / "consumer_offsets_4_4.jsonl"
-ORDERS = bytes(range(16))
-NAMES = {ORDERS: "orders"}
-
-
-class Said(NamedTuple):
-    """A record: its time, its group and what it says."""
-
-    at_ms: int
-    group_id: str
-    says: AnyRecord
+DATA = Path(__file__).parents[1] / "data"
+REAL = DATA / "consumer_offsets_4_4.jsonl"
+REAL_OF_OTHERS = DATA / "share_streams_offsets_4_4.jsonl"
 
 
-def real_rows() -> list[LogRow]:
+def real_rows(path: Path = REAL) -> list[LogRow]:
     """The topic of a Kafka 4.4 broker. A classic group: c1 joins, c2 joins, c2 leaves, c1 leaves. Then a
     group of the consumer protocol: k1 joins, k2 joins, k2 leaves, k1 leaves.
+
+    `REAL_OF_OTHERS` has Java clients. The share group `queue`: s1 joins, s2 joins, s1 leaves, s2 leaves, and
+    the group is deleted. The streams group `counts` with a standby for each task: t1 joins, t2 joins, t1
+    leaves, t2 leaves. Both read the 4 partitions of `orders`.
     """
     rows = []
-    for line in REAL.read_text().splitlines():
+    for line in path.read_text().splitlines():
         record = json.loads(line)
         value = b"" if record["value"] is None else bytes.fromhex(record["value"])
         key = bytes.fromhex(record["key"])
@@ -57,10 +51,10 @@ def real_rows() -> list[LogRow]:
     return rows
 
 
-def real_records() -> list[Said]:
+def real_records(path: Path = REAL) -> list[Said]:
     """What `real_rows` say."""
-    decoded = [(row, decode(row.key, row.value or None)) for row in real_rows()]
-    return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded if d.says is not None]
+    decoded = [(row, decode(row.key, row.value or None)) for row in real_rows(path)]
+    return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded]
 
 
 class Watched:
@@ -132,30 +126,15 @@ def committed(partition: int, offset: int, at_ms: int, topic: str = "orders") ->
     return OffsetCommitted(topic, partition, Offset(offset, -1, "", at_ms, None, None))
 
 
-def subscription(
-    name: str, instance: str | None = None, topics: tuple[str, ...] = ("orders",)
-) -> MemberSubscription:
-    """What a member of the consumer protocol has sent."""
-    return MemberSubscription(instance, None, name, "/10.0.0.1", topics, "", 60_000, None, False, 0)
-
-
-def has(
-    name: str, epoch: int, *partitions: int, state: int = 0, revoking: tuple[int, ...] = ()
-) -> MemberAssigned:
-    """What a member of the consumer protocol has."""
-    assigned = {ORDERS: list(partitions)} if partitions else {}
-    pending = {ORDERS: list(revoking)} if revoking else {}
-    return MemberAssigned(name, MemberAssignment(epoch, epoch - 1, state, assigned, pending))
-
-
-def target(name: str, *partitions: int) -> MemberTarget:
-    """The target assignment of a member."""
-    return MemberTarget(name, {ORDERS: list(partitions)} if partitions else {})
-
-
 def random_life(random: Random, group_id: str, steps: int = 40) -> Iterator[Said]:
-    """A life of a classic group or of one of the consumer protocol, as its coordinator writes it."""
-    yield from (_classic_life if random.random() < 0.5 else _consumer_life)(random, group_id, steps)
+    """A life of a group of some type, as its coordinator writes it."""
+    lives = (
+        _classic_life,
+        _consumer_life,
+        partial(random_epochs, kind=SHARE),
+        partial(random_epochs, kind=STREAMS),
+    )
+    yield from random.choice(lives)(random, group_id, steps)
 
 
 def _classic_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:

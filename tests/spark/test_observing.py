@@ -29,7 +29,7 @@ from tests.harness.operator_call import spark_state
 
 LAYOUT = TopicLayout.observed("o", 1)
 SHARDS = 4
-SHARE_GROUP = b"\0\x0b\0\5share"
+CUT_KEY = b"\0\x0b\0\5sha"
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ def test_a_record_reaches_the_shard_of_its_group(spark: SparkSession, tmp_path: 
         assert int(row.value) == partition * SHARDS + crc32(group_id.encode()) % SHARDS
 
 
-def test_what_is_not_observed_is_counted_and_a_short_key_stops_nothing(
+def test_what_is_not_known_is_counted_and_a_short_key_stops_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    others = [SHARE_GROUP, SHARE_GROUP, b"\0\x63\0\1g", b"", b"\1", b"\0\1"]
+    others = [CUT_KEY, b"\0\x63\0\1g", b"", b"\1", b"\0\1"]
     rows = [LogRow(0, n, 1_000, key, b"\0\0") for n, key in enumerate(others)]
     written, counts = run(spark, tmp_path, Observing(), rows)
     # An empty key has no type. Keys that end in their type, or behind it, are dead letters.
-    assert counts == {"read": 6, "unobserved": 2, "unknown": 2}
-    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 2
+    assert counts == {"read": 5, "unknown": 2}
+    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 3
 
 
 def test_two_batches_write_what_one_call_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState
 from state.kafka.history import EntryType
 from state.kafka.observed.classic import by_topic, store
-from state.kafka.observed.group import Consumer
+from state.kafka.observed.group import CONSUMER, Epochs
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.records import ClassicGeneration
 
@@ -22,7 +22,7 @@ def remove_classic(seen: Observation) -> None:
         seen.delete("OB12", _ENDED)
         return
     targets = {m.member_id: by_topic(group.held_by(m)) for m in group.classic.members}
-    group.classic, group.consumer = None, Consumer()
+    group.classic, group.epochs = None, Epochs(CONSUMER)
     seen.record(
         "OB13",
         EntryType.GROUP_CONVERTED,
@@ -33,18 +33,18 @@ def remove_classic(seen: Observation) -> None:
     )
 
 
-def remove_consumer(seen: Observation) -> None:
-    """The epoch of a group of the consumer protocol was removed, as the last of its records."""
+def remove_epochs(seen: Observation) -> None:
+    """The group epoch was removed. The records of members were removed before."""
     group = seen.group
-    if group.consumer is None or not group.consumer.subscriptions:
+    if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)
 
 
 def become_classic(seen: Observation, now: ClassicGeneration) -> None:
     """The group of the consumer protocol is a classic group from this record on."""
     group = seen.group
-    had = {} if group.consumer is None else group.consumer.subscriptions
-    group.consumer = None
+    had = {} if group.epochs is None else group.epochs.subscriptions
+    group.epochs = None
     store(seen, now)
     targets = {m.member_id: by_topic(group.held_by(m)) for m in now.members}
     seen.record(

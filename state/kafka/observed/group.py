@@ -12,9 +12,15 @@ from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, deco
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState, MemberState, Partitions
 from state.kafka.group import Offset
+from state.kafka.history import NOT_READY
 from state.kafka.observed.records import ClassicMember, MemberSubscription
+from state.kafka.snapshot import NamedPartitions, named
 
-CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC = "classic"
+CONSUMER, SHARE, STREAMS = "consumer", "share", "streams"
+"""The kinds of groups whose coordinator keeps epochs."""
+ACTIVE, STANDBY, WARM_UP = "active", "standby", "warm-up"
+"""The roles of tasks of a streams group."""
 
 # The number of the entry of a group's creation, which is kept free where the creation was not seen. Readers
 # therefore see that the history begins later.
@@ -31,7 +37,7 @@ class Classic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
-    """What a member of the consumer protocol has since `since_ms`.
+    """What a member of a group with epochs has since `since_ms`.
 
     It has to give up `revoking` since `revoking_since_ms`.
     """
@@ -49,24 +55,63 @@ class News(Struct, array_like=True, forbid_unknown_fields=True):
     """What the records of one request have said so far: the reasons of the group epoch that may follow.
 
     `gone` has what is known of each member that went. `away` are members that had left for a while and are
-    removed now, by their instance ids: a member with the same instance id may follow.
+    removed now, by their instance ids: a member with the same instance id may follow. `changed` says by
+    member what it changed. `is_new_topology`: the topology of a streams group is another one.
     """
 
     joined: list[str] = field(default_factory=list)
     gone: dict[str, str] = field(default_factory=dict)
-    changed: list[str] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
     regexes: list[str] = field(default_factory=list)
-    away: dict[str, str] = field(default_factory=dict)
+    away: dict[str, tuple[str, MemberSubscription]] = field(default_factory=dict)
+    is_new_topology: bool = False
 
 
-class Consumer(Struct, array_like=True, forbid_unknown_fields=True):
-    """A group of the consumer protocol, whose epoch is the group's generation.
+class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
+    """The partitions of a share group by what the share coordinator has done for them, by topic id.
 
-    `is_found`: only what the group was like is known, and no change was seen yet. `is_ending`: its records
-    are being removed. `changed_targets` are the target assignments since the last epoch of a target.
+    `since_ms` is when a topic came to `initializing`, and `first_ms` when such a record came first.
     """
 
+    first_ms: int
+    initializing: Partitions = field(default_factory=dict)
+    initialized: Partitions = field(default_factory=dict)
+    deleting: list[bytes] = field(default_factory=list)
+    names: dict[bytes, str] = field(default_factory=dict)
+    since_ms: dict[bytes, int] = field(default_factory=dict)
+
+
+class Topology(Struct, array_like=True, forbid_unknown_fields=True):
+    """The topology of a streams group: the topics that each subtopology reads.
+
+    `epoch` is None without a topology. `validated_epoch` is the epoch at which the topics were found right,
+    -1 for not now. `configs` are the settings of the assignment, None before the first group epoch.
+    """
+
+    epoch: int | None = None
+    validated_epoch: int = -1
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    configs: dict[str, str] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether members can have tasks: StreamsGroup.maybeUpdateGroupState."""
+        return self.epoch is not None and self.epoch == self.validated_epoch
+
+
+class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
+    """A group whose coordinator keeps epochs: one of the consumer protocol, a share or a streams group. Its
+    group epoch is the group's generation.
+
+    `is_found`: only what the group was like is known, and no change was seen yet. `is_ending`: its records
+    are being removed. `is_settled`: since the last epoch every member has reached its target assignment.
+    `changed_targets` are the target assignments since the last epoch of a target. `share` is for share groups
+    and `topology` for streams groups. These have tasks in the place of partitions, by `task_key`.
+    """
+
+    kind: str
     is_found: bool = True
+    is_settled: bool = True
     is_ending: bool = False
     assignment_epoch: int = 0
     metadata_hash: int = 0
@@ -77,6 +122,13 @@ class Consumer(Struct, array_like=True, forbid_unknown_fields=True):
     topics: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     news: News = field(default_factory=News)
+    share: ShareState | None = None
+    topology: Topology = field(default_factory=Topology)
+
+
+def task_key(role: str, subtopology: str) -> bytes:
+    """Return what stands for a topic id where a streams group has tasks: `active 0`."""
+    return f"{role} {subtopology}".encode()
 
 
 class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
@@ -84,7 +136,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
 
     `incarnation` and `seq` are as in `state.kafka.group.Group`. `told_ms` is the time of the last history
     entry. `run` is the id of the first of the last records that have the same time `run_ms`: Kafka writes
-    what follows from one request at one time. Neither `classic` nor `consumer` is set for a group that has
+    what follows from one request at one time. Neither `classic` nor `epochs` is set for a group that has
     nothing but offsets.
     """
 
@@ -103,37 +155,42 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     told_ms: int = 0
     offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
     classic: Classic | None = None
-    consumer: Consumer | None = None
+    epochs: Epochs | None = None
 
     @property
     def type_name(self) -> str:
         """The protocol's name in the history."""
-        return CLASSIC if self.consumer is None else CONSUMER
+        return CLASSIC if self.epochs is None else self.epochs.kind
 
     def member_ids(self) -> list[str]:
         """The members, in the order in which the records name them."""
-        if self.consumer is not None:
-            return list(self.consumer.subscriptions)
+        if self.epochs is not None:
+            return list(self.epochs.subscriptions)
         return [] if self.classic is None else [member.member_id for member in self.classic.members]
 
-    def consumer_state(self) -> str:
-        """The state of a group of the consumer protocol: ConsumerGroup.maybeUpdateGroupState."""
-        assert self.consumer is not None
-        if not self.consumer.subscriptions:
+    def epochs_state(self) -> str:
+        """The state of a group with epochs: maybeUpdateGroupState of Kafka's class of such groups."""
+        epochs = self.epochs
+        assert epochs is not None
+        if not epochs.subscriptions:
             return ConsumerGroupState.EMPTY.value
-        if self.generation > self.consumer.assignment_epoch:
+        if epochs.kind == SHARE:
+            return ConsumerGroupState.STABLE.value
+        if epochs.kind == STREAMS and not epochs.topology.is_ready:
+            return NOT_READY
+        if self.generation > epochs.assignment_epoch:
             return ConsumerGroupState.ASSIGNING.value
-        if all(map(self._is_reconciled, self.consumer.subscriptions)):
+        if self.are_members_at_target():
             return ConsumerGroupState.STABLE.value
         return ConsumerGroupState.RECONCILING.value
 
-    def _is_reconciled(self, member_id: str) -> bool:
-        assert self.consumer is not None
-        has = self.consumer.assigned.get(member_id)
-        return (
-            has is not None
-            and has.state is MemberState.STABLE
-            and has.epoch == self.consumer.assignment_epoch
+    def are_members_at_target(self) -> bool:
+        """Whether the target assignment is that of the group epoch, and every member has it."""
+        epochs = self.epochs
+        assert epochs is not None
+        return self.generation <= epochs.assignment_epoch and all(
+            has is not None and has.state is MemberState.STABLE and has.epoch == epochs.assignment_epoch
+            for has in map(epochs.assigned.get, epochs.subscriptions)
         )
 
     def why_gone(self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int) -> str:
@@ -160,5 +217,13 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
         """The names of topics by id, with those that the group's own records have."""
-        own = {} if self.consumer is None else self.consumer.topics
-        return {**names, **{topic_id: name for topic_id, (name, _) in own.items()}}
+        if self.epochs is None:
+            return dict(names)
+        own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}
+        return {**names, **own, **(self.epochs.share.names if self.epochs.share is not None else {})}
+
+    def shown(self, partitions: Partitions, names: Mapping[bytes, str]) -> NamedPartitions:
+        """The partitions by topic name, or the tasks of a streams group by role and subtopology."""
+        if self.type_name == STREAMS:
+            return {key.decode(): list(numbers) for key, numbers in sorted(partitions.items())}
+        return named(partitions, self.names(names))

@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from state.kafka.consumer.wording import listed as shortened
+from state.kafka.consumer_group import Partitions
 from state.kafka.effects import OffsetChange
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.observed.group import CREATION, ObservedGroup
+from state.kafka.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
 from state.messages import RECORD_VERSION
 
 
@@ -76,6 +79,28 @@ class Observation(Struct):
             )
         )
 
+    def epochs(self, kind: str) -> Epochs:
+        """The group as one of this kind, which it is from its first such record on."""
+        group = self.group
+        if group.epochs is None or group.epochs.kind != kind:
+            if group.classic is not None or group.epochs is not None:  # the record that ended it is missing
+                self.lose()
+                group.generation = 0
+            group.epochs, group.classic = Epochs(kind), None
+            group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
+        return group.epochs
+
+    def tell(
+        self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
+    ) -> None:
+        """Add an entry of a group with epochs, unless no change of the group was seen yet."""
+        group = self.group
+        assert group.epochs is not None
+        if not group.epochs.is_found:
+            self.record(rule, type_, reason, to_state=to_state, **details)
+        elif to_state is not None or type_ is EntryType.MEMBER_RECONCILED:
+            group.state, group.state_timestamp_ms = group.epochs_state(), self.at.time_ms
+
     def delete(self, rule: str, reason: str) -> None:
         """The group ends. Its offsets, if it has any, stay as those of a group without members."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
@@ -84,6 +109,14 @@ class Observation(Struct):
     def lose(self) -> None:
         """Leave a number of the history out, because records that must have been there are missing."""
         self.group.seq += 1
+
+
+def listed_partitions(seen: Observation, partitions: Partitions) -> str:
+    """`orders-0, orders-1`; of a streams group Kafka's names of tasks, `active 0_3`."""
+    joint = "_" if seen.group.type_name == STREAMS else "-"
+    shown = seen.group.shown(partitions, seen.names)
+    texts = [f"{name}{joint}{number}" for name, numbers in shown.items() for number in numbers]
+    return shortened(texts, "task" if seen.group.type_name == STREAMS else "partition")
 
 
 def listed(ids: Iterable[str], noun: str) -> str:

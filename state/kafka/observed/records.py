@@ -1,7 +1,11 @@
 """What the records of `__consumer_offsets` say, one class for each kind of record.
 
 A tombstone is a record whose `value` is None, or the class that is named for it. Times are in milliseconds.
-Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json.
+Groups of the consumer protocol, share groups and streams groups have the same kinds of records; `kind` says
+which of them it is. The tasks of streams groups are partitions under a key of their role and subtopology
+(`state.kafka.observed.group.task_key`).
+Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, ShareGroup*Value.json,
+StreamsGroup*Value.json.
 """
 
 from collections.abc import Mapping
@@ -53,14 +57,21 @@ class ClassicGroupRemoved(Struct, frozen=True):
 
 
 class GroupEpoch(Struct, frozen=True):
-    """The group epoch of a group of the consumer protocol. `metadata_hash` is 0 before Kafka 4.1."""
+    """The group epoch. `metadata_hash` is 0 before Kafka 4.1.
+
+    Only streams groups have the epoch at which the topics of the topology were found right, -1 for not now,
+    and the settings of the assignment.
+    """
 
     epoch: int
     metadata_hash: int
+    kind: str = "consumer"
+    validated_topology_epoch: int = -1
+    assignment_configs: Mapping[str, str] | None = None
 
 
 class GroupEpochRemoved(Struct, frozen=True):
-    """The tombstone of a group of the consumer protocol."""
+    """The tombstone of a group with epochs."""
 
 
 class SubscribedTopics(Struct, frozen=True):
@@ -69,8 +80,17 @@ class SubscribedTopics(Struct, frozen=True):
     topics: Mapping[bytes, tuple[str, int]]
 
 
+class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a member of a streams group has sent besides. `user_endpoint` is HOST:PORT."""
+
+    topology_epoch: int
+    process_id: str
+    user_endpoint: str | None
+    client_tags: dict[str, str]
+
+
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a member of the consumer protocol has sent. `is_classic`: it speaks the classic protocol."""
+    """What a member of a group with epochs has sent. `is_classic`: it speaks the classic protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -82,6 +102,7 @@ class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fi
     server_assignor: str | None
     is_classic: bool
     session_timeout_ms: int
+    streams: StreamsMember | None = None
 
 
 class MemberSubscribed(Struct, frozen=True):
@@ -89,6 +110,7 @@ class MemberSubscribed(Struct, frozen=True):
 
     member_id: str
     subscription: MemberSubscription | None
+    kind: str = "consumer"
 
 
 class RegexResolved(Struct, frozen=True):
@@ -105,6 +127,7 @@ class TargetEpoch(Struct, frozen=True):
 
     epoch: int | None
     computed_ms: int | None
+    kind: str = "consumer"
 
 
 class MemberTarget(Struct, frozen=True):
@@ -112,10 +135,11 @@ class MemberTarget(Struct, frozen=True):
 
     member_id: str
     partitions: Partitions | None
+    kind: str = "consumer"
 
 
 class MemberAssignment(Struct, frozen=True):
-    """What a member has and has to give up. `state` is the number of Kafka's MemberState."""
+    """What a member has and has to give up. `state` is the number of the consumer protocol's MemberState."""
 
     epoch: int
     previous_epoch: int
@@ -129,6 +153,28 @@ class MemberAssigned(Struct, frozen=True):
 
     member_id: str
     assignment: MemberAssignment | None
+    kind: str = "consumer"
+
+
+class SharePartitions(Struct, frozen=True):
+    """The partitions of a share group whose state the share coordinator was asked to initialize, has
+    initialized, and the topics whose state it was asked to delete. `names` are those of the topics. The
+    tombstone has nothing.
+    """
+
+    initializing: Partitions
+    initialized: Partitions
+    deleting: tuple[bytes, ...]
+    names: Mapping[bytes, str]
+
+
+class TopologySent(Struct, frozen=True):
+    """The topology of a streams group: its epoch, and the topics that each subtopology reads, its
+    repartition topics among them, or `/PATTERN/`. The epoch is None if it was removed.
+    """
+
+    epoch: int | None
+    sources: Mapping[str, tuple[str, ...]]
 
 
 AnyRecord = (
@@ -143,4 +189,6 @@ AnyRecord = (
     | TargetEpoch
     | MemberTarget
     | MemberAssigned
+    | SharePartitions
+    | TopologySent
 )

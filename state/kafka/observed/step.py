@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from state.kafka.effects import OffsetChange
-from state.kafka.observed import consumer, conversion
+from state.kafka.observed import consumer, conversion, epochs, share, streams
 from state.kafka.observed.classic import find_again, observe_generation
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import At, Observation
@@ -18,8 +18,10 @@ from state.kafka.observed.records import (
     MemberTarget,
     OffsetCommitted,
     RegexResolved,
+    SharePartitions,
     SubscribedTopics,
     TargetEpoch,
+    TopologySent,
 )
 
 
@@ -35,7 +37,7 @@ def observe(
         group = ObservedGroup(group_id, at.incarnation)
     if at.time_ms != group.run_ms or not group.run:
         group.run, group.run_ms = at.record, at.time_ms
-        consumer.begin_run(group)
+        epochs.begin_run(group)
     # The clock of another broker may be behind that of the one before.
     group.at_ms = max(group.at_ms, at.time_ms)
     seen = Observation(group, at._replace(time_ms=group.at_ms), names)
@@ -47,13 +49,13 @@ def observe(
 
 
 def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
-    was = seen.group.consumer
+    was = seen.group.epochs
     if was is None:
         observe_generation(seen, record)
     elif was.is_ending:
         conversion.become_classic(seen, record)
-    else:  # the records that ended the group of the consumer protocol are missing
-        seen.group.consumer = None
+    else:  # the records that ended the group with epochs are missing
+        seen.group.epochs = None
         find_again(seen, record)
 
 
@@ -68,7 +70,7 @@ def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:
         of_topic.pop(number, None)
         if not of_topic:
             group.offsets.pop(topic, None)
-        seen.is_over = not group.offsets and group.classic is None and group.consumer is None
+        seen.is_over = not group.offsets and group.classic is None and group.epochs is None
     seen.offsets.append(OffsetChange(topic, number, record.offset))
 
 
@@ -76,12 +78,14 @@ _HANDLERS: dict[type[AnyRecord], Callable[..., None]] = {
     OffsetCommitted: _observe_offset,
     ClassicGeneration: _observe_generation,
     ClassicGroupRemoved: lambda seen, _: conversion.remove_classic(seen),
-    GroupEpoch: consumer.observe_epoch,
-    GroupEpochRemoved: lambda seen, _: conversion.remove_consumer(seen),
+    GroupEpoch: epochs.observe_epoch,
+    GroupEpochRemoved: lambda seen, _: conversion.remove_epochs(seen),
     SubscribedTopics: consumer.observe_topics,
-    MemberSubscribed: consumer.observe_subscription,
+    MemberSubscribed: epochs.observe_subscription,
     RegexResolved: consumer.observe_regex,
-    TargetEpoch: consumer.observe_target_epoch,
-    MemberTarget: consumer.observe_target,
-    MemberAssigned: consumer.observe_assignment,
+    TargetEpoch: epochs.observe_target_epoch,
+    MemberTarget: epochs.observe_target,
+    MemberAssigned: epochs.observe_assignment,
+    SharePartitions: share.observe_partitions,
+    TopologySent: streams.observe_topology,
 }

@@ -7,15 +7,25 @@ from msgspec import UNSET
 
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
-from state.kafka.observed.group import Assigned, Consumer, ObservedGroup
-from state.kafka.observed.records import MemberSubscription
+from state.kafka.observed.group import (
+    SHARE,
+    STREAMS,
+    Assigned,
+    Epochs,
+    ObservedGroup,
+    ShareState,
+    Topology,
+)
+from state.kafka.observed.records import MemberSubscription, StreamsMember
 from state.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
     GroupSnapshot,
     MemberSnapshot,
+    ShareSnapshot,
+    StreamsMemberSnapshot,
+    StreamsSnapshot,
     TopicSnapshot,
-    named,
 )
 
 _NOTHING = Assigned(
@@ -31,7 +41,7 @@ _NOTHING = Assigned(
 
 def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
     """Return a copy of the group for readers. `names` are the names of topics by id."""
-    is_stable, classic, consumer = group.state == GroupState.STABLE, group.classic, group.consumer
+    is_stable, classic, epochs = group.state == GroupState.STABLE, group.classic, group.epochs
     return GroupSnapshot(
         group_id=group.group_id,
         incarnation=group.incarnation,
@@ -43,20 +53,20 @@ def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
         protocol_type=group.protocol_type,
         protocol_name=classic.protocol_name if classic is not None and is_stable else None,
         leader_id=None if classic is None else classic.leader_id,
-        members=_members(group, group.names(names)),
+        members=_members(group, names),
         pending_members=[],
         last_rebalance_at_ms=group.last_rebalance_at_ms,
         last_rebalance_reason=group.last_rebalance_reason,
         quarantined=None,
         observed=True,
-        consumer=UNSET if consumer is None else _details(consumer),
+        consumer=UNSET if epochs is None else _details(group, epochs, names),
     )
 
 
-def _members(group: ObservedGroup, names: dict[bytes, str]) -> list[MemberSnapshot]:
-    consumer = group.consumer
-    if consumer is not None:
-        return [_consumer(consumer, m, of, names) for m, of in consumer.subscriptions.items()]
+def _members(group: ObservedGroup, names: Mapping[bytes, str]) -> list[MemberSnapshot]:
+    epochs = group.epochs
+    if epochs is not None:
+        return [_member(group, epochs, m, of, names) for m, of in epochs.subscriptions.items()]
     return [
         MemberSnapshot(
             member_id=m.member_id,
@@ -73,10 +83,14 @@ def _members(group: ObservedGroup, names: dict[bytes, str]) -> list[MemberSnapsh
     ]
 
 
-def _consumer(
-    consumer: Consumer, member_id: str, member: MemberSubscription, names: dict[bytes, str]
+def _member(
+    group: ObservedGroup,
+    epochs: Epochs,
+    member_id: str,
+    member: MemberSubscription,
+    names: Mapping[bytes, str],
 ) -> MemberSnapshot:
-    has = consumer.assigned.get(member_id, _NOTHING)
+    has = epochs.assigned.get(member_id, _NOTHING)
     is_away = has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
     return MemberSnapshot(
         member_id=member_id,
@@ -96,24 +110,51 @@ def _consumer(
             subscribed_topic_names=sorted(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             server_assignor=member.server_assignor,
-            assigned=named(has.partitions, names),
-            revoking=named(has.revoking, names),
-            target=named(consumer.targets.get(member_id, {}), names),
-            member_type="classic" if member.is_classic else "consumer",
+            assigned=group.shown(has.partitions, names),
+            revoking=group.shown(has.revoking, names),
+            target=group.shown(epochs.targets.get(member_id, {}), names),
+            member_type="classic" if member.is_classic else epochs.kind,
+            streams=UNSET if member.streams is None else _of_streams(member.streams),
         ),
     )
 
 
-def _details(consumer: Consumer) -> ConsumerGroupSnapshot:
-    assignors = {member.server_assignor for member in consumer.subscriptions.values()}
+def _of_streams(member: StreamsMember) -> StreamsMemberSnapshot:
+    return StreamsMemberSnapshot(
+        member.topology_epoch, member.process_id, member.user_endpoint, member.client_tags
+    )
+
+
+def _details(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> ConsumerGroupSnapshot:
+    assignors = {member.server_assignor for member in epochs.subscriptions.values()}
     return ConsumerGroupSnapshot(
-        assignment_epoch=consumer.assignment_epoch,
+        assignment_epoch=epochs.assignment_epoch,
         assignor_name=(next(iter(assignors)) or "") if len(assignors) == 1 else "",
         topics={
             name: TopicSnapshot(str(UUID(bytes=topic_id)), partitions)
-            for topic_id, (name, partitions) in sorted(consumer.topics.items(), key=lambda item: item[1])
+            for topic_id, (name, partitions) in sorted(epochs.topics.items(), key=lambda item: item[1])
         },
-        resolved_regexes={regex: list(topics) for regex, topics in sorted(consumer.regexes.items())},
+        resolved_regexes={regex: list(topics) for regex, topics in sorted(epochs.regexes.items())},
         unknown_topics=[],
         unresolved_regexes=[],
+        share=_share(group, epochs, names) if epochs.kind == SHARE else UNSET,
+        streams=_streams(epochs.topology) if epochs.kind == STREAMS else UNSET,
+    )
+
+
+def _share(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> ShareSnapshot:
+    state = epochs.share or ShareState(0)
+    return ShareSnapshot(
+        initializing=group.shown(state.initializing, names),
+        initialized=group.shown(state.initialized, names),
+        deleting=list(group.shown({topic_id: [] for topic_id in state.deleting}, names)),
+    )
+
+
+def _streams(topology: Topology) -> StreamsSnapshot:
+    return StreamsSnapshot(
+        topology_epoch=topology.epoch,
+        validated_topology_epoch=topology.validated_epoch,
+        subtopologies={name: list(topics) for name, topics in sorted(topology.sources.items())},
+        assignment_configs=topology.configs or {},
     )

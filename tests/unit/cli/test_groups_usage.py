@@ -22,7 +22,7 @@ RESET = ["reset-offsets", *ONE]
         (["describe", "--group", "g"], "Missing option '--bootstrap-servers'"),
         (["list", "--bootstrap-servers", "here:there"], "'here:there' is not HOST:PORT; expected is a list"),
         (["list", *NOBODY, "--state", "dying"], "Invalid state list 'dying'"),
-        (["list", *NOBODY, "--type", "share"], "Invalid types list 'share'"),
+        (["list", *NOBODY, "--type", "shared"], "Invalid types list 'shared'"),
         ([*RESET, "--topic", "t"], "requires exactly one of the following scenarios"),
         ([*RESET, "--to-offset", "0", "--to-latest"], "requires exactly one of the following"),
         ([*RESET, "--to-latest"], "One of the reset scopes should be defined"),

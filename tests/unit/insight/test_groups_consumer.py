@@ -13,9 +13,9 @@ from insight.admin.describe import (
     member_rows,
     mentioned_partitions,
     partition_rows,
-    remark,
     state_row,
 )
+from insight.admin.described import remark
 from insight.admin.render import member_table, partition_table, state_table
 from insight.admin.requests import Committed
 from insight.assign.live import live_group, subscribed_topics

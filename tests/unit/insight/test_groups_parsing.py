@@ -112,8 +112,8 @@ def test_states_and_types_whatever_their_case() -> None:
     assert parse_types("classic") == {"Classic"}
     with pytest.raises(ValueError, match=r"Invalid state list 'stable,dying'. Valid states are: Empty, "):
         parse_states("stable,dying")
-    with pytest.raises(ValueError, match=r"Invalid types list 'share'. Valid types are: Classic, Consumer"):
-        parse_types("share")
+    with pytest.raises(ValueError, match=r"Invalid types list 'shared'. Valid types are: Classic, Consumer"):
+        parse_types("shared")
 
 
 def test_a_plan_for_one_group_may_leave_it_out() -> None:

@@ -15,10 +15,10 @@ from insight.admin.describe import (
     member_rows,
     mentioned_partitions,
     partition_rows,
-    remark,
     state_row,
     with_lags,
 )
+from insight.admin.described import remark
 from insight.admin.list_groups import listed, select_groups
 from insight.admin.render import (
     OffsetDeletion,

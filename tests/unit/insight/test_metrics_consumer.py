@@ -3,10 +3,13 @@
 import pytest
 
 from insight.metrics.sentences import sentence
+from records.codec import encode
 from records.truncation import encode_view
 from state.kafka.history import EntryType
+from state.kafka.observed.view import view_of as observed_view_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 from tests.harness.scraped import LAYOUT, Scraped
 
 OWN = "group_coordinator_consumer_group"
@@ -100,3 +103,27 @@ def test_sentences_of_the_log() -> None:
             "[GroupId g] Computed a new target assignment for epoch 3 with 'uniform' assignor",
         ),
     ]
+
+
+def test_share_and_streams_groups_that_are_observed_have_the_metrics_of_their_types() -> None:
+    metrics = Scraped()
+    watched = Watched().take(real_records(REAL_OF_OTHERS)[:41])
+    for entry in watched.history:
+        metrics.metrics_state.apply(LAYOUT.events_topic, entry.group_id.encode(), encode(entry))
+    for group_id, group in watched.groups.items():
+        metrics.metrics_state.apply(
+            LAYOUT.groups_topic, group_id.encode(), encode(observed_view_of(group, {}))
+        )
+    assert metrics.value(f"{KAFKA}_group_count", protocol="streams") == 1
+    assert metrics.value(f"{KAFKA}_group_count", protocol="consumer") == 0
+    assert metrics.value(f"{KAFKA}_streams_group_count", state="notready") == 1
+    assert metrics.value(f"{KAFKA}_share_group_rebalance_count") == 5
+    assert metrics.value(f"{KAFKA}_streams_group_rebalance_count") == 1
+    assert metrics.value(f"{OWN}_epoch", consumergroup="counts") == 2
+
+
+def test_types_that_no_group_has_have_no_metrics() -> None:
+    metrics = scraped(*TWO_MEMBERS)
+    assert metrics.value(f"{KAFKA}_group_count", protocol="share") is None
+    assert metrics.value(f"{KAFKA}_streams_group_count", state="stable") is None
+    assert metrics.value(f"{KAFKA}_share_group_rebalance_count") is None

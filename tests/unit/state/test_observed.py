@@ -7,11 +7,10 @@ from state.kafka.observed.records import (
     OffsetCommitted,
 )
 from state.kafka.observed.view import view_of
+from tests.harness.observed_epochs import NAMES, Said
 from tests.harness.observed_log import (
     CREATED,
-    NAMES,
     G,
-    Said,
     Watched,
     classic_member,
     committed,

@@ -11,18 +11,14 @@ from state.kafka.observed.records import (
     TargetEpoch,
 )
 from state.kafka.observed.view import view_of
+from tests.harness.observed_epochs import NAMES, Said, has, subscription, target
 from tests.harness.observed_log import (
-    NAMES,
     G,
-    Said,
     Watched,
     classic_member,
     committed,
     generation,
     generations,
-    has,
-    subscription,
-    target,
     told,
     watch,
 )

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from records.history import HistoryReader
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.observed.group import ObservedGroup
-from tests.harness.observed_log import (
-    Said,
-    Watched,
-    random_life,
-    real_records,
-)
+from tests.harness.observed_epochs import Said
+from tests.harness.observed_log import Watched, random_life, real_records
 
 
 def test_a_real_broker_s_topic_tells_what_happened() -> None:

@@ -12,6 +12,7 @@ from checkpoints.codec import StateError
 from checkpoints.observed_codec import decode_observed, encode_observed
 from records.codec import Reason
 from records.layout import TopicLayout
+from state.kafka.history import BY_EPOCHS
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.step import observe
@@ -19,13 +20,17 @@ from streaming.observing import operator as operator_module
 from streaming.observing.operator import ObservingCall
 from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow
-from tests.harness.observed_log import real_rows
+from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
 from tests.harness.operator_call import spark_state
 
 LAYOUT = TopicLayout.observed("o", 1)
 ORDERS = next(row.value[15:31] for row in real_rows() if row.key.startswith(b"\0\7"))
 
 Row = tuple[int, bytes] | None
+
+
+BOTH = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_OTHERS))]
+"""The groups `classic`, `consumer`, `queue` (share) and `counts` (streams)."""
 
 
 def called(rows: Sequence[LogRow], state: Row = None) -> tuple[list[pd.DataFrame], Row]:
@@ -68,13 +73,26 @@ def test_the_records_of_a_real_broker_are_written_to_the_topics() -> None:
     assert state is not None
 
 
-@pytest.mark.parametrize("cut", [1, 20, 38, 50])
+@pytest.mark.parametrize("cut", [1, 20, 38, 50, 57, 70, 83, 95, 110])
 def test_batches_give_the_same_history_as_one(cut: int) -> None:
-    whole, _ = called(real_rows())
-    first, state = called(real_rows()[:cut])
-    then, _ = called(real_rows()[cut:], state)
+    whole, _ = called(BOTH)
+    first, state = called(BOTH[:cut])
+    then, _ = called(BOTH[cut:], state)
     topic = LAYOUT.events_topic
     assert records(first, topic) + records(then, topic) == records(whole, topic)
+
+
+def test_share_and_streams_groups_are_written_as_the_others() -> None:
+    frames, state = called(BOTH)
+    views = dict(records(frames, LAYOUT.groups_topic))
+    assert views[b"queue"] is None, "it was deleted"
+    counts = views[b"counts"]
+    assert counts is not None
+    assert (counts["state"], counts["protocol_type"], counts["observed"]) == ("Empty", "streams", True)
+    events = [event or {} for _, event in records(frames, LAYOUT.events_topic)]
+    assert {event.get("group_type", "classic") for event in events} == {"classic", *BY_EPOCHS}
+    assert records(frames, LAYOUT.dead_letters_topic) == []
+    assert state is not None
 
 
 def test_a_batch_that_runs_again_writes_the_same_bytes() -> None:

@@ -1,0 +1,52 @@
+"""Descriptions of groups by their types, and what a user is told of a group in some state."""
+
+from insight.admin.requests import AnyDescribed
+from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import ConsumerGroupState
+from state.kafka.group import DEAD
+from state.kafka.history import NOT_READY
+from state.kafka.responses import ConsumerGroupDescribeResponse
+
+SHARE, STREAMS = "share", "streams"
+"""Types of groups as their histories name them."""
+_REBALANCING = frozenset(
+    (
+        GroupState.PREPARING_REBALANCE.value,
+        GroupState.COMPLETING_REBALANCE.value,
+        ConsumerGroupState.ASSIGNING.value,
+        ConsumerGroupState.RECONCILING.value,
+    )
+)
+
+
+class EpochsDescription(ConsumerGroupDescribeResponse, frozen=True, kw_only=True, tag="EpochsDescription"):
+    """A group that is observed, of any type with epochs. Assignments of a streams group are tasks, and
+    `sources` are the topics that they read, by subtopology.
+    """
+
+    group_type: str
+    sources: dict[str, list[str]]
+
+
+def group_type(described: AnyDescribed) -> str:
+    """The type of the group as its history names it."""
+    if isinstance(described, EpochsDescription):
+        return described.group_type
+    return "consumer" if isinstance(described, ConsumerGroupDescribeResponse) else "classic"
+
+
+def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
+    """Return the remark for the user about a group in this state, None if there is none."""
+    kind = type_.capitalize() if type_ in (SHARE, STREAMS) else "Consumer"
+    if state == DEAD:
+        return f"Error: {kind} group '{group_id}' does not exist."
+    if state == GroupState.EMPTY:
+        return f"{kind} group '{group_id}' has no active members."
+    if state in _REBALANCING:
+        return f"Warning: {kind} group '{group_id}' is rebalancing."
+    if state == NOT_READY:
+        return (
+            f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or have "
+            "wrong numbers of partitions."
+        )
+    return None

@@ -1,0 +1,369 @@
+"""Groups whose coordinator keeps epochs: Kafka writes each change of them. Rows OB20 to OB28.
+
+These are groups of the consumer protocol, share groups and streams groups. The records of one request have
+one time. They have, in this order: the members that came, changed or went, what patterns match or the
+topology, the group epoch, the target assignments and their epoch, and what a member has from now on. The log
+does not say whether a member that went had left or had expired.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from assignors.kafka.api import TopicPartition
+from state.kafka.consumer_group import (
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    ConsumerGroupState,
+    MemberState,
+    Partitions,
+)
+from state.kafka.history import EntryType
+from state.kafka.observed import consumer, share, streams
+from state.kafka.observed.group import (
+    CREATION,
+    SHARE,
+    STREAMS,
+    Assigned,
+    Epochs,
+    News,
+    ObservedGroup,
+)
+from state.kafka.observed.observation import Observation, listed, listed_partitions
+from state.kafka.observed.records import (
+    GroupEpoch,
+    MemberAssigned,
+    MemberAssignment,
+    MemberSubscribed,
+    MemberSubscription,
+    MemberTarget,
+    TargetEpoch,
+)
+
+_STATES = {
+    0: MemberState.STABLE,
+    1: MemberState.UNREVOKED_PARTITIONS,
+    2: MemberState.UNRELEASED_PARTITIONS,
+}
+# A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
+_FIRST_EPOCH_MAX = 2
+# Other rows can follow from what members did.
+_TOLD_WITH_OTHERS = ("OB51", "OB52")
+_CHANGED = {SHARE: share.changed, STREAMS: streams.changed}
+
+
+def begin_run(group: ObservedGroup) -> None:
+    """The records that follow are of another request."""
+    if group.epochs is not None:
+        group.epochs.news = News()
+
+
+def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
+    """A member came, changed its subscription, or went."""
+    epochs, member_id, now = seen.epochs(record.kind), record.member_id, record.subscription
+    if epochs.is_ending:  # what the group had is needed if it becomes a classic group
+        return
+    seen.has_news = True
+    was = epochs.subscriptions.get(member_id)
+    if now is None:
+        epochs.subscriptions.pop(member_id, None)
+        if was is not None:
+            _remove(seen, epochs, member_id, was)
+        epochs.assigned.pop(member_id, None)
+        epochs.targets.pop(member_id, None)
+        return
+    former = epochs.news.away.pop(now.instance_id or "", None)
+    epochs.subscriptions[member_id] = now
+    if former is not None:
+        former_id, was = former
+        about, reason = _about(member_id, now), "a static member came back"
+        seen.tell("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **about)
+    elif was is None:
+        epochs.news.joined.append(member_id)
+        seen.tell("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
+    if was is not None and (what := _CHANGED.get(epochs.kind, consumer.changed)(was, now)):
+        epochs.news.changed[member_id] = what
+
+
+def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
+    """A member went. A static one that had left for a while may be back under another id at once."""
+    has = epochs.assigned.get(member_id)
+    if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        epochs.news.away[was.instance_id] = (member_id, was)
+        return
+    held = [] if has is None else _committed_by(seen, epochs, has.partitions)
+    since_ms = 0 if has is None else has.since_ms
+    reason = seen.group.why_gone(member_id, held, since_ms, seen.at.time_ms)
+    epochs.news.gone[member_id] = reason
+    seen.tell("OB22", EntryType.MEMBER_REMOVED, reason, **_about(member_id, was))
+
+
+def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
+    """The partitions whose offsets a member commits. Offsets of share groups are not in this log."""
+    if epochs.kind == SHARE:
+        return []
+    if epochs.kind == STREAMS:
+        return streams.read_by(epochs.topology, partitions)
+    held = seen.group.shown(partitions, seen.names)
+    return [TopicPartition(topic, n) for topic, numbers in held.items() for n in numbers]
+
+
+def _about(member_id: str, member: MemberSubscription) -> dict[str, Any]:
+    return {
+        "member_id": member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+    }
+
+
+def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
+    """The group has another epoch: a rebalance begins, or goes on."""
+    epochs, group = seen.epochs(record.kind), seen.group
+    epochs.is_ending = False
+    before = group.generation
+    other_reasons = _other_reasons(seen, epochs, record)
+    epochs.metadata_hash, group.generation = record.metadata_hash, record.epoch
+    epochs.topology.validated_epoch = record.validated_topology_epoch
+    epochs.topology.configs = None if record.assignment_configs is None else dict(record.assignment_configs)
+    seen.has_news = True
+    if record.epoch <= before:
+        if epochs.is_found and group.seq > CREATION:  # a classic group was converted: nobody came
+            epochs.is_found, epochs.news = False, News()
+        return
+    if epochs.is_found:
+        if not _is_seen_from_here(epochs, before, record.epoch):
+            return
+        _begin(seen, epochs, before)
+    elif record.epoch > before + 1:
+        seen.lose()
+    _remove_those_away(seen, epochs.news)
+    rule, reason, member_ids = _reason(epochs.news, other_reasons)
+    previous_ms = group.last_rebalance_at_ms
+    group.last_rebalance_at_ms, group.last_rebalance_reason = seen.at.time_ms, reason
+    is_empty = not epochs.subscriptions
+    epochs.is_settled = is_empty
+    seen.record(
+        rule,
+        EntryType.GROUP_EPOCH_BUMPED,
+        reason,
+        to_state=None if is_empty else group.epochs_state(),
+        member_id=member_ids[0] if len(member_ids) == 1 else None,
+        last_rebalance_at_ms=previous_ms,
+    )
+    if is_empty:
+        reason = "the last member is gone"
+        seen.record("OB26", EntryType.EMPTY, reason, to_state=ConsumerGroupState.EMPTY.value)
+
+
+def _remove_those_away(seen: Observation, news: News) -> None:
+    """Static members that had left for a while are gone."""
+    for instance_id, (member_id, _) in news.away.items():
+        news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
+        seen.record(
+            "OB22",
+            EntryType.MEMBER_REMOVED,
+            news.gone[member_id],
+            member_id=member_id,
+            group_instance_id=instance_id,
+        )
+    news.away = {}
+
+
+def _is_seen_from_here(epochs: Epochs, before: int, epoch: int) -> bool:
+    """Whether this epoch is a change that was seen, and not the first that was read of an older group."""
+    is_first = epoch <= _FIRST_EPOCH_MAX and len(epochs.news.joined) == len(epochs.subscriptions)
+    return before > 0 or is_first
+
+
+def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
+    """The history of a group begins: with its creation, or in its middle."""
+    group = seen.group
+    epochs.is_found = False
+    # AlterShareGroupOffsets makes a group without members, at a time that compaction can have removed.
+    is_older = epochs.share is not None and epochs.share.first_ms < seen.at.time_ms
+    if before == 0 and group.seq == CREATION and not group.offsets and not is_older:
+        seen.record("OB20", EntryType.GROUP_CREATED, "the group was created")
+    for member_id in epochs.news.joined:
+        now = epochs.subscriptions.get(member_id)
+        if now is not None:
+            reason = "a new member joined"
+            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_about(member_id, now))
+    for member_id, reason in epochs.news.gone.items():
+        seen.record("OB22", EntryType.MEMBER_REMOVED, reason, member_id=member_id)
+    if epochs.news.is_new_topology:
+        streams.tell_topology(seen, epochs.topology)
+
+
+def observe_target(seen: Observation, record: MemberTarget) -> None:
+    """A member has another target assignment."""
+    epochs = seen.epochs(record.kind)
+    if record.partitions is None:
+        if not epochs.is_ending:
+            epochs.targets.pop(record.member_id, None)
+        return
+    epochs.targets[record.member_id] = record.partitions
+    epochs.changed_targets[record.member_id] = record.partitions
+    seen.has_news = True
+
+
+def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
+    """The target assignment of an epoch is complete, or is removed with the group's records."""
+    epochs, group = seen.epochs(record.kind), seen.group
+    seen.has_news = True
+    if record.epoch is None:
+        epochs.is_ending = True
+        return
+    epochs.assignment_epoch = record.epoch
+    changed, epochs.changed_targets = epochs.changed_targets, {}
+    if not epochs.subscriptions:
+        return
+    state = group.epochs_state()
+    if state == ConsumerGroupState.STABLE and epochs.kind != SHARE:
+        # The members are not there yet, even if they have all that they shall have.
+        state = ConsumerGroupState.RECONCILING.value
+    seen.tell(
+        "OB24",
+        EntryType.TARGET_ASSIGNMENT_COMPUTED,
+        f"the target assignment of epoch {record.epoch} was computed",
+        to_state=state,
+        assignment_epoch=record.epoch,
+        assignor_name=_assignor(epochs),
+        targets={member_id: group.shown(has, seen.names) for member_id, has in changed.items()},
+    )
+
+
+def _assignor(epochs: Epochs) -> str | None:
+    """The assignor that all members name. Where they name none, it is the coordinator's own choice."""
+    names = {member.server_assignor for member in epochs.subscriptions.values()}
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
+    """A member took a step towards its target assignment."""
+    epochs, group = seen.epochs(record.kind), seen.group
+    member_id, now = record.member_id, record.assignment
+    seen.has_news = True
+    if now is None or epochs.is_ending:
+        return  # its subscription follows, or the group ends
+    was = epochs.assigned.get(member_id)
+    is_revoking = bool(now.revoking)
+    since_ms = was.revoking_since_ms if was is not None and was.revoking else None
+    epochs.assigned[member_id] = Assigned(
+        epoch=now.epoch,
+        previous_epoch=now.previous_epoch,
+        state=_STATES.get(now.state),
+        partitions=now.assigned,
+        revoking=now.revoking,
+        revoking_since_ms=(since_ms or seen.at.time_ms) if is_revoking else None,
+        since_ms=was.since_ms if was is not None and was.partitions == now.assigned else seen.at.time_ms,
+    )
+    if member_id not in epochs.subscriptions:
+        return
+    if now.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        _tell_step(seen, epochs, EntryType.MEMBER_LEFT_TEMPORARILY, member_id, now, since_ms)
+    elif _STATES.get(now.state) is not None:
+        _tell_step(seen, epochs, EntryType.MEMBER_RECONCILED, member_id, now, since_ms)
+    _settle(seen, epochs, group)
+
+
+def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
+    """A share group is always Stable, so its state does not say whether its members have their targets."""
+    state = group.epochs_state()
+    if state != ConsumerGroupState.STABLE or not group.are_members_at_target():
+        return
+    if group.state == state and epochs.is_settled:
+        return
+    seen.tell(
+        "OB26",
+        EntryType.STABLE,
+        "every member has its target assignment",
+        to_state=state,
+        members=list(epochs.subscriptions),
+        assignment_epoch=epochs.assignment_epoch,
+    )
+    epochs.is_settled = True
+
+
+def _tell_step(
+    seen: Observation,
+    epochs: Epochs,
+    kind: EntryType,
+    member_id: str,
+    now: MemberAssignment,
+    since_ms: int | None,
+) -> None:
+    group, names = seen.group, seen.names
+    is_away = kind is EntryType.MEMBER_LEFT_TEMPORARILY
+    awaiting = _missing(epochs.targets.get(member_id, {}), now.assigned) if now.state == _WAITS else {}
+    seen.tell(
+        "OB25",
+        kind,
+        "a static member left, and keeps its place" if is_away else _step_reason(seen, now, awaiting),
+        **_about(member_id, epochs.subscriptions[member_id]),
+        member_epoch=now.epoch,
+        member_state=None if is_away else _STATES[now.state].value,
+        assignment_epoch=epochs.assignment_epoch,
+        assigned=group.shown(now.assigned, names),
+        revoking=group.shown(now.revoking, names) or None,
+        awaiting=group.shown(awaiting, names) or None,
+        took_ms=seen.at.time_ms - since_ms if since_ms is not None and not now.revoking else None,
+    )
+
+
+_WAITS = 2
+
+
+def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions) -> str:
+    if now.revoking:
+        return f"the member has to revoke {listed_partitions(seen, now.revoking)}"
+    nothing = "no task" if seen.group.type_name == STREAMS else "no partition"
+    has = listed_partitions(seen, now.assigned) or nothing
+    waits = f"; it waits for {listed_partitions(seen, awaiting)}" if awaiting else ""
+    return f"the member is at epoch {now.epoch} and has {has}{waits}"
+
+
+def _missing(target: Partitions, assigned: Partitions) -> Partitions:
+    missing = {
+        topic_id: [n for n in numbers if n not in assigned.get(topic_id, ())]
+        for topic_id, numbers in target.items()
+    }
+    return {topic_id: numbers for topic_id, numbers in missing.items() if numbers}
+
+
+def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:
+    """Return what makes a new epoch besides members and patterns: rows and sentences."""
+    found = []
+    if epochs.kind == STREAMS:
+        found = streams.reasons(epochs.topology, record)
+    elif epochs.kind == SHARE:
+        found = share.reasons(seen, epochs)
+    if not found and record.metadata_hash != epochs.metadata_hash:
+        found = [("OB27", "the subscribed topics changed: they have other partitions or racks")]
+    return found
+
+
+def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str, list[str]]:
+    """Return the row, the reason of a new epoch in a sentence, and the members that it is about."""
+    texts = []
+    if news.joined:
+        texts.append(f"{listed(news.joined, 'member')} joined")
+    texts += news.gone.values()
+    for what in dict.fromkeys(news.changed.values()):
+        ids = [member_id for member_id, changed in news.changed.items() if changed == what]
+        texts.append(f"{listed(ids, 'member')} changed {what}")
+    if news.regexes:
+        texts.append(f"{listed(news.regexes, 'pattern')} matches other topics")
+    if texts:
+        texts += [text for rule, text in other_reasons if rule in _TOLD_WITH_OTHERS]
+        return "OB23", "; ".join(texts), [*news.joined, *news.gone, *news.changed]
+    if other_reasons:
+        return other_reasons[0][0], "; ".join(text for _, text in other_reasons), []
+    return "OB23", "the log does not say why", []
+
+
+def topic_ids_in(record: object) -> Iterable[bytes]:
+    """Return the topic ids that a record names."""
+    if isinstance(record, MemberTarget) and record.kind != STREAMS:
+        return record.partitions or ()
+    if isinstance(record, MemberAssigned) and record.kind != STREAMS and record.assignment is not None:
+        return {**record.assignment.assigned, **record.assignment.revoking}
+    return ()

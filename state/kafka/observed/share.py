@@ -1,0 +1,131 @@
+"""What only share groups have: the state of their partitions, which the share coordinator keeps. Rows OB40 to
+OB44.
+
+The group coordinator asks the share coordinator to initialize partitions and to delete their state, and
+writes that it asks, and what was done (ShareGroupStatePartitionMetadata). Only initialized partitions are in
+target assignments.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from state.kafka.consumer_group import Partitions
+from state.kafka.history import EntryType
+from state.kafka.observed.group import SHARE, Epochs, ShareState
+from state.kafka.observed.observation import Observation, listed_partitions
+from state.kafka.observed.records import MemberSubscription, SharePartitions
+
+# Kafka's name of a topic that it does not know any more.
+_UNKNOWN = "<UNKNOWN>"
+
+
+def changed(was: MemberSubscription, now: MemberSubscription) -> str:
+    """Return what a member changed, "" if nothing that makes an epoch."""
+    return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
+
+
+def observe_partitions(seen: Observation, record: SharePartitions) -> None:
+    """Partitions are initializing or initialized, or their state is being deleted."""
+    epochs = seen.epochs(SHARE)
+    if epochs.is_ending:  # the group ends, and its state was deleted before
+        return
+    seen.has_news = True
+    was = epochs.share or ShareState(seen.at.time_ms)
+    names = {topic_id: name for topic_id, name in record.names.items() if name != _UNKNOWN}
+    now = epochs.share = ShareState(
+        first_ms=was.first_ms,
+        initializing=record.initializing,
+        initialized=record.initialized,
+        deleting=list(record.deleting),
+        names={**was.names, **names},
+        since_ms={t: was.since_ms.get(t, seen.at.time_ms) for t in record.initializing},
+    )
+    _tell_new(seen, was, now)
+    _tell_gone(seen, was, now)
+    now.names = {t: now.names[t] for t in _topics(now) if t in now.names}
+
+
+def _tell_new(seen: Observation, was: ShareState, now: ShareState) -> None:
+    asked, done = _without(now.initializing, was.initializing), _without(now.initialized, was.initialized)
+    if asked:
+        text = f"the share coordinator was asked to initialize {listed_partitions(seen, asked)}"
+        _tell(seen, "OB40", EntryType.SHARE_PARTITIONS_INITIALIZING, text, asked)
+    if done:
+        since = [was.since_ms[topic_id] for topic_id in done if topic_id in was.since_ms]
+        took_ms = seen.at.time_ms - min(since) if since else None
+        text = f"the share coordinator has initialized {listed_partitions(seen, done)}"
+        _tell(seen, "OB41", EntryType.SHARE_PARTITIONS_INITIALIZED, text, done, took_ms)
+
+
+def _tell_gone(seen: Observation, was: ShareState, now: ShareState) -> None:
+    deleting = dict.fromkeys(now.deleting, _ALL)
+    failed = _without(was.initializing, now.initializing, now.initialized, deleting)
+    ended = _without(was.initialized, now.initialized, deleting)
+    kind = EntryType.SHARE_PARTITIONS_REMOVED
+    if failed:
+        which = listed_partitions(seen, failed)
+        text = f"{which} are not initializing any more: that failed, or the topic was deleted"
+        _tell(seen, "OB42", kind, text, failed)
+    if ended:
+        text = f"{listed_partitions(seen, ended)} are not initialized any more: the topic was deleted"
+        _tell(seen, "OB42", kind, text, ended)
+    asked = [topic_id for topic_id in now.deleting if topic_id not in was.deleting]
+    if asked:
+        text = f"the share coordinator was asked to delete the state of {_names(now, asked)}"
+        _tell(seen, "OB44", kind, text, {t: was.initialized.get(t, []) for t in asked})
+    deleted = [topic_id for topic_id in was.deleting if topic_id not in _topics(now)]
+    if deleted:  # a topic that is initializing again is told of by OB40
+        text = f"the state of {_names(now, deleted)} was deleted, or the topic was"
+        _tell(seen, "OB44", kind, text, {topic_id: [] for topic_id in deleted})
+
+
+_ALL = range(2**31)
+
+
+def _tell(
+    seen: Observation,
+    rule: str,
+    kind: EntryType,
+    reason: str,
+    partitions: Partitions,
+    took_ms: int | None = None,
+) -> None:
+    seen.tell(rule, kind, reason, partitions=seen.group.shown(partitions, seen.names), took_ms=took_ms)
+
+
+def _names(state: ShareState, topic_ids: Iterable[bytes]) -> str:
+    return ", ".join(sorted(state.names.get(topic_id, _UNKNOWN) for topic_id in topic_ids))
+
+
+def _topics(state: ShareState) -> set[bytes]:
+    return {*state.initializing, *state.initialized, *state.deleting}
+
+
+def _without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> Partitions:
+    """The partitions that none of the others has."""
+    left = {
+        topic_id: [n for n in numbers if not any(n in other.get(topic_id, ()) for other in others)]
+        for topic_id, numbers in partitions.items()
+    }
+    return {topic_id: numbers for topic_id, numbers in left.items() if numbers}
+
+
+def reasons(seen: Observation, epochs: Epochs) -> list[tuple[str, str]]:
+    """Return why the epoch is a new one: GroupMetadataManager.initializedAssignmentPending."""
+    state = epochs.share
+    if state is None:
+        return []
+    wanted = {name for member in epochs.subscriptions.values() for name in member.topic_names}
+    pending = {
+        topic_id: missing
+        for topic_id, numbers in state.initialized.items()
+        if state.names.get(topic_id) in wanted and (missing := _unassigned(epochs, topic_id, numbers))
+    }
+    if not pending:
+        return []
+    text = f"{listed_partitions(seen, pending)} are initialized and were in no target assignment"
+    return [("OB43", text)]
+
+
+def _unassigned(epochs: Epochs, topic_id: bytes, numbers: list[int]) -> list[int]:
+    given = {n for target in epochs.targets.values() for n in target.get(topic_id, ())}
+    return [n for n in numbers if n not in given]

@@ -1,0 +1,97 @@
+"""What only streams groups have: their topology, and members with tasks. Rows OB50 to OB52.
+
+A group epoch names the topology epoch at which all topics were found right, and the settings of the
+assignment. Until the topics are right the group is NotReady, and no member has a task.
+"""
+
+from assignors.kafka.api import TopicPartition
+from state.kafka.consumer_group import Partitions
+from state.kafka.history import EntryType
+from state.kafka.observed.group import ACTIVE, STREAMS, Topology, task_key
+from state.kafka.observed.observation import Observation
+from state.kafka.observed.records import GroupEpoch, MemberSubscription, TopologySent
+
+_FIELDS = {
+    "instance_id": "its instance id",
+    "rack_id": "its rack",
+    "client_id": "its client id",
+    "client_host": "its host",
+    "rebalance_timeout_ms": "its rebalance timeout",
+}
+_OF_STREAMS = {
+    "topology_epoch": "its topology epoch",
+    "process_id": "its process",
+    "user_endpoint": "its endpoint",
+    "client_tags": "its tags",
+}
+
+
+def changed(was: MemberSubscription, now: MemberSubscription) -> str:
+    """Return what a member changed, "" for nothing."""
+    found = [text for name, text in _FIELDS.items() if getattr(was, name) != getattr(now, name)]
+    if was.streams is not None and now.streams is not None:
+        found += [
+            text
+            for name, text in _OF_STREAMS.items()
+            if getattr(was.streams, name) != getattr(now.streams, name)
+        ]
+    return " and ".join(found)
+
+
+def observe_topology(seen: Observation, record: TopologySent) -> None:
+    """The group has a topology, or its records are removed: this is the last one of these."""
+    group = seen.group
+    if record.epoch is None:
+        if group.epochs is not None and group.epochs.kind == STREAMS:
+            group.epochs.topology = Topology()
+            seen.has_news = True
+        else:  # the group has ended
+            seen.is_over = group.epochs is None and group.classic is None and not group.offsets
+        return
+    epochs = seen.epochs(STREAMS)
+    seen.has_news = epochs.news.is_new_topology = True
+    epochs.topology.epoch, epochs.topology.sources = record.epoch, dict(record.sources)
+    tell_topology(seen, epochs.topology)
+
+
+def tell_topology(seen: Observation, topology: Topology) -> None:
+    """Add an entry about the topology, unless no change of the group was seen yet."""
+    read = [f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()]
+    seen.tell(
+        "OB50",
+        EntryType.TOPOLOGY_CHANGED,
+        f"the topology of epoch {topology.epoch}: subtopology {'; '.join(read)}",
+        topics=sorted({topic for topics in topology.sources.values() for topic in topics}),
+    )
+
+
+def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
+    """Return why the epoch is a new one, besides what members did."""
+    if topology.configs is None:  # the first epoch
+        return []
+    found = []
+    if record.validated_topology_epoch != topology.validated_epoch:
+        found.append(
+            ("OB51", "the topics of the topology are missing, or have wrong numbers of partitions")
+            if record.validated_topology_epoch < 0
+            else (
+                "OB51",
+                f"all topics of topology epoch {record.validated_topology_epoch} are there and right",
+            )
+        )
+    now = record.assignment_configs or {}
+    for name in sorted({*topology.configs, *now}):
+        before, after = topology.configs.get(name, "none"), now.get(name, "none")
+        if before != after:
+            found.append(("OB52", f"{name} changed from {before} to {after}"))
+    return found
+
+
+def read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
+    """Return the partitions that active tasks read, as far as they exist."""
+    return [
+        TopicPartition(topic, number)
+        for subtopology, topics in topology.sources.items()
+        for topic in topics
+        for number in tasks.get(task_key(ACTIVE, subtopology), ())
+    ]

@@ -1,0 +1,169 @@
+"""Records of groups with epochs for tests, as their coordinator writes them, and random lives of share and
+streams groups.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from state.kafka.consumer_group import Partitions
+from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
+from state.kafka.observed.records import (
+    AnyRecord,
+    GroupEpoch,
+    GroupEpochRemoved,
+    MemberAssigned,
+    MemberAssignment,
+    MemberSubscribed,
+    MemberSubscription,
+    MemberTarget,
+    SharePartitions,
+    StreamsMember,
+    TargetEpoch,
+    TopologySent,
+)
+
+ORDERS = bytes(range(16))
+NAMES = {ORDERS: "orders"}
+_TASKS = 4
+
+
+class Said(NamedTuple):
+    """A record: its time, its group and what it says."""
+
+    at_ms: int
+    group_id: str
+    says: AnyRecord
+
+
+def subscription(
+    name: str, instance: str | None = None, topics: tuple[str, ...] = ("orders",)
+) -> MemberSubscription:
+    """What a member of the consumer protocol or of a share group has sent."""
+    return MemberSubscription(instance, None, name, "/10.0.0.1", topics, "", 60_000, None, False, 0)
+
+
+def streams_member(
+    name: str,
+    *,
+    client: str | None = None,
+    process: str | None = None,
+    instance: str | None = None,
+    endpoint: str | None = None,
+    rack: str | None = None,
+) -> MemberSubscription:
+    """What a member of a streams group has sent. By default it is a process of its own."""
+    of_streams = StreamsMember(0, process or f"process-{name}", endpoint, {})
+    return MemberSubscription(
+        instance, rack, client or name, "/10.0.0.1", (), "", 300_000, None, False, 0, of_streams
+    )
+
+
+def has(
+    name: str,
+    epoch: int,
+    *partitions: int,
+    state: int = 0,
+    revoking: tuple[int, ...] = (),
+    kind: str = CONSUMER,
+    standbys: tuple[int, ...] = (),
+) -> MemberAssigned:
+    """What a member has."""
+    assignment = MemberAssignment(
+        epoch, epoch - 1, state, _held(kind, partitions, standbys), _held(kind, revoking, ())
+    )
+    return MemberAssigned(name, assignment, kind)
+
+
+def target(name: str, *partitions: int, kind: str = CONSUMER, standbys: tuple[int, ...] = ()) -> MemberTarget:
+    """The target assignment of a member."""
+    return MemberTarget(name, _held(kind, partitions, standbys), kind)
+
+
+def _held(kind: str, partitions: tuple[int, ...], standbys: tuple[int, ...]) -> Partitions:
+    where = task_key(ACTIVE, "0") if kind == STREAMS else ORDERS
+    held = {where: list(partitions)} if partitions else {}
+    return held | ({task_key(STANDBY, "0"): list(standbys)} if standbys else {})
+
+
+def share_partitions(
+    *initialized: int, initializing: tuple[int, ...] = (), deleting: bool = False
+) -> SharePartitions:
+    """The state of the partitions of `orders`."""
+    return SharePartitions(
+        {ORDERS: list(initializing)} if initializing else {},
+        {ORDERS: list(initialized)} if initialized else {},
+        (ORDERS,) if deleting else (),
+        dict(NAMES) if initialized or initializing or deleting else {},
+    )
+
+
+def topology(epoch: int | None = 0) -> TopologySent:
+    """A topology with one subtopology, which reads `orders`."""
+    return TopologySent(epoch, {} if epoch is None else {"0": ("orders",)})
+
+
+def streams_epoch(epoch: int, validated: int = 0, digest: int = 7, standbys: str = "0") -> GroupEpoch:
+    """The group epoch of a streams group, with the topology epoch at which its topics were found right."""
+    return GroupEpoch(epoch, digest, STREAMS, validated, {"num.standby.replicas": standbys})
+
+
+def removed(name: str, kind: str) -> list[AnyRecord]:
+    """What Kafka writes when a member goes."""
+    return [
+        MemberAssigned(name, None, kind),
+        MemberTarget(name, None, kind),
+        MemberSubscribed(name, None, kind),
+    ]
+
+
+def group_removed(kind: str) -> list[AnyRecord]:
+    """What Kafka writes when a group without members is deleted."""
+    last: dict[str, list[AnyRecord]] = {
+        CONSUMER: [GroupEpochRemoved()],
+        SHARE: [SharePartitions({}, {}, (), {}), GroupEpochRemoved()],
+        STREAMS: [GroupEpochRemoved(), topology(None)],
+    }
+    return [TargetEpoch(None, None, kind), *last[kind]]
+
+
+def random_epochs(random: Random, group_id: str, steps: int, *, kind: str) -> Iterator[Said]:
+    """A life of a share or streams group: members come and go, partitions are initialized or the topology
+    loses its topics, an epoch has its target only with a later request, and an empty group may be deleted.
+    """
+    now_ms, epoch, target_epoch, members = 1_000, 1, 1, list[str]()
+    validated, is_new = -1, True
+    for _ in range(steps):
+        now_ms += random.randrange(1, 5_000)
+        said = list[AnyRecord]()
+        before = members
+        if not members or random.random() < 0.5:
+            members = [m for m in members if random.random() < 0.7]
+            members += [f"m{random.randrange(10**6)}"] if random.random() < 0.7 else []
+        for gone in (m for m in before if m not in members):
+            said += removed(gone, kind)
+        of_streams = kind == STREAMS
+        new = [m for m in members if m not in before]
+        said += [MemberSubscribed(m, streams_member(m) if of_streams else subscription(m), kind) for m in new]
+        if is_new and of_streams and members:
+            said.append(topology())
+        if kind == SHARE and random.random() < 0.3:
+            done = random.randrange(_TASKS + 1)
+            said.append(share_partitions(*range(done), initializing=tuple(range(done, _TASKS))))
+        if of_streams:
+            validated = 0 if random.random() < 0.8 else -1
+        if said or random.random() < 0.3:
+            epoch += 1
+            said.append(streams_epoch(epoch, validated) if of_streams else GroupEpoch(epoch, 7, kind))
+            is_new = False
+        if members and epoch > target_epoch and random.random() < 0.8:
+            target_epoch = epoch
+            shares = {m: tuple(range(n, _TASKS, len(members))) for n, m in enumerate(members)}
+            said += [target(m, *numbers, kind=kind) for m, numbers in shares.items()]
+            said += [TargetEpoch(epoch, now_ms, kind)]
+            said += [has(m, epoch, *numbers, kind=kind) for m, numbers in shares.items()]
+        yield from (Said(now_ms, group_id, one) for one in said)
+        if not members and epoch > 1 and random.random() < 0.2:
+            now_ms += 1
+            yield from (Said(now_ms, group_id, one) for one in group_removed(kind))
+            epoch, target_epoch, is_new = 1, 1, True
