@@ -77,6 +77,12 @@ def test_a_rebalance_whose_entries_are_not_known_is_long_by_the_view() -> None:
     assert found(given, now_ms=NOW_MS - 1) == []
 
 
+def test_a_streams_group_that_is_not_ready_lacks_topics() -> None:
+    given = facts(view(state="NotReady", state_timestamp_ms=NOW_MS - LONG_MS))
+    sentence = "Topics of its topology are missing or have wrong numbers of partitions, for 30.0 s"
+    assert found(given) == [Finding(Kind.REBALANCING, sentence, NOW_MS - LONG_MS)]
+
+
 def last_of(*commands: str) -> Rebalance:
     return rebalances(played(*commands))[-1]
 

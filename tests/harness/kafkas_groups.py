@@ -1,0 +1,103 @@
+"""Members of share and streams groups by Kafka's Java clients, and Kafka's description of these groups."""
+
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from embedded.jars import streams_classpath
+from embedded.java import find_java
+from tests.harness.java_tools import java_options, log_options
+from tests.harness.waiting import wait_until
+
+HARNESS = Path(__file__).with_name("kafkas_groups.java")
+_END_TIMEOUT_S = 60.0
+
+Held = Mapping[str, frozenset[str]]
+"""What members have, by their client ids: `TOPIC:NUMBER`, or `ROLE SUBTOPOLOGY:NUMBER` of tasks."""
+
+
+class KafkasGroup(NamedTuple):
+    """A group as Kafka describes it. `has_target`: the target assignment is that of the group epoch."""
+
+    state: str
+    epoch: int
+    has_target: bool
+    held: Held
+
+
+class JavaGroups:
+    """A JVM with members of groups of the cluster at `servers`. Its files are in `folder`."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._folder = folder
+        options = [*java_options(streams_classpath()), *log_options(folder / "groups.log")]
+        self._jvm = subprocess.Popen(
+            [str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def join_share(self, name: str, group_id: str, topic: str) -> None:
+        """Start a share consumer with this client id."""
+        self._ask("share", name, group_id, topic)
+
+    def join_streams(self, name: str, group_id: str, topic: str) -> None:
+        """Start an application with one thread, which has this client id and a process of its own."""
+        self._ask("streams", name, group_id, topic, str(self._folder / name))
+
+    def stop(self, name: str) -> None:
+        """Stop a member. It leaves its group."""
+        self._ask("stop", name)
+
+    def delete_share(self, group_id: str) -> None:
+        """Delete a share group, which has to be empty."""
+        self._ask("delete-share", group_id)
+
+    def await_held(self, kind: str, group_id: str, is_right: Callable[[Held], bool]) -> KafkasGroup:
+        """Wait until Kafka says that the members have what they are to have. `kind`: `share` or `streams`."""
+        found: list[KafkasGroup] = []
+
+        def is_there() -> bool:
+            state, *others = self._answer(f"describe-{kind}", group_id).split("|")
+            if not others:
+                return False  # the group is not there yet
+            epoch, target_epoch, *members = others
+            held = {name: frozenset(filter(None, has.split(","))) for name, has in map(_halves, members)}
+            found.append(KafkasGroup(state, int(epoch), epoch == target_epoch, held))
+            return found[-1].has_target and state in ("Stable", "Empty") and is_right(held)
+
+        wait_until(is_there, f"{group_id} as it is to be; the last answer was {found[-1:]}")
+        return found[-1]
+
+    def _ask(self, *words: str) -> None:
+        answer = self._answer(*words)
+        assert answer == "done", answer
+
+    def _answer(self, *words: str) -> str:
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        self._jvm.stdin.write(" ".join(words) + "\n")
+        return self._jvm.stdout.readline().rstrip("\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        self._jvm.stdin.close()
+        try:
+            self._jvm.wait(_END_TIMEOUT_S)
+        finally:
+            self._jvm.kill()
+            self._jvm.wait()
+        self._jvm.stdout.close()
+
+
+def _halves(member: str) -> tuple[str, str]:
+    """The client id, without what Kafka Streams adds for the thread, and what the member has."""
+    name, _, has = member.partition(" ")
+    return name.split("-StreamThread-")[0], has
