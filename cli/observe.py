@@ -22,12 +22,13 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.http import MetricsUnavailable
-from insight.metrics.service import observer_metrics_of
+from insight.metrics.service import Metrics, observer_metrics_of
 from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,
     DEFAULT_PREFIX,
     DEFAULT_STATE_PARTITIONS,
+    FOLDER_BATCH_INTERVAL_MS,
     ObserverOptions,
 )
 from streaming.observing.pipeline import COUNTS
@@ -58,7 +59,8 @@ class ObserveOptions:
     partitions: int
     shards: int | None
     state_partitions: int | None
-    batch_interval_ms: int
+    output_dir: Path | None
+    batch_interval_ms: int | None
     replication_factor: int | None
     min_insync_replicas: int | None
     metrics_host: str
@@ -73,11 +75,17 @@ class ObserveOptions:
             layout=TopicLayout.observed(self.prefix, self.partitions),
             shards=self.shards,
             state_partitions=self.state_partitions,
-            batch_interval_ms=self.batch_interval_ms,
+            batch_interval_ms=self._batch_interval_ms(),
+            output_dir=self.output_dir,
             replication_factor=self.replication_factor,
             min_insync_replicas=self.min_insync_replicas,
             spark=self.spark_conf,
         )
+
+    def _batch_interval_ms(self) -> int:
+        if self.batch_interval_ms is not None:
+            return self.batch_interval_ms
+        return DEFAULT_BATCH_INTERVAL_MS if self.output_dir is None else FOLDER_BATCH_INTERVAL_MS
 
 
 @click.command()
@@ -106,11 +114,15 @@ class ObserveOptions:
     "--shards", type=SHARDS, help="Shards of each partition of __consumer_offsets. A new checkpoint pins it."
 )
 @click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write Parquet files to this folder, and nothing to the cluster. There are no metrics then.",
+)
+@click.option(
     "--batch-interval-ms",
     type=click.IntRange(0),
-    default=DEFAULT_BATCH_INTERVAL_MS,
-    show_default=True,
-    help="Interval of the batches.",
+    help=f"Interval of the batches. [default: {DEFAULT_BATCH_INTERVAL_MS}, with --output-dir "
+    f"{FOLDER_BATCH_INTERVAL_MS}]",
 )
 @click.option("--replication-factor", type=click.IntRange(1), help="Of new topics; default: up to 3.")
 @click.option("--min-insync-replicas", type=click.IntRange(1), help="Of new topics; default: 2 of 3.")
@@ -133,7 +145,7 @@ def observe(options: ObserveOptions) -> None:
     """Watch the groups of the cluster's own coordinator until Ctrl-C, and change nothing of them.
 
     `why`, `groups list`, `groups describe`, `assign --from-group` and `page` then show these groups, if they
-    are given the same --prefix.
+    are given the same --prefix. With --output-dir only SQL and `why --from-dir` read what it writes.
     """
     configure_logs()
     stop = Stop()
@@ -142,23 +154,34 @@ def observe(options: ObserveOptions) -> None:
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
         try:
-            metrics = observer_metrics_of(observer, options.metrics_host, options.metrics_port)
-            stack.enter_context(metrics)
+            metrics = _metrics(options, observer)
+            if metrics is not None:
+                stack.enter_context(metrics)
             click.echo(f"starting the observer on {options.client_config}", err=True)
             observer.on_batch = _Progress(observer.on_batch).on_batch
             stack.enter_context(observer)
-            metrics.follow()
+            if metrics is not None:
+                metrics.follow()
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
         stop_on_signals(stop)
         _wait_until_ready(observer, stop)
         if not stop.is_set():
-            click.echo(f"ready: topics {options.prefix}-*, metrics {metrics.url}, data in {options.data_dir}")
+            to = f"files in {options.output_dir}" if metrics is None else f"topics {options.prefix}-*"
+            where = "" if metrics is None else f", metrics {metrics.url}"
+            click.echo(f"ready: {to}{where}, data in {options.data_dir}")
         stop.wait()
         observer.failure = observer.failure or stop.failure
         if observer.failure is not None:
             raise click.ClickException(observer.failure)
         click.echo("stopping", err=True)
+
+
+def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
+    """The metrics come from the observer's topics, so there are none if it writes files."""
+    if options.output_dir is not None:
+        return None
+    return observer_metrics_of(observer, options.metrics_host, options.metrics_port)
 
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:

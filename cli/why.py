@@ -18,6 +18,7 @@ from connections.client_config import ClientConfig
 from insight.visible import visible_lines
 from insight.why.clock import Clock
 from insight.why.course import Course, course_of
+from insight.why.folder_history import read_folder
 from insight.why.history import History, HistoryUnavailable, read_history
 from insight.why.report import Report, report_of
 from insight.why.rocketmq.model import Report as RocketMqReport
@@ -39,7 +40,12 @@ _NO_PICTURE = (
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
-@cluster_options()
+@cluster_options(required=False)
+@click.option(
+    "--from-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Read the folder of `observe --output-dir` instead of topics.",
+)
 @click.option(
     "--since",
     metavar="TIME|DURATION",
@@ -64,7 +70,8 @@ _NO_PICTURE = (
 )
 def why(
     group_id: str,
-    client_config: ClientConfig,
+    client_config: ClientConfig | None,
+    from_dir: Path | None,
     since: str | None,
     output: str,
     plot: Path | None,
@@ -81,18 +88,33 @@ def why(
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
+    if (client_config is None) == (from_dir is None):
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
     try:
-        history = read_history(client_config, layout_on(client_config, prefix), group_id, since_ms)
+        history = _history(client_config, prefix, from_dir, group_id, since_ms)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
-    except (KafkaError, ValueError) as error:
-        raise click.ClickException(f"cannot read from {client_config}: {error}") from error
+    except (KafkaError, OSError, ValueError) as error:
+        raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
     if isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
         _show_kafka(group_id, history, now_ms, since_ms, output, plot)
     if page_url is not None and output == "text":
         click.echo(f"\n{link(page_url, group_id)}")
+
+
+def _history(
+    client_config: ClientConfig | None,
+    prefix: str,
+    from_dir: Path | None,
+    group_id: str,
+    since_ms: int | None,
+) -> History:
+    if client_config is not None:
+        return read_history(client_config, layout_on(client_config, prefix), group_id, since_ms)
+    assert from_dir is not None
+    return read_folder(from_dir, group_id)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:

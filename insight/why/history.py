@@ -100,7 +100,7 @@ class _GroupLog:
         self._reader.start(at={self._events: first})
         for record in self._of_group({self._events: end}):
             if record.value is not None:
-                yield from _entry(record.value, self._group_id)
+                yield from entry_in(record.value, self._group_id)
 
     def view(self) -> GroupSnapshot | None:
         ends = self._reader.ends([self._groups])
@@ -118,7 +118,8 @@ class _GroupLog:
         return (record for record in self._reader.read_to(ends) if record.key == key)
 
 
-def _entry(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
+def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
+    """Yield the entry that a record has, none if it cannot be read or is about no group."""
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:

@@ -10,6 +10,8 @@ from streaming.query.session import LOOPBACK
 
 DEFAULT_PREFIX = "group-observer"
 DEFAULT_BATCH_INTERVAL_MS = 1_000
+# Of an observer that writes files: each batch is up to four files.
+FOLDER_BATCH_INTERVAL_MS = 60_000
 # Of each partition of `__consumer_offsets`, of which a cluster has 50. Each shard that has records costs a
 # batch 1.4 ms, and the groups of a shard are read and written together.
 DEFAULT_SHARDS = 4
@@ -19,7 +21,8 @@ DEFAULT_STATE_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class ObserverOptions:
-    """The options of an observer. `folder` is its data folder, with the checkpoint.
+    """The options of an observer. `folder` is its data folder, with the checkpoint. It writes to the topics
+    of `layout`, or if there is an `output_dir` to Parquet files there.
 
     `shards` is the number of shards of a partition (`records.sharding`), `state_partitions` the number of
     partitions in which Spark keeps the state. If one is None, the checkpoint's own number holds, or the
@@ -37,4 +40,5 @@ class ObserverOptions:
     min_insync_replicas: int | None = None
     ui_host: str = LOOPBACK
     ui_port: int | None = None
+    output_dir: Path | None = None
     spark: Mapping[str, str] = field(default_factory=dict)

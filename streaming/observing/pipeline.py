@@ -6,6 +6,7 @@ and never if it has not (`read_committed`).
 """
 
 import json
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
@@ -14,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.codec import STATE_SCHEMA
 from connections.client_config import ClientConfig
 from records.consumer_offsets.schemas import types
+from streaming.observing.folder_sink import write_to_folder
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
@@ -99,7 +101,14 @@ def start(
     partitions: int,
     shards: int,
     batch_interval_ms: int,
+    output_dir: Path | None = None,
 ) -> StreamingQuery:
-    """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source."""
+    """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
+
+    It writes to the observer's topics, or to `output_dir`.
+    """
     output = observe_groups(read_source(spark, client_config, partitions), operator, shards=shards)
-    return write_output(output, QUERY_NAME, client_config, operator.layout, checkpoint_dir, batch_interval_ms)
+    layout = operator.layout
+    if output_dir is not None:
+        return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
+    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)

@@ -20,7 +20,7 @@ from checkpoints.files import FolderError, FolderNotWritable
 from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.state_stores import remove_torn_state
-from streaming.observing import pipeline
+from streaming.observing import output_folder, pipeline
 from streaming.observing.one_observer import check_topics_are_ours, observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
@@ -61,13 +61,17 @@ class _Query:
             partitions=self.identity.request_partitions,
             shards=self.identity.shards,
             batch_interval_ms=options.batch_interval_ms,
+            output_dir=options.output_dir,
         )
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
     """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's or another
-    observer's, and FolderError.
+    observer's, and FolderError. Where the observer writes files, make sure of their folder instead.
     """
+    if options.output_dir is not None:
+        output_folder.claim(options.output_dir, options.folder)
+        return
     layout = options.layout
     if find_topic(options.client_config, layout.requests_topic) is not None:
         raise TopicsError(

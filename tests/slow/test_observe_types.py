@@ -3,18 +3,23 @@ descriptions say what Kafka's own descriptions said.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click import Command
 
+from checkpoints.checkpoint import Checkpoint
 from cli.groups import groups
 from cli.processes.child import Children
 from cli.why import why
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.why.course import course_of
+from insight.why.folder_history import read_folder
 from insight.why.model import CauseKind, RebalanceOutcome
 from records.layout import TopicLayout
+from records.truncation import AnyHistoryEntry
 from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, wait_until
 from tests.harness.commands import invoke
@@ -106,6 +111,40 @@ def test_share_and_streams_groups_are_told_as_kafka_describes_them(
         assert CauseKind.UNKNOWN not in {r.cause.kind for r in found}
     assert "share partitions were initialized" in ask(servers, why, "queue")
     assert "active 0" in ask(servers, why, "counts")
+    the_files_have_the_same(own_broker, tmp_path)
+
+
+def the_files_have_the_same(broker: EmbeddedBroker, folder: Path) -> None:
+    """An observer with an output folder writes each entry, and nothing to the cluster."""
+    out = folder / "out"
+    servers = broker.client_config.bootstrap_servers
+    command = ["observe", "--bootstrap-servers", servers, "--data-dir", str(folder / "files")]
+    command += ["--output-dir", str(out), "--batch-interval-ms", "200"]
+    topics = topics_of(broker)
+    with Children(folder) as children:
+        children.start("files", *command)
+        wait_until(lambda: commits(folder / "files") >= 1, "a batch", START_TIMEOUT_S)
+    for group_id in ("queue", "counts"):
+        told = [told_by(entry) for entry in history(broker, group_id)]
+        assert [told_by(entry) for entry in read_folder(out, group_id).entries] == told
+    assert topics_of(broker) == topics
+    result = invoke(why, ["queue", "--from-dir", str(out)])
+    assert "share partitions were initialized" in result.output
+
+
+def topics_of(broker: EmbeddedBroker) -> set[str]:
+    with closing(kafka_clients.admin(broker.client_config)) as admin:
+        return set(admin.list_topics())
+
+
+def commits(data_dir: Path) -> int:
+    """How many batches are committed."""
+    return Checkpoint.at(data_dir / "observer").last_batch("commits") + 1
+
+
+def told_by(entry: AnyHistoryEntry) -> tuple[str, int, str]:
+    """What an entry says, without the observer's id."""
+    return entry.type, entry.seq, entry.reason
 
 
 def history(broker: EmbeddedBroker, group_id: str) -> list[HistoryEntry]:

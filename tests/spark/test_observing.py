@@ -1,8 +1,10 @@
 """The observer's query in a real Spark: which records reach which shard, and what it counts."""
 
 import json
+import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
+from insight.why.table import events_table
 from records.consumer_offsets.decode import decode
 from records.layout import TopicLayout
+from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
+from streaming.observing.output_folder import OutputFolder
 from streaming.observing.pipeline import COUNTS, observe_groups
 from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow
@@ -24,7 +29,7 @@ from streaming.query.operator import in_log_order
 from streaming.query.output_rows import OutputRows
 from streaming.query.pipeline import StatefulFunction
 from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
-from tests.harness.observed_log import real_rows
+from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
 from tests.harness.operator_call import spark_state
 
 LAYOUT = TopicLayout.observed("o", 1)
@@ -58,9 +63,15 @@ class Observing:
 
 
 def run(
-    spark: SparkSession, folder: Path, function: StatefulFunction, *batches: Sequence[LogRow]
+    spark: SparkSession,
+    folder: Path,
+    function: StatefulFunction,
+    *batches: Sequence[LogRow],
+    sink: Callable[[DataFrame, int], None] | None = None,
 ) -> tuple[list[Any], Counter[str]]:
-    """Run the query over these batches. Returns the rows that it wrote, and its counts."""
+    """Run the query over these batches. Returns the rows that it wrote, and its counts. A sink gets the
+    second batch twice, as after a crash.
+    """
     written: list[Any] = []
     counts: Counter[str] = Counter()
     for n, rows in enumerate(batches):
@@ -75,8 +86,11 @@ def run(
         pq.write_table(pa.table(columns, schema=FILE_SCHEMA), folder / "input" / f"{n}.parquet")
         source = spark.readStream.schema(READ_SCHEMA).parquet(str(folder / "input"))
 
-        def keep(output: DataFrame, _: int) -> None:
+        def keep(output: DataFrame, batch_id: int) -> None:
             written.extend(output.collect())
+            if sink is not None:
+                for _ in range(1 + batch_id):
+                    sink(output, batch_id)
 
         query = (
             observe_groups(source, function, shards=SHARDS)
@@ -136,3 +150,33 @@ def history(group_id: bytes) -> list[bytes]:
         for topic, key, value in zip(frame["topic"], frame["key"], frame["value"], strict=True)
         if topic == LAYOUT.events_topic and key == group_id
     ]
+
+
+def test_the_tables_of_a_folder_have_each_record_once_and_are_read_by_sql(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The queries are those of docs/observe.md."""
+    out = tmp_path / "out"
+    rows = [*real_rows(), *real_rows(REAL_OF_OTHERS), LogRow(0, 99, 1_000, b"\0\1", b"")]
+    sink = FolderSink(OutputFolder(out), LAYOUT)
+    written, _ = run(spark, tmp_path, Observing(), rows[:60], rows[60:], sink=sink.write)
+    expected = [bytes(row.value).decode() for row in written if row.topic == LAYOUT.events_topic]
+    events = spark.read.parquet(str(out / "events"))
+    assert sorted(row.value for row in events.select("value").collect()) == sorted(expected)
+    assert events_table(events).count() == len(expected)
+    assert spark.read.parquet(str(out / "dead_letters")).select("reason").collect()[0][0] == "INVALID_RECORD"
+    reasons, states, offsets = (spark.sql(query.format(out=out)).collect() for query in documented_queries())
+    assert {row.group_id for row in reasons} == {"classic", "consumer", "queue", "counts"}
+    assert {row.group_id: row.state for row in states} == dict.fromkeys(
+        ("classic", "consumer", "counts"), "Empty"
+    )
+    assert {(row.group_id, row.topic, row.partition) for row in offsets} == {
+        (group, "orders", n) for group in ("classic", "consumer") for n in range(4)
+    }
+
+
+def documented_queries() -> list[str]:
+    """The queries of docs/observe.md on the folder `out`."""
+    text = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
+    blocks = [textwrap.dedent(block) for block in re.findall(r"((?: {4}.+\n)+)", text)]
+    return [block.replace("`out/", "`{out}/") for block in blocks if block.startswith("SELECT")]

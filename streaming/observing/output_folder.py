@@ -1,0 +1,162 @@
+"""The files of an observer's output folder, for clusters to which an observer may write nothing.
+
+Each batch has a file of its own in a table's folder, named by the batch, so a batch that runs again replaces
+its file and adds nothing. From time to time the files of a folder are merged. Names of files:
+
+    events/date=2026-11-26/batch-000000000041.parquet    entries of the history, by the date (UTC)
+    groups/to-000000000040.parquet                       of all batches up to 40; only the latest views
+    offsets/...                                          the same of committed offsets
+    dead_letters/date=.../...                            records that could not be read
+
+A file comes to its place whole, by a rename. While files are merged, a reader can see rows twice, never too
+few.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+
+MERGE_EACH_BATCHES = 60
+_STAGING = "_staging"
+_CLAIM = "output-dir"
+_PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.parquet")
+
+
+class Table(NamedTuple):
+    """A table of the folder. With `keys` only the latest row of each key is kept, and none without a value.
+
+    Without `keys` rows are in folders by their date.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+
+
+EVENTS = Table("events", ())
+GROUPS = Table("groups", ("group_id",))
+OFFSETS = Table("offsets", ("group_id", "topic", "partition"))
+DEAD_LETTERS = Table("dead_letters", ())
+TABLES = (EVENTS, GROUPS, OFFSETS, DEAD_LETTERS)
+
+
+def claim(output_dir: Path, data_folder: Path) -> None:
+    """Make sure that the folder has the output of this checkpoint from its first batch on, and no other one.
+
+    Raises FolderError if the checkpoint has written elsewhere, or if the folder has other files.
+    """
+    claimed, wanted = data_folder / _CLAIM, str(output_dir.absolute())
+    before = claimed.read_text() if claimed.exists() else None
+    if before == wanted:
+        return
+    if Checkpoint.at(data_folder).last_batch("commits") >= 0:
+        raise FolderError(
+            f"{data_folder} belongs to an observer that has written to {before or 'topics'}: give another "
+            "--data-dir, and the observer reads from the beginning again"
+        )
+    output_dir.mkdir(parents=True, exist_ok=True)
+    if any(output_dir.iterdir()):
+        raise FolderError(f"{output_dir} has files of something else: give another --output-dir")
+    claimed.write_text(wanted)
+
+
+class OutputFolder:
+    """The folder of one observer. Batches are written one after the other, by one thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.staging = root / _STAGING
+
+    def begin(self) -> None:
+        """Remove what a batch that was cut off has left."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def place(self, table: Table, batch_id: int) -> None:
+        """Bring the batch's files of a table from `staging` to their places, those without rows excepted."""
+        for path in sorted((self.staging / table.name).rglob("*.parquet")):
+            if pq.read_metadata(path).num_rows:
+                folder = self._root / path.parent.relative_to(self.staging)
+                folder.mkdir(parents=True, exist_ok=True)
+                _move(path, folder / f"batch-{batch_id:012}.parquet")
+
+    def merge(self, before: int) -> None:
+        """Merge the files of batches before this one, which are committed, in each folder."""
+        self.staging.mkdir(parents=True, exist_ok=True)
+        for table in TABLES:
+            for folder in _folders(self._root / table.name, table):
+                self._merge(table, folder, before)
+
+    def _merge(self, table: Table, folder: Path, before: int) -> None:
+        merged = _numbered(folder, _MERGED)
+        parts = {n: path for n, path in _numbered(folder, _PART).items() if n < before}
+        last = max(merged, default=-1)
+        # A merge that was cut off has left files whose rows are in the merged one.
+        _remove([*(merged[n] for n in merged if n != last), *(parts[n] for n in parts if n <= last)])
+        sources = [*(merged[n] for n in merged if n == last), *(parts[n] for n in parts if n > last)]
+        if len(sources) < 2:
+            return
+        made = self.staging / "merged.parquet"
+        (_append if not table.keys else _latest)(sources, table.keys, made)
+        _move(made, folder / f"to-{max(parts):012}.parquet")
+        _remove(sources)
+
+
+def _append(sources: Sequence[Path], _: Sequence[str], made: Path) -> None:
+    """Write all rows. A file of an earlier version of the code can lack columns."""
+    schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
+    with pq.ParquetWriter(made, schema) as writer:
+        for source in sources:
+            for rows in pq.ParquetFile(source).iter_batches():
+                writer.write_table(_joined([schema.empty_table(), pa.Table.from_batches([rows])]))
+
+
+def _latest(sources: Sequence[Path], keys: Sequence[str], made: Path) -> None:
+    """Write the last row of each key, in the order of the sources."""
+    rows = _joined([pq.ParquetFile(source).read() for source in sources])
+    found = dict(zip(zip(*(rows[name].to_pylist() for name in keys), strict=True), count(), strict=False))
+    latest = rows.take(pa.array(sorted(found.values()), pa.int64()))
+    pq.write_table(latest.filter(latest["value"].is_valid()), made)
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _folders(root: Path, table: Table) -> Iterator[Path]:
+    if root.exists():
+        yield from [root] if table.keys else sorted(root.iterdir())
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """The files by their batches, in order."""
+    found = {int(m[1]): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _move(path: Path, to: Path) -> None:
+    """Put a file in its place. It is there for good, because Spark then commits the batch."""
+    _sync(path)
+    path.replace(to)
+    _sync(to.parent)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

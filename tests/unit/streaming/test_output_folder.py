@@ -1,0 +1,151 @@
+"""The files of an observer's output folder: each batch once, however often it runs, and few files."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpoints.files import FolderError
+from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, Table, claim
+
+DAY = "date=2026-11-26"
+LATER = 1_000
+"""A batch after all others."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def write(root: Path, table: Table, batch_id: int, *rows: tuple[str, str | None], day: str = DAY) -> None:
+    """Write a batch as Spark does: to the staging folder, and then to its place. Rows are ids and values."""
+    folder = OutputFolder(root)
+    folder.begin()
+    staged = folder.staging / table.name / ("" if table.keys else day)
+    staged.mkdir(parents=True)
+    columns = {
+        "group_id": pa.array([group_id for group_id, _ in rows], pa.string()),
+        "value": pa.array([value for _, value in rows], pa.string()),
+    }
+    pq.write_table(pa.table(columns), staged / "part-00000-0d6.snappy.parquet")
+    folder.place(table, batch_id)
+
+
+def rows(root: Path, table: Table) -> list[tuple[str, str | None]]:
+    """All rows of a table, as a reader finds them."""
+    files = sorted((root / table.name).rglob("*.parquet"))
+    found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    return [(row["group_id"], row["value"]) for row in found]
+
+
+def files(root: Path, table: Table) -> list[str]:
+    return sorted(str(path.relative_to(root / table.name)) for path in (root / table.name).rglob("*.parquet"))
+
+
+def test_a_batch_that_runs_again_replaces_its_file(root: Path) -> None:
+    for _ in range(2):
+        write(root, EVENTS, 7, ("g", "1"), ("g", "2"))
+    assert rows(root, EVENTS) == [("g", "1"), ("g", "2")]
+    assert files(root, EVENTS) == [f"{DAY}/batch-000000000007.parquet"]
+
+
+def test_a_batch_without_rows_has_no_file(root: Path) -> None:
+    write(root, GROUPS, 1)
+    assert not (root / "groups").exists()
+
+
+def test_merged_entries_are_all_there_by_their_dates(root: Path) -> None:
+    for batch in range(5):
+        write(root, EVENTS, batch, ("g", f"{batch}"))
+    write(root, EVENTS, 5, ("g", "later"), day="date=2026-11-27")
+    OutputFolder(root).merge(LATER)
+    assert files(root, EVENTS) == [
+        f"{DAY}/to-000000000004.parquet",
+        "date=2026-11-27/batch-000000000005.parquet",
+    ]
+    assert rows(root, EVENTS) == [*(("g", f"{batch}") for batch in range(5)), ("g", "later")]
+
+
+def test_merged_views_are_the_latest_and_groups_that_ended_are_gone(root: Path) -> None:
+    write(root, GROUPS, 0, ("a", "a0"), ("b", "b0"), ("c", "c0"))
+    write(root, GROUPS, 1, ("a", "a1"), ("b", None))
+    OutputFolder(root).merge(LATER)
+    assert rows(root, GROUPS) == [("c", "c0"), ("a", "a1")]
+    write(root, GROUPS, 2, ("b", "b2"), ("c", None))
+    OutputFolder(root).merge(LATER)
+    assert files(root, GROUPS) == ["to-000000000002.parquet"]
+    assert sorted(rows(root, GROUPS)) == [("a", "a1"), ("b", "b2")]
+
+
+@pytest.mark.parametrize("table", [EVENTS, GROUPS])
+def test_a_merge_that_was_cut_off_leaves_no_row_twice(root: Path, table: Table) -> None:
+    """The merged file is there, and those that it is made of are not removed yet."""
+    for batch in range(3):
+        write(root, table, batch, (f"g{batch}", "v"))
+    folder = root / table.name / ("" if table.keys else DAY)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    OutputFolder(root).merge(LATER)
+    for path, content in before.items():
+        path.write_bytes(content)
+    write(root, table, 3, ("g3", "v"))
+    OutputFolder(root).merge(LATER)
+    assert sorted(rows(root, table)) == [(f"g{batch}", "v") for batch in range(4)]
+    assert len(files(root, table)) == 1
+
+
+def test_a_batch_that_runs_again_is_not_merged_before_it_is_committed(root: Path) -> None:
+    for batch in range(3):
+        write(root, EVENTS, batch, ("g", f"{batch}"))
+    OutputFolder(root).merge(2)
+    write(root, EVENTS, 2, ("g", "2"))
+    assert sorted(rows(root, EVENTS)) == [("g", "0"), ("g", "1"), ("g", "2")]
+
+
+def test_files_of_an_earlier_version_lack_columns(root: Path) -> None:
+    write(root, EVENTS, 0, ("g", "0"))
+    (path,) = (root / "events" / DAY).iterdir()
+    pq.write_table(pq.ParquetFile(path).read().select(["value"]), path)
+    write(root, EVENTS, 1, ("g", "1"))
+    OutputFolder(root).merge(LATER)
+    (merged,) = (root / "events" / DAY).iterdir()
+    found = pq.ParquetFile(merged).read().to_pylist()
+    assert sorted((row["value"], row["group_id"]) for row in found) == [("0", None), ("1", "g")]
+
+
+def test_what_a_cut_off_batch_staged_is_not_placed(root: Path) -> None:
+    folder = OutputFolder(root)
+    (folder.staging / EVENTS.name / DAY).mkdir(parents=True)
+    (folder.staging / EVENTS.name / DAY / "part-0.parquet").write_bytes(b"cut off")
+    write(root, EVENTS, 1, ("g", "1"))
+    assert rows(root, EVENTS) == [("g", "1")]
+
+
+def test_merging_an_empty_folder_does_nothing(root: Path) -> None:
+    root.mkdir()
+    OutputFolder(root).merge(LATER)
+    assert list(root.rglob("*.parquet")) == []
+
+
+def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    claim(root, data)
+    write(root, EVENTS, 0, ("g", "1"))
+    claim(root, data)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(FolderError, match="has files of something else: give another --output-dir"):
+        claim(root, other)
+
+
+@pytest.mark.parametrize("before", ["topics", "folder"])
+def test_a_checkpoint_has_its_whole_output_in_one_place(root: Path, tmp_path: Path, before: str) -> None:
+    data = tmp_path / "data"
+    (data / "spark" / "commits").mkdir(parents=True)
+    if before == "folder":
+        claim(tmp_path / "first", data)
+    (data / "spark" / "commits" / "0").touch()
+    with pytest.raises(FolderError, match=r"has written to .*: give another --data-dir"):
+        claim(root, data)
