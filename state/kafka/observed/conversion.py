@@ -12,7 +12,11 @@ from state.kafka.observed.group import CONSUMER, Epochs
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.records import ClassicGeneration
 
-_ENDED = "its coordinator removed the records of the group: it was deleted, or had expired"
+# A group without members makes way for one of another type: GroupMetadataManager.getOrMaybeCreate*Group.
+_ENDED = (
+    "its coordinator removed the records of the group: it was deleted, had expired, or made way for a group "
+    "of another type"
+)
 
 
 def remove_classic(seen: Observation) -> None:
