@@ -1,7 +1,7 @@
 """Records of `__consumer_offsets` for tests: those of a real broker, and random lives of groups."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -207,3 +207,20 @@ def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
 def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
     """The records of a new group and of its generations, a second apart."""
     return (CREATED, *(Said(2_000 + 1_000 * n, G, change) for n, change in enumerate(changes)))
+
+
+def compact(said: Sequence[Said], end: int) -> list[Said]:
+    """What the log's cleaner leaves: of the records before `end` the latest of each key, tombstones too."""
+    latest = {_key(record): place for place, record in enumerate(said[:end])}
+    return [record for place, record in enumerate(said) if place >= end or latest[_key(record)] == place]
+
+
+def _key(said: Said) -> tuple[object, ...]:
+    """What is the same of the records of one key in `__consumer_offsets`."""
+    says = said.says
+    if isinstance(says, OffsetCommitted):
+        return said.group_id, "offset", says.topic, says.partition
+    kind = {"ClassicGroupRemoved": "ClassicGeneration", "GroupEpochRemoved": "GroupEpoch"}.get(
+        type(says).__name__, type(says).__name__
+    )
+    return said.group_id, kind, getattr(says, "member_id", "")

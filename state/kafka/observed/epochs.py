@@ -53,6 +53,7 @@ _CHANGED = {SHARE: share.changed, STREAMS: streams.changed}
 def begin_run(group: ObservedGroup) -> None:
     """The records that follow are of another request."""
     if group.epochs is not None:
+        group.state = group.state_now()
         group.epochs.news = News()
 
 

@@ -184,6 +184,14 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
             return ConsumerGroupState.STABLE.value
         return ConsumerGroupState.RECONCILING.value
 
+    def state_now(self) -> str:
+        """The state after the last entry. Before the first entry of a group that was there before it follows
+        from its records, whichever of them compaction has left.
+        """
+        if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
+            return self.epochs_state()
+        return self.state
+
     def are_members_at_target(self) -> bool:
         """Whether the target assignment is that of the group epoch, and every member has it."""
         epochs = self.epochs

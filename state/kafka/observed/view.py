@@ -41,13 +41,14 @@ _NOTHING = Assigned(
 
 def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
     """Return a copy of the group for readers. `names` are the names of topics by id."""
-    is_stable, classic, epochs = group.state == GroupState.STABLE, group.classic, group.epochs
+    state, classic, epochs = group.state_now(), group.classic, group.epochs
+    is_stable = state == GroupState.STABLE
     return GroupSnapshot(
         group_id=group.group_id,
         incarnation=group.incarnation,
         seq=group.seq,
         at_ms=group.at_ms,
-        state=group.state,
+        state=state,
         state_timestamp_ms=group.state_timestamp_ms,
         generation=group.generation,
         protocol_type=group.protocol_type,

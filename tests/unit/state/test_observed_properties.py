@@ -7,12 +7,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from records.history import HistoryReader
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.observed.group import ObservedGroup
-from tests.harness.observed_epochs import Said
-from tests.harness.observed_log import Watched, random_life, real_records
+from state.kafka.observed.view import view_of
+from state.kafka.snapshot import GroupSnapshot
+from tests.harness.observed_epochs import NAMES, Said
+from tests.harness.observed_log import Watched, compact, random_life, real_records
 
 
 def test_a_real_broker_s_topic_tells_what_happened() -> None:
@@ -97,3 +100,25 @@ def test_a_batch_that_runs_again_writes_the_same(times: int) -> None:
     said = _lives(5)
     outputs = [Watched().take(said).history for _ in range(times)]
     assert all(output == outputs[0] for output in outputs)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 400))
+def test_compaction_of_older_records_changes_no_view(seed: int, cleaned: int) -> None:
+    """Of the records up to a place only the latest of each key is kept, as after the log's cleaner."""
+    said = _lives(seed)
+    whole, compacted = Watched().take(said), Watched().take(compact(said, cleaned))
+    assert {n: what_is(g) for n, g in compacted.groups.items()} == {
+        n: what_is(g) for n, g in whole.groups.items()
+    }
+
+
+def what_is(group: ObservedGroup) -> GroupSnapshot:
+    """The view of a group without what only its history knows."""
+    return replace(
+        view_of(group, NAMES),
+        incarnation="",
+        seq=0,
+        state_timestamp_ms=0,
+        last_rebalance_at_ms=None,
+        last_rebalance_reason="",
+    )
