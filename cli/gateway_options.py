@@ -18,6 +18,7 @@ from gateway.net.advertised import Template
 from gateway.net.options import GatewayOptions
 from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
+from gateway.telemetry.subscription import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from records.layout import TopicLayout
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
@@ -49,6 +50,8 @@ class Listening:
     expose_internal_topics: bool
     consumer_protocol: bool
     share_groups: str
+    client_telemetry: bool
+    client_telemetry_interval_ms: int
     acls: str
     acls_interval_s: float
     super_users: str
@@ -109,6 +112,7 @@ class Listening:
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
             share_groups=self.share_groups == AT_BROKERS,
+            telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
         )
 
     def _acl_options(self) -> AclOptions | None:
@@ -157,6 +161,22 @@ _SECURITY_OPTIONS = (
         show_default=True,
         help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
         "is passed to the broker.",
+    ),
+)
+
+_TELEMETRY_OPTIONS = (
+    click.option(
+        "--client-telemetry/--no-client-telemetry",
+        default=False,
+        show_default=True,
+        help="Take the metrics that clients push (KIP-714), so that `why` says when a member last polled.",
+    ),
+    click.option(
+        "--client-telemetry-interval-ms",
+        type=click.IntRange(INTERVAL_MIN_MS, INTERVAL_MAX_MS),
+        default=INTERVAL_MS,
+        show_default=True,
+        help="With --client-telemetry: how often each client pushes.",
     ),
 )
 
@@ -232,6 +252,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             show_default=True,
             help="Whether share groups (KIP-932) are those of the brokers' own coordinators, or refused.",
         ),
+        *_TELEMETRY_OPTIONS,
         *_ACL_OPTIONS,
         *SERVICE_OPTIONS,
     )

@@ -166,6 +166,25 @@ def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int
     )
 
 
+def telemetry_producer(client_config: ClientConfig) -> Producer:
+    """A producer of what clients said of themselves, librdkafka's. Nothing of it waits for a broker.
+
+    It may lose a record or write it twice. What waits has a bound.
+    """
+    return Producer(
+        {
+            **_librdkafka_connection(client_config),
+            "acks": "all",
+            "enable.idempotence": False,
+            "linger.ms": 100,
+            "queue.buffering.max.messages": 10_000,
+            "queue.buffering.max.kbytes": 16 * 1024,
+            "delivery.timeout.ms": 30_000,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
 def claims_consumer(client_config: ClientConfig) -> Consumer:
     """A consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
 

@@ -31,6 +31,8 @@ from gateway.net.server import CannotListen, Gateway
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.rules import QuotaRules, QuotasError, read_quotas
 from gateway.security.settings import SecurityError
+from gateway.telemetry.service import ClientTelemetry
+from gateway.telemetry.writer import telemetry_writer
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
@@ -142,10 +144,17 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
         )
         backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits, counts)))
         groups = stack.enter_context(GroupsReader(options.client_config, options.layout))
+        telemetry = None
+        if options.telemetry_interval_ms is not None:
+            writer = stack.enter_context(closing(telemetry_writer(options.client_config, options.layout)))
+            telemetry = ClientTelemetry(options.telemetry_interval_ms, writer)
         started: Future[RunningGateway] = Future()
         thread = threading.Thread(
             target=_run,
-            args=(started, lambda: _serve(options, cluster, backend, groups, rules, counts, started)),
+            args=(
+                started,
+                lambda: _serve(options, cluster, backend, groups, telemetry, rules, counts, started),
+            ),
             name="gateway",
             daemon=True,
         )
@@ -191,6 +200,7 @@ async def _serve(
     cluster: Cluster,
     backend: CoordinatorBackend,
     groups: GroupsReader,
+    telemetry: ClientTelemetry | None,
     rules: WatchedFiles[QuotaRules] | None,
     counts: Counts,
     started: Future[RunningGateway],
@@ -198,7 +208,16 @@ async def _serve(
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
     quotas = Quotas(options.limits, QuotaRules() if rules is None else rules.value)
     authorizer = None if acls is None else acls.authorizer
-    gateway = Gateway(options, cluster, backend, groups, authorizer=authorizer, quotas=quotas, counts=counts)
+    gateway = Gateway(
+        options,
+        cluster,
+        backend,
+        groups,
+        authorizer=authorizer,
+        quotas=quotas,
+        counts=counts,
+        telemetry=telemetry,
+    )
     watching = None
     if rules is not None:
         watching = asyncio.create_task(rules.follow(quotas.use, QUOTAS_INTERVAL_S))

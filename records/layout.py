@@ -25,7 +25,7 @@ class TopicLayout:
     `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events and dead
     letters. Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has
     offsets, and the brokers write the outcome into it. All gateways have to agree on the number of its
-    partitions.
+    partitions. `telemetry_topic` is "" in a recording of a coordinator without one.
     """
 
     requests_topic: str
@@ -43,6 +43,7 @@ class TopicLayout:
     request_max_bytes: int = REQUEST_MAX_BYTES
     response_max_bytes: int = RESPONSE_MAX_BYTES
     is_observed: bool = False
+    telemetry_topic: str = ""
 
     @classmethod
     def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
@@ -57,6 +58,7 @@ class TopicLayout:
             owner_topic=f"{prefix}-owner",
             txn_markers_topic=f"{prefix}-txn-markers",
             transactions_topic=f"{prefix}-transactions",
+            telemetry_topic=f"{prefix}-telemetry",
             **sizes,
         )
 
@@ -83,6 +85,7 @@ class TopicLayout:
             self.owner_topic,
             self.txn_markers_topic,
             self.transactions_topic,
+            self.telemetry_topic,
         )
 
     @property

@@ -28,6 +28,7 @@ from gateway.apis import (
     sasl,
     share_groups,
     sync_group,
+    telemetry,
     transactions,
 )
 from gateway.apis.api import Api, Passed, Rewrite
@@ -61,6 +62,8 @@ SERVED = _by_key(
     consumer_group_heartbeat.API,
     consumer_group_describe.API,
     *share_groups.REFUSALS,
+    telemetry.GET_API,
+    telemetry.PUSH_API,
 )
 
 # What a client may send before it has authenticated, where it must.

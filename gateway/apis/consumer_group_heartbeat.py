@@ -58,7 +58,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
-    pattern = context.looks.pop(request.group_id, request.member_id)
+    pattern = context.remembered.looks.pop(request.group_id, request.member_id)
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
         looked = await _look(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
@@ -85,7 +85,7 @@ def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | 
     """As `serve`, None if the request is about topics: most heartbeats are not."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
-    if context.looks and context.looks.is_asked(request.group_id, request.member_id):
+    if context.remembered.looks and context.remembered.looks.is_asked(request.group_id, request.member_id):
         return None
     return _refused(context, request) or _send(context, request, _NO_FACTS)
 
@@ -121,7 +121,7 @@ def _send(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
             looked=facts.looked,
         )
     )
-    return Deferred(response, partial(_fields, context.looks))
+    return Deferred(response, partial(_fields, context.remembered.looks))
 
 
 def _owned(topic: Any) -> TopicIdPartitions:

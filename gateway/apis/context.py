@@ -9,14 +9,14 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from clients.coordinator_client import Header
-from gateway.apis.fetch_sessions import FetchSessions, ShareSession
-from gateway.apis.pattern_looks import PatternLooks
+from gateway.apis.remembered import Remembered
 from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.security.session import Session
+from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.internal_topics import InternalTopics
@@ -43,8 +43,9 @@ class Services:
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
-    gateway offers nothing of KIP-848. `deciding` is held while the rights to a pattern's topics are decided,
-    and `turns` between two slices of long work.
+    gateway offers nothing of KIP-848. `telemetry` None: requests about clients' metrics pass to the brokers.
+    `deciding` is held while the rights to a pattern's topics are decided, and `turns` between two slices of
+    long work.
     """
 
     backend: SendingBackend
@@ -58,6 +59,7 @@ class Services:
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
     consumer_protocol: bool = True
+    telemetry: ClientTelemetry | None = None
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -108,9 +110,7 @@ class RequestContext(Struct, frozen=True):
     host: str
     node_id: int | None
     session: Session
-    fetches: FetchSessions
-    shares: ShareSession
-    looks: PatternLooks
+    remembered: Remembered
     fan_out: FanOut
 
     @property

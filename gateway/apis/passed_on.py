@@ -294,8 +294,10 @@ ROWS = (
     Passed(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),
     Passed(key=ApiKey.DescribeTransactions, guard=guard_description),
     Passed(key=ApiKey.ListTransactions, guard=guard_transactions),
-    Passed(key=ApiKey.GetTelemetrySubscriptions, is_free=True),
-    Passed(key=ApiKey.PushTelemetry, is_free=True),
+    *(
+        Passed(key=key, is_free=True, versions=codec.versions(key))
+        for key in (ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry)
+    ),
     Passed(
         key=ApiKey.ListConfigResources,
         guard=_on_cluster(Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}),

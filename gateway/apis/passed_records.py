@@ -94,7 +94,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     has_session = context.version >= _FETCH_FIRST_SESSION
     epoch = request.session_epoch if has_session else _FINAL_EPOCH
     if epoch > _INITIAL_EPOCH:
-        if not errors and context.fetches.may_continue(request.session_id, version):
+        if not errors and context.remembered.fetches.may_continue(request.session_id, version):
             return None
         ended = {"error_code": GatewayError.FETCH_SESSION_ID_NOT_FOUND, "session_id": NO_SESSION}
         return Screened(None, ended)
@@ -104,7 +104,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
         at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
 
         def saw(response: bytes) -> None:
-            context.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
+            context.remembered.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
 
         return Screened(message, {}, saw=saw)
     kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]

@@ -21,7 +21,7 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened | 
     Raises ProtocolError if the connection has another member's session.
     """
     request = await beside.decode_passed(context.header, message)
-    session = context.shares
+    session = context.remembered.shares
     if request.group_id is None or request.member_id is None:
         return None  # the broker refuses it
     if not session.is_of(request.group_id, request.member_id):

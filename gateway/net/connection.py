@@ -21,8 +21,7 @@ from gateway.apis import screening
 from gateway.apis.api import Answer, Api
 from gateway.apis.api_versions import is_valid, unsupported
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.fetch_sessions import FetchSessions, ShareSession
-from gateway.apis.pattern_looks import PatternLooks
+from gateway.apis.remembered import Remembered
 from gateway.apis.screened import Screened
 from gateway.net.ends import forget_frames
 from gateway.net.kind import Kind
@@ -57,7 +56,7 @@ class Connection:
         self._own_host = listener.advertised_host or client.own_host
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
-        self._fetches, self._shares, self._looks = FetchSessions(), ShareSession(), PatternLooks()
+        self._remembered = Remembered()
         self._passed_sasl = PassedSasl()
         self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
@@ -338,7 +337,7 @@ class Connection:
         # A broker closes idle connections. The client's connection is not idle.
         if self._session.by_broker and self._session.is_authenticated:
             raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
-        if upstream is not None and self._shares.is_begun:
+        if upstream is not None and self._remembered.shares.is_begun:
             raise UpstreamLost("the broker closed the connection of the share session")
         if self._returning is not None:
             self._returning.cancel()
@@ -393,8 +392,6 @@ class Connection:
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,
-            fetches=self._fetches,
-            shares=self._shares,
-            looks=self._looks,
+            remembered=self._remembered,
             fan_out=self._responses.fan_out,
         )

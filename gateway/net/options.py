@@ -26,6 +26,7 @@ class GatewayOptions:
     a file: see `gateway.quotas.rules`. With `expose_internal_topics` clients see the coordinator's own topics
     as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0,
     without `share_groups` one whose feature `share.version` is 0.
+    `telemetry_interval_ms` is how often clients push their metrics to the gateway, None if it takes none.
     """
 
     client_config: ClientConfig
@@ -42,3 +43,4 @@ class GatewayOptions:
     expose_internal_topics: bool = False
     consumer_protocol: bool = True
     share_groups: bool = True
+    telemetry_interval_ms: int | None = None

@@ -29,6 +29,7 @@ from gateway.net.stream import ClientGone, ClientStream
 from gateway.net.tls_entry import TlsEntry
 from gateway.net.unread import Unread
 from gateway.quotas.quotas import Quotas
+from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
@@ -49,7 +50,7 @@ class Gateway:
     """Serves clients: `backend` answers what is asked of the coordinator, `groups` is what it lists.
 
     `authorizer` None: no ACLs are checked. Where brokers see the clients' own principals, they check what
-    passes to them.
+    passes to them. `telemetry` None: requests about clients' metrics pass to brokers.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Gateway:
         authorizer: Authorizer | None = None,
         quotas: Quotas | None = None,
         counts: Counts | None = None,
+        telemetry: ClientTelemetry | None = None,
     ) -> None:
         layout, limits, security = options.layout, options.limits, options.security
         self._listen = options.listen
@@ -83,6 +85,7 @@ class Gateway:
             authorizer,
             authorizer is not None and not security.by_broker,
             options.consumer_protocol,
+            telemetry=telemetry,
         )
         self._quotas = quotas or Quotas(limits)
         self._counts = counts or Counts()

@@ -1,5 +1,6 @@
-"""The messages of the consumer protocol (KIP-848) and of share groups (KIP-932), which kafka-python lacks.
-They are made from Kafka's definitions in `gateway/wire/schemas`, as kafka-python makes its own.
+"""Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
+which kafka-python lacks. They are made from Kafka's definitions in `gateway/wire/schemas`, as kafka-python
+makes its own.
 """
 
 from types import new_class
@@ -43,3 +44,7 @@ AlterShareGroupOffsetsRequest = _message("AlterShareGroupOffsetsRequest")
 AlterShareGroupOffsetsResponse = _message("AlterShareGroupOffsetsResponse")
 DeleteShareGroupOffsetsRequest = _message("DeleteShareGroupOffsetsRequest")
 DeleteShareGroupOffsetsResponse = _message("DeleteShareGroupOffsetsResponse")
+GetTelemetrySubscriptionsRequest = _message("GetTelemetrySubscriptionsRequest")
+GetTelemetrySubscriptionsResponse = _message("GetTelemetrySubscriptionsResponse")
+PushTelemetryRequest = _message("PushTelemetryRequest")
+PushTelemetryResponse = _message("PushTelemetryResponse")

@@ -52,6 +52,19 @@ _TRANSACTIONS: Settings = MappingProxyType(
     }
 )
 
+# The last record of each member, for a week. Small segments are compacted soon, and a reader reads little.
+# The brokers' clock stamps a record, as it stamps requests.
+_TELEMETRY: Settings = MappingProxyType(
+    {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(7 * DAY_MS),
+        "segment.bytes": str(16 * 1024 * 1024),
+        "segment.ms": str(HOUR_MS),
+        "min.cleanable.dirty.ratio": "0.1",
+    }
+)
+
 log = structlog.get_logger()
 
 
@@ -196,6 +209,7 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
             {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
         ),
         layout.transactions_topic: (layout.request_partitions, _TRANSACTIONS),
+        layout.telemetry_topic: (layout.request_partitions, _TELEMETRY),
     }
 
 
@@ -302,7 +316,8 @@ def _problems(
     if int(max_bytes) < int(wanted_bytes):
         problems.append(f"{topic} has max.message.bytes={max_bytes}, at least {wanted_bytes} is needed")
     retention_ms = int(found["retention.ms"])
-    if "message.timestamp.type" in wanted and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
+    is_input = "message.timestamp.type" in wanted and wanted["cleanup.policy"] == "delete"
+    if is_input and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
         problems.append(
             f"{topic} has retention.ms={retention_ms}, at least {LONGEST_DOWNTIME_MS} is needed: "
             "a coordinator that was down would find requests gone"

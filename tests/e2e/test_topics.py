@@ -8,9 +8,11 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
+from clients.coordinator_client import TopicsMissing
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
+from gateway.telemetry.writer import telemetry_writer
 from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
@@ -45,6 +47,7 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
         layout.owner_topic: 1,
         layout.txn_markers_topic: 1,
         layout.transactions_topic: 3,
+        layout.telemetry_topic: 3,
     }
     for topic, (_, wanted) in wanted_settings(layout).items():
         assert wanted.items() <= settings_of(admin, topic).items()
@@ -135,7 +138,7 @@ def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: Emb
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
     reasons = refusal(broker, new_layout(), replication_factor=3)
-    assert len(reasons) == 10  # one line, and one for each topic
+    assert len(reasons) == 11  # one line, and one for each topic
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
     bad_name = refusal(broker, TopicLayout.named("no spaces"))
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]
@@ -153,3 +156,11 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_address_that_is_none_is_named() -> None:
     with pytest.raises(TopicsError, match=r"'localhost:kafka' is not a list of HOST:PORT"):
         prepare_topics(ClientConfig("localhost:kafka"), new_layout())
+
+
+def test_a_gateway_that_takes_clients_metrics_needs_the_topic_for_them(broker: EmbeddedBroker) -> None:
+    layout = new_layout()
+    with pytest.raises(
+        TopicsMissing, match=f"topic {layout.telemetry_topic} has 0 partitions, 1 are expected"
+    ):
+        telemetry_writer(broker.client_config, layout)

@@ -23,11 +23,13 @@ from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.quotas.quotas import NO_RULES, Quotas
 from gateway.quotas.rules import QuotaRules
+from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
 from records.layout import TopicLayout
+from records.telemetry import MemberTelemetry
 from state.messages import Response
 from tests.harness.core_backend import CoreBackend as CoreBackend
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S
@@ -128,6 +130,16 @@ class StubBroker:
 
 
 @dataclass
+class Written:
+    """What clients said of themselves, as records of the telemetry topic."""
+
+    records: list[MemberTelemetry] = field(default_factory=list)
+
+    def write(self, record: MemberTelemetry) -> None:
+        self.records.append(record)
+
+
+@dataclass
 class GatewayFixture:
     """The objects of one test."""
 
@@ -137,6 +149,7 @@ class GatewayFixture:
     cluster: Cluster
     quotas: Quotas
     broker_server: asyncio.Server
+    evidence: Written
     authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
 
@@ -182,8 +195,10 @@ async def world(
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
     told = GatewayOptions(ClientConfig(str(broker.address)), LAYOUT, Address(HOST, 0), **options)
     cluster, quotas = _Cluster([broker.address], told.limits), Quotas(told.limits, rules)
-    gateway = Gateway(told, cluster, core, core, authorizer=authorizer, quotas=quotas)
-    playing = GatewayFixture(gateway, core, broker, cluster, quotas, server, authorizer)
+    evidence, interval_ms = Written(), told.telemetry_interval_ms
+    telemetry = None if interval_ms is None else ClientTelemetry(interval_ms, evidence)
+    gateway = Gateway(told, cluster, core, core, authorizer=authorizer, quotas=quotas, telemetry=telemetry)
+    playing = GatewayFixture(gateway, core, broker, cluster, quotas, server, evidence, authorizer)
     try:
         await gateway.start()
         yield playing

@@ -18,7 +18,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
  * Kafka's consumers, many in one JVM, for kafkas_consumers.py. Lines of standard input are "start NAME SUBSCRIPTION
- * SETTING=VALUE..." and "stop NAME". A subscription is a topic, or a pattern in RE2's syntax with a leading ^.
+ * SETTING=VALUE...", "hold NAME", after which it does not poll, and "stop NAME". A subscription is a topic, or a pattern in RE2's syntax with a leading ^.
  * Lines of standard output are "NAME NANOSECONDS EVENT WORDS" with the time of System.nanoTime. The events are
  * "came" and "went" with partitions as TOPIC:NUMBER, "record" with the value, and "ended", with the class of the
  * exception if one ended the consumer. The JVM ends with its input.
@@ -30,7 +30,8 @@ public class ConsumersOfKafka {
         private final String name;
         private final String subscription;
         private final Properties settings = new Properties();
-        private volatile boolean isStopped;
+        private boolean isHeld;
+        private boolean isStopped;
 
         Member(String[] words) {
             name = words[1];
@@ -50,13 +51,29 @@ public class ConsumersOfKafka {
                     consumer.subscribe(new SubscriptionPattern(subscription), this);
                 else
                     consumer.subscribe(List.of(subscription), this);
-                while (!isStopped)
+                while (mayPoll())
                     for (ConsumerRecord<String, String> record : consumer.poll(POLL))
                         say("record", record.value());
             } catch (Exception exception) {
                 error = exception.getClass().getSimpleName();
             }
             say("ended", error);
+        }
+
+        /** Waits while the member is held. False when it is to stop. */
+        private synchronized boolean mayPoll() throws InterruptedException {
+            while (isHeld && !isStopped)
+                wait();
+            return !isStopped;
+        }
+
+        synchronized void hold() {
+            isHeld = true;
+        }
+
+        synchronized void halt() {
+            isStopped = true;
+            notifyAll();
         }
 
         @Override
@@ -86,8 +103,10 @@ public class ConsumersOfKafka {
             if (words[0].equals("start")) {
                 members.put(words[1], new Member(words));
                 members.get(words[1]).start();
+            } else if (words[0].equals("hold")) {
+                members.get(words[1]).hold();
             } else {
-                members.get(words[1]).isStopped = true;
+                members.get(words[1]).halt();
             }
         }
     }

@@ -74,6 +74,10 @@ class JavaMember:
     def topics(self) -> set[str]:
         return {p.topic for p in self._held}
 
+    def hold(self) -> None:
+        """Poll no more, as a consumer whose application is busy."""
+        self._commands.write(f"hold {self._name}\n")
+
     def close(self) -> None:
         """Leave the group, and wait until that is done."""
         if not (self._is_closing or self.has_ended):
@@ -122,9 +126,10 @@ class JavaConsumers:
         assignor: str = "range",
         instance_id: str | None = None,
         is_of_consumer_protocol: bool = False,
+        **more: str,
     ) -> JavaMember:
         """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves; it is for
-        the consumer protocol, which has no `assignor`.
+        the consumer protocol, which has no `assignor`. `more` are settings, with `_` for `.`.
         """
         assert self._jvm.stdin is not None
         of_classic_protocol = {**_CLASSIC, "partition.assignment.strategy": _ASSIGNORS[assignor]}
@@ -134,6 +139,7 @@ class JavaConsumers:
             **_COMMON,
             **({"group.protocol": "consumer"} if is_of_consumer_protocol else of_classic_protocol),
             **({"group.instance.id": instance_id} if instance_id else {}),
+            **{setting.replace("_", "."): value for setting, value in more.items()},
         }
         name = f"consumer-{next(self._numbers)}"
         member = self._members[name] = JavaMember(name, self._jvm.stdin)

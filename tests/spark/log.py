@@ -37,6 +37,7 @@ LAYOUT = TopicLayout(
     transactions_topic="transactions",
     request_partitions=2,
     reply_partitions=4,
+    telemetry_topic="telemetry",
 )
 NAMESPACE = "00000000-0000-0000-0000-000000000000"
 

@@ -1,0 +1,222 @@
+"""Clients push their metrics (KIP-714): the rules of org.apache.kafka.server.ClientMetricsManager, and what
+becomes of a push.
+"""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.authorization.acls import Operation
+from gateway.quotas.rules import QuotaRules
+from gateway.telemetry.subscription import MAX_BYTES, METRICS, Subscription
+from records.telemetry import LAST_POLL, MemberTelemetry
+from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.otlp import pushed
+from tests.unit.gateway.test_acls import GROUP, allowed, authorizer
+
+GET, PUSH = ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
+LONG_MS = 3_600_000
+ME = {"group_id": "g", "group_member_id": "m-1", "group_instance_id": "m"}
+PAYLOAD = pushed(ME, {LAST_POLL: 302.0})
+NONE, INVALID_REQUEST, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 0, 42, 76, 87
+THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID, TELEMETRY_TOO_LARGE = 89, 117, 118
+
+
+async def subscribed(client: RawClient, client_instance_id: UUID | None = None) -> dict[str, Any]:
+    """Ask for the subscription. Returns the fields of a push."""
+    answer = await client.ask(GET, 0, client_instance_id=client_instance_id)
+    assert answer.error_code == NONE
+    return {
+        "client_instance_id": answer.client_instance_id,
+        "subscription_id": answer.subscription_id,
+        "metrics": PAYLOAD,
+    }
+
+
+async def push(client: RawClient, fields: dict[str, Any], **more: Any) -> int:
+    return int((await client.ask(PUSH, 0, **{**fields, **more})).error_code)
+
+
+@played
+async def test_without_the_option_brokers_answer(world: GatewayFixture) -> None:
+    client = await world.client()
+    world.broker.answers[GET] = {"push_interval_ms": 7}
+    world.broker.answers[PUSH] = {"error_code": 5}
+    assert (await client.ask(GET, 0)).push_interval_ms == 7
+    assert await push(client, {"metrics": b"anything"}) == 5
+    assert [header.api_key for header in world.broker.passed] == [GET, PUSH]
+
+
+@played
+async def test_without_the_option_versions_are_the_brokers(world: GatewayFixture) -> None:
+    client = await world.client()
+    assert not {GET, PUSH} & await announced(client)
+    has = {"api_key": GET, "min_version": 0, "max_version": 9}
+    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": [has]}
+    assert {GET, PUSH} & await announced(client) == {GET}
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_with_the_option_versions_are_the_gateways(world: GatewayFixture) -> None:
+    assert {GET, PUSH} <= await announced(await world.client())
+
+
+async def announced(client: RawClient) -> set[int]:
+    answer = await client.ask(ApiKey.ApiVersions, 3, client_software_name="me", client_software_version="1")
+    return {api.api_key for api in answer.api_keys}
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_client_gets_an_id_and_what_to_push(world: GatewayFixture) -> None:
+    answer = await (await world.client()).ask(GET, 0)
+    assert answer.client_instance_id.version == 4
+    assert answer.requested_metrics == [f"org.apache.kafka.{name}" for name in METRICS]
+    assert answer.accepted_compression_types == [4, 3, 1, 2]
+    assert (answer.push_interval_ms, answer.telemetry_max_bytes) == (LONG_MS, MAX_BYTES)
+    assert answer.delta_temporality
+    other = await (await world.client()).ask(GET, 0)
+    assert other.client_instance_id != answer.client_instance_id
+    assert not world.broker.passed
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_client_keeps_its_id_and_gateways_agree_about_its_subscription(
+    world: GatewayFixture,
+) -> None:
+    mine = uuid4()
+    fields = await subscribed(await world.client(), mine)
+    assert fields["client_instance_id"] == mine
+    assert fields["subscription_id"] == Subscription(LONG_MS).id_for(mine)
+    assert fields["subscription_id"] != Subscription(LONG_MS - 1).id_for(mine)
+    assert await push(await world.client(), fields) == NONE, "through a connection that has not asked"
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_push_is_a_record_of_its_member(world: GatewayFixture) -> None:
+    client = await world.client()
+    fields = await subscribed(client, UUID(int=7))
+    assert await push(client, fields) == NONE
+    assert world.evidence.records == [
+        MemberTelemetry(
+            version=1,
+            group_id="g",
+            member_id="m-1",
+            group_instance_id="m",
+            client_instance_id="AAAAAAAAAAAAAAAAAAAABw",
+            client_id="me",
+            client_host="/127.0.0.1",
+            principal="User:ANONYMOUS",
+            push_interval_ms=LONG_MS,
+            metrics={LAST_POLL: 302.0},
+        )
+    ]
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_who_comes_before_the_interval_is_throttled(world: GatewayFixture) -> None:
+    client = await world.client()
+    fields = await subscribed(client)
+    again = await client.ask(GET, 0, client_instance_id=fields["client_instance_id"])
+    assert again.error_code == THROTTLING_QUOTA_EXCEEDED
+    assert await push(client, fields) == NONE, "the first push may come at any time"
+    assert await push(client, fields) == THROTTLING_QUOTA_EXCEEDED
+    other = await client.ask(GET, 0, client_instance_id=uuid4())
+    assert other.error_code == THROTTLING_QUOTA_EXCEEDED, "another id makes no other client"
+    assert len(world.evidence.records) == 1
+
+
+@played(telemetry_interval_ms=100)
+async def test_who_comes_after_the_interval_is_not_throttled(world: GatewayFixture) -> None:
+    client = await world.client()
+    fields = await subscribed(client)
+    errors = {await push(client, fields)}
+    while len(world.evidence.records) < 3:
+        errors.add(await push(client, fields))
+    assert errors <= {NONE, THROTTLING_QUOTA_EXCEEDED}
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_client_that_terminates_may_push_at_once_and_then_nothing_more(
+    world: GatewayFixture,
+) -> None:
+    client = await world.client()
+    fields = await subscribed(client)
+    assert await push(client, fields) == NONE
+    assert await push(client, fields, terminating=True) == NONE
+    for terminating in (True, False, True):
+        assert await push(client, fields, terminating=terminating) == INVALID_REQUEST
+    assert [record.terminating for record in world.evidence.records] == [False, True]
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_another_subscription_is_unknown_and_the_client_may_ask_at_once(world: GatewayFixture) -> None:
+    client = await world.client()
+    fields = await subscribed(client)
+    assert (
+        await push(client, fields, subscription_id=fields["subscription_id"] + 1) == UNKNOWN_SUBSCRIPTION_ID
+    )
+    await subscribed(client, fields["client_instance_id"])
+    assert not world.evidence.records
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_an_unknown_compression_is_refused_and_the_client_may_ask_at_once(
+    world: GatewayFixture,
+) -> None:
+    for kind in (5, -1, 127):
+        client = await world.client()
+        fields = await subscribed(client)
+        assert await push(client, fields, compression_type=kind) == UNSUPPORTED_COMPRESSION_TYPE
+        await subscribed(client, fields["client_instance_id"])
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_push_that_is_no_push_is_refused(world: GatewayFixture) -> None:
+    async def refusal(**wrong: Any) -> int:
+        client = await world.client()
+        return await push(client, await subscribed(client), **wrong)
+
+    assert await refusal(client_instance_id=None) == INVALID_REQUEST
+    assert await refusal(client_instance_id=UUID(int=1)) == INVALID_REQUEST
+    assert await refusal(metrics=bytes(MAX_BYTES + 1)) == TELEMETRY_TOO_LARGE
+    assert await refusal(metrics=b"\0") == INVALID_RECORD
+    for kind in range(1, 5):
+        assert await refusal(metrics=b"no such stream", compression_type=kind) == INVALID_RECORD
+    assert not world.evidence.records
+
+
+@played(telemetry_interval_ms=LONG_MS)
+async def test_a_push_about_no_member_is_taken_and_makes_no_record(world: GatewayFixture) -> None:
+    for payload in (
+        b"",
+        pushed({}, {LAST_POLL: 1.0}),  # a producer's
+        pushed({"group_id": "g"}, {LAST_POLL: 1.0}),  # it has not joined
+        pushed({**ME, "group_id": "g" * 1_025}, {LAST_POLL: 1.0}),
+        pushed(ME, {"consumer.fetch.manager.fetch.rate": 1.0}),  # nobody asked for it
+        pushed(ME, {LAST_POLL: -1.0}),  # it has not polled
+    ):
+        client = await world.client()
+        assert await push(client, await subscribed(client), metrics=payload) == NONE
+    assert not world.evidence.records
+
+
+@played(telemetry_interval_ms=LONG_MS, authorizer=authorizer(allowed(Operation.READ, GROUP, "mine")))
+async def test_a_client_says_nothing_of_groups_that_it_may_not_read(world: GatewayFixture) -> None:
+    for group_id in ("mine", "yours"):
+        client = await world.client()
+        payload = pushed({**ME, "group_id": group_id}, {LAST_POLL: 1.0})
+        assert await push(client, await subscribed(client), metrics=payload) == NONE
+    assert [record.group_id for record in world.evidence.records] == ["mine"]
+
+
+@played(
+    telemetry_interval_ms=LONG_MS,
+    rules=QuotaRules({(None, "me"): 0.1}),
+    quota_window_num=1,
+    quota_window_s=10.0,
+)
+async def test_requests_count_for_the_quota(world: GatewayFixture) -> None:
+    client = await world.client()
+    fields = await subscribed(client)
+    assert (await client.ask(PUSH, 0, **fields)).throttle_time_ms > 0
