@@ -131,7 +131,9 @@ def _show_kafka(
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
-    course = course_of(ours, unread=history.unread, from_start=history.from_start)
+    course = course_of(
+        ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
+    )
     shown = report_of(group_id, course, now_ms, since_ms)
     _show(shown, report_text, output)
     if plot is not None:

@@ -268,6 +268,11 @@ def is_packed(request_id: str) -> bool:
     return "#" in request_id
 
 
+def number_in_pack(request_id: str) -> int:
+    """The number of the request in its record, 0 for the only one. Raises ValueError."""
+    return int(request_id.partition("#")[2] or 0)
+
+
 def record_of(request_id: str) -> tuple[str, int, int]:
     """The topic, partition and offset of the record with this request. Raises ValueError."""
     topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)

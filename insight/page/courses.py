@@ -220,7 +220,12 @@ class Courses:
             rocketmq = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
         course = None
         if ours and not rocketmq:
-            course = course_of(ours, unread=history.unread, from_start=history.from_start)
+            course = course_of(
+                ours,
+                unread=history.unread,
+                from_start=history.from_start,
+                telemetry=history.telemetry,
+            )
         made = Made(
             course,
             rocketmq,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments
+from insight.why.clients_said import NOTHING_SAID, Telemetry, with_clients_said
 from insight.why.incarnations import IncarnationHistory, by_incarnation
 from insight.why.model import Rebalance
 from insight.why.names import Names, clients_of, names_in
@@ -44,17 +45,18 @@ def course_of(
     *,
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
+    telemetry: Telemetry = NOTHING_SAID,
 ) -> Course:
     """Follow a group through its history, which has at least one entry; it may have duplicates and gaps.
 
     `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
-    history begins with the first retained entry.
+    history begins with the first retained entry. `telemetry` is what the members' clients said.
     """
     group_lives = by_incarnation(history, unread)
     assert group_lives, "a group without history has no course"
     last_life = group_lives[-1]
     assignments = Assignments()
-    rebalances = rebalances_of(group_lives, assignments)
+    rebalances = with_clients_said(rebalances_of(group_lives, assignments), telemetry)
     earlier, latest = (
         member_timelines(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
     )

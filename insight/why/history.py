@@ -9,7 +9,9 @@ from kafka import TopicPartition
 
 from connections.client_config import ClientConfig
 from insight.admin.list_groups import list_groups
+from insight.why.clients_said import NOTHING_SAID, Telemetry
 from insight.why.recent_history import RecentHistory, entries_since
+from insight.why.telemetry import read_telemetry
 from records.codec import UNREADABLE
 from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
 from records.layout import TopicLayout
@@ -33,13 +35,15 @@ class History:
     """A group's entries from the topic; some may be duplicates.
 
     `unread` and `from_start` are those of `insight.why.recent_history.RecentHistory`. `records_read` counts
-    all records that were read to find the entries, including other groups' records.
+    all records that were read to find the entries, including other groups' records. `telemetry` is what the
+    members' clients said as of the call.
     """
 
     entries: list[AnyHistoryEntry]
     unread: frozenset[tuple[str, int]]
     from_start: bool
     records_read: int
+    telemetry: Telemetry = NOTHING_SAID
 
 
 def read_history(
@@ -58,10 +62,11 @@ def read_history(
         else:
             part = entries_since(topic, since_ms)
         records_read = reader.records_read
+        telemetry = read_telemetry(reader, layout, group_id, part.entries)
     if not part.entries:
         groups = {group.group_id for group in list_groups(client_config, layout, _LIST_TIMEOUT_MS)}
         raise HistoryUnavailable(why_nothing(group_id, groups))
-    return History(*part, records_read)
+    return History(*part, records_read, telemetry)
 
 
 def why_nothing(group_id: str, groups: Collection[str]) -> str:

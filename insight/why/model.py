@@ -178,6 +178,37 @@ class StreamsTasks(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
+class About(StrEnum):
+    """What a client's words are about: its member led to the rebalance by leaving or expiring, was removed
+    later, or was waited for.
+    """
+
+    CAUSE = "cause"
+    REMOVED = "removed"
+    AWAITED = "awaited"
+
+
+class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
+    """What a member's client said of itself (KIP-714). Durations end when the member left, expired or was
+    removed; of a member that was waited for they end when the rebalance began. A negative `said_before_ms`
+    is the time after that.
+
+    `is_certain`: the poll was the last one before that moment. Else the client may have polled, and sent
+    heartbeats, after it had said this. Clients say whole seconds, and librdkafka says nothing of polls but
+    `poll_idle_ratio`, the part of its time that the application spent in poll(). `max_poll_interval_ms` is
+    the one with which the member joined, None if that is not known any more.
+    """
+
+    about: About
+    member_id: str
+    said_before_ms: int
+    last_poll_before_ms: int | None
+    last_heartbeat_before_ms: int | None
+    poll_idle_ratio: float | None
+    max_poll_interval_ms: int | None
+    is_certain: bool
+
+
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
@@ -194,7 +225,8 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     what is about joining is empty. Share and streams groups are the same. `has_tasks`: it is a streams
     group, which has tasks in the place of partitions (`active 0`). `converted` says how the group changed its
     protocol at the beginning of the rebalance, None if it did not. `observed`: it follows from the records of
-    the cluster's own coordinator (docs/observe.md).
+    the cluster's own coordinator (docs/observe.md). `clients_said` is what members' clients pushed to a
+    gateway, where that takes it.
     """
 
     number: int
@@ -230,6 +262,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     connect: dict[str, ConnectWork] = {}
     streams: dict[str, StreamsTasks] = {}
     observed: bool = False
+    clients_said: list[ClientSaid] = []
 
     @property
     def is_begin_unknown(self) -> bool:

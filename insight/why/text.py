@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
 from insight.visible import visible
+from insight.why.clients_said_text import client_lines
 from insight.why.clock import Clock, duration_text
 from insight.why.epoch_text import epoch_lines, partitions_text
-from insight.why.model import CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
+from insight.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from insight.why.names import Names, names_in
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
@@ -86,11 +87,13 @@ def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) ->
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     """Yield what there is to say of a rebalance, each line with its label."""
     yield from _cause(r, names)
+    yield from client_lines(r, names, About.CAUSE)
     if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
         yield "changed", names.put_in(r.converted)
     yield "took", _took(r, now_ms)
     yield from epoch_lines(r, names) if r.goes_by_epochs else _waiting(r, names)
     yield from _removed(r, names)
+    yield from client_lines(r, names, About.REMOVED, About.AWAITED)
     if not r.goes_by_epochs:
         yield from _formed(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):

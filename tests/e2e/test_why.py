@@ -1,6 +1,7 @@
 """`group-coordinator why` on a real broker: it reads the group's history and nobody else's."""
 
 import json
+import re
 import time
 from collections.abc import Iterable
 from itertools import count
@@ -12,13 +13,18 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from cli import main
+from clients.coordinator_client import Header
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.why.history import read_history
+from records.codec import encode
 from records.layout import TopicLayout
+from records.pack import pack, pack_key
 from records.partitioner import partition_of
+from records.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
 from records.truncation import AnyHistoryEntry
-from state.kafka.history import HistoryEntry
+from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.requests import JoinGroup, Protocol
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
@@ -141,3 +147,53 @@ def test_no_coordinator(broker: EmbeddedBroker) -> None:
     told = why(broker, TopicLayout.named("nobody-was-here"), "orders")
     assert told.exit_code == 1
     assert "has the coordinator been started?" in told.stderr
+
+
+def test_what_clients_said_of_their_polls(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+    """The last poll is from the telemetry topic, whose times are the broker's, the limit from the request."""
+    story = Recorder().play(*STORY)
+    left = next(e for e in story if e.type is EntryType.MEMBER_REMOVED and e.client_reason)
+    assert left.member_id is not None
+    late_ms = time.time_ns() // 1_000_000 - 5_000 - left.at_ms
+    partition = partition_of("g", PARTITIONS)
+    joins = [e for e in story if e.type is EntryType.MEMBER_ADDED and e.member_id == left.member_id]
+    request = f"{layout.requests_topic}-{partition}-0#1"
+    history = [replace(e, at_ms=e.at_ms + late_ms, cause=request if e in joins else e.cause) for e in story]
+    write(broker, layout, history)
+    said = MemberTelemetry(
+        version=1,
+        group_id="g",
+        member_id=left.member_id,
+        client_instance_id="i",
+        client_id="worker-4",
+        client_host="/127.0.0.1",
+        principal="User:ANONYMOUS",
+        push_interval_ms=60_000,
+        metrics={LAST_POLL: 307.0},
+    )
+    others = [replace(said, group_id="g2"), replace(said, member_id="another")]
+    header = Header(
+        group_id="g", correlation_id="c", reply_partition=0, api_version=9, client_id="", client_host=""
+    )
+    join = JoinGroup(
+        **header,
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=300_000,
+        member_id=left.member_id,
+        protocol_type="consumer",
+        protocols=[Protocol("range", b"")],
+    )
+    producer = kafka_clients.producer(broker.client_config)
+    value = pack([encode(join), encode(join)])
+    producer.send(layout.requests_topic, value, pack_key(0), partition=partition)
+    for one in (said, *others):
+        key = telemetry_key(one.group_id, one.member_id)
+        producer.send(layout.telemetry_topic, encode_telemetry(one), key, partition=partition)
+    producer.send(layout.telemetry_topic, b"no record", telemetry_key("g", "?"), partition=partition)
+    producer.close()
+    lines = [line for line in why(broker, layout, "g").stdout.splitlines() if "its last poll" in line]
+    (line,) = lines
+    told = r" +client +its last poll was 5 min (\d) s before; max.poll.interval.ms is 5 min 0 s"
+    found = re.fullmatch(told, line)
+    assert found is not None
+    assert int(found[1]) <= 3

@@ -15,6 +15,7 @@ from insight.page.courses import Courses, Made
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.histories import Histories
 from insight.page.live import HOLD_S, Held
+from insight.why.clients_said import Telemetry
 from insight.why.course import Course, course_of
 from insight.why.history import History, HistoryUnavailable
 from state.kafka.history import HistoryEntry
@@ -89,10 +90,14 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     def counted(
-        history: list[HistoryEntry], *, from_start: bool, unread: frozenset[tuple[str, int]]
+        history: list[HistoryEntry],
+        *,
+        from_start: bool,
+        unread: frozenset[tuple[str, int]],
+        telemetry: Telemetry,
     ) -> Course:
         seen.append(len(history))
-        return course_of(history, unread=unread, from_start=from_start)
+        return course_of(history, unread=unread, from_start=from_start, telemetry=telemetry)
 
     monkeypatch.setattr(courses_module, "course_of", counted)
     return seen
