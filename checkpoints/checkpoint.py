@@ -36,7 +36,7 @@ _SUMMED = re.compile(rb'(.*),"crc32":(\d+)\}', re.DOTALL)
 
 T = TypeVar("T")
 
-_MOVE = (
+MOVE = (
     "Move it into a new folder with 'group-coordinator state export' and 'group-coordinator state import' "
     "(docs/recovery.md, 'Moving the state')"
 )
@@ -63,14 +63,20 @@ class Checkpoint:
         return f"{self.files.uri}/spark"
 
     def pin(
-        self, found: Identity, shards: int | None = None, state_partitions: int | None = None
+        self,
+        found: Identity,
+        shards: int | None = None,
+        state_partitions: int | None = None,
+        *,
+        to_change: str = MOVE,
     ) -> Identity:
         """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
 
         `shards` and `state_partitions` are numbers that the state must have. If one is None, it is the number
-        of the pinned identity, or of `found` if none is pinned. Raises FolderError if the requests topic is
-        not the one that the state belongs to, or if the state has another of these numbers. The namespace is
-        not compared, because the pinned one stays in force.
+        of the pinned identity, or of `found` if none is pinned. Raises FolderError if the topic is not the
+        one that the state belongs to, or if the state has another of these numbers. `to_change` is what to
+        do about a number, for that error. The namespace is not compared, because the pinned one stays in
+        force.
         """
         pinned = self.pinned()
         if pinned is None:
@@ -84,12 +90,12 @@ class Checkpoint:
             pinned = self.identity()  # another coordinator was first
         if shards not in (None, pinned.shards):
             raise FolderError(
-                f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
+                f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {to_change}"
             )
         if state_partitions not in (None, pinned.state_partitions):
             raise FolderError(
                 f"the state in {self} is kept in {pinned.state_partitions} partitions, not "
-                f"{state_partitions}. {_MOVE}"
+                f"{state_partitions}. {to_change}"
             )
         is_new_topic = not pinned.requests_topic_id
         if is_new_topic:
@@ -101,9 +107,9 @@ class Checkpoint:
         ]
         if changed:
             raise FolderError(
-                f"the state in {self} belongs to another requests topic: {'; '.join(changed)}. "
+                f"the state in {self} belongs to another topic: {'; '.join(changed)}. "
                 "Group offsets and partitions have no meaning there. Use another folder, or restore that "
-                f"topic. For another number of partitions: {_MOVE}"
+                f"topic. For another number of partitions: {to_change}"
             )
         if is_new_topic:
             self._write(IDENTITY, pinned)
@@ -228,7 +234,7 @@ class Checkpoint:
         raise FolderError(
             f"the checkpoint {self.spark_uri} has lost batches: batch {committed.batch} was committed, and "
             f"the last one in {self.spark_uri}/offsets is {last if last >= 0 else 'none'}. {again} records "
-            f"of {topic} that were handled would be handled and answered a second time. Put the lost files "
+            f"of {topic} that were handled would be handled a second time. Put the lost files "
             "back, or use the last copy of the whole folder"
         )
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 
 class FolderError(RuntimeError):
-    """The folder cannot be used: locked by another coordinator, made for another topic, or damaged."""
+    """The folder cannot be used: locked by another process, made for another topic, or damaged."""
 
 
 class FolderNotWritable(FolderError):

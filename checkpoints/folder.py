@@ -1,9 +1,9 @@
-"""The coordinator's folder on its own machine: its lock, its log, its status, and most often its checkpoint.
+"""The folder of a service on its own machine: its lock, its log, its status, and most often its checkpoint.
 
 Its content:
 
-    <folder>/lock         locked by the one coordinator that may work here and by its JVM, which it names
-    <folder>/owner        locked by that coordinator's process alone
+    <folder>/lock         locked by the one process that may work here, which it names, and by its JVM
+    <folder>/owner        locked by that process alone
     <folder>/status.json  what it does now
     <folder>/spark.log    the output of its JVM
 
@@ -14,6 +14,8 @@ import fcntl
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +28,7 @@ LINGERING_JVM_TIMEOUT_S = 60.0
 
 
 class Owner(Struct, frozen=True):
-    """The coordinator that holds the folder's lock, as named in the lock file."""
+    """The process that holds the folder's lock, as named in the lock file."""
 
     pid: int
     host: str
@@ -38,18 +40,19 @@ class Owner(Struct, frozen=True):
 
 
 class Folder:
-    """The folder of one coordinator. Call `lock` before anything is written into it."""
+    """The folder of one service. Call `lock` before anything is written into it. `service` is its noun."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, service: str = "coordinator") -> None:
         self.path = path
+        self._service = service
         self._locks: list[int] = []
 
     def lock(self) -> int:
         """Lock the folder for this process. Raises FolderError naming the present holder.
 
         The lock belongs to the returned file descriptor. Pass it on to the JVM: a JVM that outlives a killed
-        coordinator for a moment may still finish a batch, and then keeps the next coordinator waiting. No
-        effect if this object holds the lock already.
+        process for a moment may still finish a batch, and then keeps the next process waiting. No effect if
+        this object holds the lock already.
         """
         if self._locks:
             return self._locks[0]
@@ -76,14 +79,14 @@ class Folder:
         while not _try_lock(lock):
             holder = _read_owner(lock)
             if not _try_lock(owner):
-                raise FolderError(f"{self.path} is in use by the coordinator with {holder}")
+                raise FolderError(f"{self.path} is in use by the {self._service} with {holder}")
             fcntl.flock(owner, fcntl.LOCK_UN)
             if time.monotonic() > give_up:
                 raise FolderError(
-                    f"{self.path} is still in use by the Spark JVM of the coordinator that had {holder}: "
+                    f"{self.path} is still in use by the Spark JVM of the {self._service} that had {holder}: "
                     "end that JVM"
                 )
-            # The coordinator has ended and its JVM is ending. flock cannot wait with a time limit.
+            # The process has ended and its JVM is ending. flock cannot wait with a time limit.
             time.sleep(0.05)
 
     def unlock(self) -> None:
@@ -91,6 +94,15 @@ class Folder:
         for fd in self._locks:
             os.close(fd)
         self._locks = []
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Lock the folder during the block, as `lock` does."""
+        lock = self.lock()
+        try:
+            yield lock
+        finally:
+            self.unlock()
 
 
 def _try_lock(fd: int) -> bool:

@@ -11,6 +11,7 @@ import click
 from kafka.errors import KafkaError
 
 from checkpoints.files import FolderError
+from checkpoints.folder import Folder
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
@@ -24,7 +25,6 @@ from connections.client_config import ClientConfig
 from connections.pem import PemError, certificates, client_context
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.notify.filters import Filter
-from insight.notify.kept import locked
 from insight.notify.messages import KINDS
 from insight.notify.notifier import Notifier, Sending
 from insight.notify.receiver import (
@@ -159,7 +159,7 @@ def notify(options: NotifyOptions) -> None:
     try:
         layout = layout_on(client_config, options.prefix)
         with (
-            locked(options.data_dir),
+            Folder(options.data_dir, "notifier").locked(),
             watching_threads(stop.fail),
             Notifier(
                 client_config,

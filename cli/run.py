@@ -109,8 +109,7 @@ def run(options: RunOptions) -> None:
 def _prepare(stack: ExitStack, stop: Stop, gateway: GatewayToStart | None, given: RunOptions) -> Coordinator:
     """The coordinator, with the broker that it needs. The stack ends what is started here."""
     folder = Folder(given.data_dir / "coordinator")
-    folder.lock()  # before anything starts, so that a second coordinator fails at once
-    stack.callback(folder.unlock)
+    stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
     client_config = given.client_config
     if client_config is None:
         click.echo("starting a Kafka broker", err=True)

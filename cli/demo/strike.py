@@ -97,9 +97,8 @@ def is_target(answer: Response, *, heartbeats: bool) -> bool:
 
 def wait_until_gone(folder: Path) -> None:
     """Wait until a killed coordinator's processes have ended, because its JVM holds the folder's lock."""
-    lock = Folder(folder)
-    lock.lock()
-    lock.unlock()
+    with Folder(folder).locked():
+        pass
 
 
 def uncommitted_batch_of(folder: Path, requests_topic: str, request: str) -> int | None:

@@ -23,14 +23,11 @@ def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> N
     with reported():
         folder = Folder(coordinator_folder(data_dir))
         checkpoint = Checkpoint.at(folder.path)
-        lock = folder.lock()
-        try:
+        with folder.locked() as lock:
             with cluster(data_dir, client_config) as servers:
                 header = moving.header_of(checkpoint, servers)
             with spark_session(folder.path / "spark.log", lock) as spark:
                 groups = moving.export_state(checkpoint, spark, header, file)
-        finally:
-            folder.unlock()
     click.echo(f"exported {groups} groups to {file}")
     if header.unread is None:
         click.echo("requests that are not handled yet: not counted, no broker was given")

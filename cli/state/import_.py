@@ -50,8 +50,7 @@ def import_(
         follows, seen_ms = None, None
         if old_data_dir is not None:
             old = Folder(coordinator_folder(old_data_dir))
-            old.lock()
-            held.callback(old.unlock)
+            held.enter_context(old.locked())
             ask = partial(cluster, old_data_dir, client_config)
             follows, seen_ms = continue_from(export.header, Checkpoint.at(old.path), ask)
         identity = moving.identity_for(export.header, continued_at_ms=seen_ms, **given)

@@ -47,8 +47,7 @@ def rollback(
         path = storage_at(place or str(folder.path)).path
         if path is None:
             raise RollbackRefused(f"{place} has no path on this machine. Copy it into a folder, and back")
-        lock = folder.lock()
-        try:
+        with folder.locked() as lock:
             done = roll_back(
                 Checkpoint.at(path),
                 keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
@@ -56,8 +55,6 @@ def rollback(
                 to_batch=to_batch,
                 cluster=lambda: cluster(data_dir, client_config),
             )
-        finally:
-            folder.unlock()
     click.echo(f"{path} is back at batch {done.batch}, with {done.groups} groups")
     if done.last > done.batch:
         click.echo(

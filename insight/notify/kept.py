@@ -4,9 +4,7 @@ It is replaced as a whole, after the receiver has accepted a message. So a crash
 message, and none is lost.
 """
 
-import fcntl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,22 +73,6 @@ class Kept:
     def save(self) -> None:
         """Write the file, or replace it. Raises FolderNotWritable."""
         self._files.write(FILE, msgspec.json.encode(self._content))
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let no other process use the folder during the block. Raises FolderError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("ab")
-    except OSError as error:
-        raise FolderError(f"{folder} cannot be used: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the file is closed, also by a crash
-        except BlockingIOError as error:
-            raise FolderError(f"{folder} is in use by another process") from error
-        yield
 
 
 def _read(files: LocalFiles, path: Path, topic: str) -> _Content:

@@ -78,6 +78,10 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
         """The offset after the last record read, by (topic, partition)."""
         return _by_partition(source.end_offset for source in self.sources)
 
+    def ends_of(self, topic: str) -> dict[int, int]:
+        """The offset after the last record read of a topic, by partition."""
+        return {partition: end for (name, partition), end in self.end_offsets.items() if name == topic}
+
 
 def _by_partition(offsets: Iterable[dict[str, dict[str, int]] | None]) -> dict[tuple[str, int], int]:
     return {

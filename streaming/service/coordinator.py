@@ -38,9 +38,10 @@ from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.ownership.standby import StandbyThread
 from streaming.service.query.continuity import Continuity
+from streaming.service.query.coordinating import CoordinatorsQuery, Reports
 from streaming.service.query.rehearsal import Rehearsal
 from streaming.service.query.spark_start import starting_spark
-from streaming.service.query.supervision import Reports, Supervisor, first_line
+from streaming.service.query.supervision import Supervisor, first_line
 from streaming.service.replica.state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
 from streaming.service.replica.supervision import Replica
 from streaming.service.start_times import StartTimes
@@ -230,7 +231,7 @@ class Coordinator:
 
     def _end_standby(self, error: Exception) -> None:
         self.status.enter(Phase.STOPPED, first_line(error))
-        self._end(first_line(error), isinstance(error, NotOwner))
+        self._end(first_line(error), error)
 
     def _start_query(
         self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session
@@ -342,9 +343,8 @@ class Coordinator:
         reports = Reports(
             alarms=lambda: (self._transactions.summary.alarm, self.replica().alarm),
             on_batch=lambda batch: self.on_batch(batch),
-            on_end=self._end,
         )
-        supervisor = Supervisor(
+        query = CoordinatorsQuery(
             self.options,
             checkpoint,
             self.status,
@@ -356,11 +356,13 @@ class Coordinator:
             times=self._times,
             reports=reports,
         )
+        supervisor = Supervisor(query, checkpoint, self.status, session, self._end)
         supervisor.start()
         started.callback(supervisor.stop)
+        started.callback(query.settle)
 
-    def _end(self, reason: str, is_deposed: bool) -> None:
-        self.failure, self.is_deposed = reason, is_deposed
+    def _end(self, reason: str, error: Exception) -> None:
+        self.failure, self.is_deposed = reason, isinstance(error, NotOwner)
         self._on_failure()
 
     def stop(self) -> None:

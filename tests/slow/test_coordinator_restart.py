@@ -14,7 +14,7 @@ from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from streaming.service.clock.ticker import Ticker
 from streaming.service.coordinator import Coordinator
-from streaming.service.query import supervision
+from streaming.service.query import coordinating
 from streaming.service.status import Phase, read_status
 from tests.e2e.harness import (
     START_TIMEOUT_S,
@@ -121,7 +121,7 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "TICKER_ALARM_AGE_S", 1.0)
+    monkeypatch.setattr(coordinating, "TICKER_ALARM_AGE_S", 1.0)
     ticker = service.coordinator._ticker
     assert ticker is not None
     ticker.stop()

@@ -79,11 +79,16 @@ class Observing:
             "--batch-interval-ms",
             "200",
         )
-        self.child.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
+        self.running.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
+
+    @property
+    def running(self) -> Child:
+        """Its process."""
+        assert self.child is not None
+        return self.child
 
     def kill(self) -> None:
-        assert self.child is not None
-        self.child.kill()
+        self.running.kill()
 
     def notify(self, webhook: Webhook) -> Child:
         """Start `notify` about the observed groups."""

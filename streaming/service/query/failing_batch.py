@@ -38,14 +38,14 @@ def describe_failing_batch(
     )
 
 
-def describe_damaged_checkpoint(batch: int, damage: Sequence[str]) -> str:
-    """Return one paragraph: the batch that cannot run, the damaged files, and what to do."""
+def describe_damaged_checkpoint(batch: int, damage: Sequence[str], way_back: str) -> str:
+    """Return one paragraph: the batch that cannot run, the damaged files, and what to do. `way_back` is what
+    helps without these files.
+    """
     more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
-        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or stop the coordinator and "
-        "go back to the newest intact batch: 'group-coordinator state rollback' loses no request "
-        "(docs/recovery.md, 'A damaged checkpoint')"
+        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or {way_back}"
     )
 
 

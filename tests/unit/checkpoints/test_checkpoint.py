@@ -57,7 +57,7 @@ def test_another_topic_is_refused_by_name(checkpoint: Checkpoint, field: str, no
     checkpoint.pin(IDENTITY)
     with pytest.raises(FolderError) as raised:
         checkpoint.pin(msgspec.structs.replace(IDENTITY, **{field: now}))
-    expected = f"belongs to another requests topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
+    expected = f"belongs to another topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
     assert re.search(expected, str(raised.value))
     assert IDENTITY.member_id_namespace not in str(raised.value), "it is a secret"
     assert checkpoint.pin(IDENTITY) == IDENTITY

@@ -1,4 +1,4 @@
-"""The lock of a coordinator's folder: one coordinator at a time."""
+"""The lock of a service's folder: one process at a time."""
 
 import os
 import socket
@@ -149,3 +149,19 @@ def test_a_locked_folder_is_locked_again_by_its_owner(folder: Folder) -> None:
     assert folder.lock() == folder.lock()
     folder.unlock()
     Folder(folder.path).lock()
+
+
+def test_the_folder_is_locked_for_a_block(folder: Folder) -> None:
+    with folder.locked() as lock:
+        assert lock == folder.lock()
+    with pytest.raises(ZeroDivisionError), folder.locked():
+        raise ZeroDivisionError
+    with Folder(folder.path).locked():
+        pass
+
+
+@pytest.mark.parametrize("service", ["observer", "notifier"])
+def test_the_service_is_named(folder: Folder, service: str) -> None:
+    same = Folder(folder.path, service)
+    with folder.locked(), pytest.raises(FolderError, match=f"is in use by the {service} with process id"):
+        same.lock()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.files import FolderError
-from insight.notify.kept import FILE, Kept, locked
+from insight.notify.kept import FILE, Kept
 from insight.notify.messages import Status
 from insight.notify.outbox import Outbox, Position, Taken
 from tests.unit.insight.notify_messages import rebalance, stuck
@@ -103,16 +103,3 @@ def test_a_file_of_another_topic_or_version_and_a_damaged_one_are_refused(tmp_pa
     (tmp_path / FILE).write_text('{"version"')
     with pytest.raises(FolderError, match="is damaged"):
         Kept(tmp_path, TOPIC)
-
-
-def test_one_process_uses_a_folder(tmp_path: Path) -> None:
-    with locked(tmp_path / "a"):
-        with pytest.raises(FolderError, match="is in use by another process"), locked(tmp_path / "a"):
-            pass
-        with locked(tmp_path / "b"):
-            pass
-    with locked(tmp_path / "a"):
-        pass
-    (tmp_path / "file").touch()
-    with pytest.raises(FolderError, match="cannot be used"), locked(tmp_path / "file" / "below"):
-        pass

@@ -64,11 +64,11 @@ def test_a_long_error_is_cut(checkpoint: Checkpoint) -> None:
 
 
 def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -> None:
-    text = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)])
+    text = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)], "stop it")
     assert text.startswith(
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
-    assert "/c/4 is missing (and 7 files more). Put back these files" in text
+    assert "/c/4 is missing (and 7 files more). Put back these files, or stop it" in text
 
 
 def test_the_record_that_a_dead_worker_handled_is_named(checkpoint: Checkpoint) -> None:

@@ -1,0 +1,131 @@
+"""The observer's query under its supervisor: it waits for the coordinator's topic, and pins what it read."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.checkpoint import Checkpoint, new_namespace
+from checkpoints.metadata import Identity
+from streaming.observing import pipeline
+from streaming.observing.one_observer import observer_id
+from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
+from streaming.query.progress import BatchProgress
+from streaming.query.session import Session
+from streaming.service.query.supervision import SupervisedQuery
+from streaming.service.status import Phase, StatusBoard
+from streaming.service.topics import FoundTopics, TopicsError, find_topic
+
+# How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
+_LOOK_S = 1.0
+# A query that has failed and is started again counts as running after so long, or at its first batch.
+_PROOF_S = 10.0
+_ANEW = "the observer then reads the topic from its beginning, and the histories of all groups begin anew"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the query reads and what it runs, once the cluster has a coordinator's topic."""
+
+    partitions: int
+    shards: int
+    operator: ObservingOperator
+
+
+class ObserversQuery(SupervisedQuery):
+    """The query of one observer."""
+
+    source = SOURCE
+    service = "observer"
+    way_back = (
+        f"stop the observer and move its folder away: {_ANEW} (docs/observe.md, 'A damaged checkpoint')"
+    )
+
+    def __init__(
+        self,
+        options: ObserverOptions,
+        checkpoint: Checkpoint,
+        status: StatusBoard,
+        session: Session,
+        on_batch: Callable[[BatchProgress], None],
+    ) -> None:
+        self._options = options
+        self._checkpoint = checkpoint
+        self._status = status
+        self._session = session
+        self._on_batch = on_batch
+        self._found: _Found | None = None
+        self._ready_s = float("inf")
+
+    def start(self, stopping: threading.Event) -> StreamingQuery | None:
+        """Start the query when the cluster has a coordinator's topic."""
+        if self._found is None:
+            source = self._wait_for_source(stopping)
+            if source is None:
+                return None
+            self._found = self._pin(source)
+        found = self._found
+        self._checkpoint.check_committed(SOURCE)
+        running = pipeline.start(
+            self._session.spark,
+            self._options.client_config,
+            self._checkpoint.spark_uri,
+            found.operator,
+            partitions=found.partitions,
+            shards=found.shards,
+            batch_interval_ms=self._options.batch_interval_ms,
+            output_dir=self._options.output_dir,
+        )
+        # A cluster at rest has no records, and so no batch. The first query counts as running at once.
+        proof_s = 0.0 if self._status.current.phase is Phase.STARTING else _PROOF_S
+        self._ready_s = time.monotonic() + proof_s
+        return running
+
+    def _wait_for_source(self, stopping: threading.Event) -> FoundTopics | None:
+        """Wait until the cluster has a coordinator's topic. Returns None if the observer stops meanwhile."""
+        while not stopping.is_set():
+            reason = f"no group has joined or committed yet: the cluster has no {SOURCE}"
+            try:
+                found = find_topic(self._options.client_config, SOURCE)
+            except TopicsError as error:
+                found, reason = None, str(error)
+            if found is not None:
+                return found
+            if self._status.current.reason != reason:
+                self._status.enter(Phase.STARTING, reason)
+            stopping.wait(_LOOK_S)
+        return None
+
+    def _pin(self, source: FoundTopics) -> _Found:
+        """The checkpoint belongs to this cluster and topic for ever. Raises FolderError if to another."""
+        options = self._options
+        identity = self._checkpoint.pin(
+            Identity(
+                cluster_id=source.cluster_id,
+                requests_topic=SOURCE,
+                requests_topic_id=source.ids[SOURCE],
+                request_partitions=source.partitions[SOURCE],
+                member_id_namespace=new_namespace(),
+                shards=DEFAULT_SHARDS,
+                state_partitions=DEFAULT_STATE_PARTITIONS,
+            ),
+            options.shards,
+            options.state_partitions,
+            to_change=f"Give another --data-dir and another --prefix: {_ANEW}",
+        )
+        self._session.use_state_partitions(identity.state_partitions)
+        observer = observer_id(identity.member_id_namespace)
+        operator = ObservingOperator(options.client_config, options.layout, observer)
+        return _Found(identity.request_partitions, identity.shards, operator)
+
+    def committed(self, batch: BatchProgress) -> None:
+        """Pass it on."""
+        self._on_batch(batch)
+
+    def watch(self, running: StreamingQuery) -> None:
+        """Say that the query runs, when it has run long enough without a batch."""
+        if self._status.current.phase is not Phase.READY and time.monotonic() >= self._ready_s:
+            self._status.enter(Phase.READY, "the query runs")

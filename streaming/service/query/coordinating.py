@@ -1,0 +1,209 @@
+"""The coordinator's query under its supervisor: clients, clock records and later owners."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+from kafka.errors import KafkaError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.checkpoint import Checkpoint
+from records.claims import Claim
+from streaming.query import pipeline
+from streaming.query.current_request import WORKER_DIED, left_behind
+from streaming.query.operator import Operator
+from streaming.query.owner_guard import LATER_CLAIM
+from streaming.query.progress import BatchProgress
+from streaming.query.session import Session
+from streaming.service.clock.ticker import Ticker
+from streaming.service.options import Options
+from streaming.service.ownership.lease import Lease
+from streaming.service.ownership.owner import NotOwner
+from streaming.service.query.continuity import Continuity
+from streaming.service.query.supervision import FAILURES_TO_NAME_THE_BATCH, POLL_S, SupervisedQuery
+from streaming.service.start_times import StartTimes
+from streaming.service.status import Phase, StatusBoard
+
+TICKER_ALARM_AGE_S = 10.0
+# A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
+CUT_OFF_S = 5.0
+# How long a stop waits for the batch with the last early answers.
+SETTLE_MAX_S = 5.0
+# After so long without a batch, although others were committed before, another JVM has to try.
+STANDSTILL_S = 60.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the query's thread calls. `alarms` returns the alarms of other parts of the service. `on_batch` is
+    called with each committed batch.
+    """
+
+    alarms: Callable[[], Iterable[str | None]]
+    on_batch: Callable[[BatchProgress], None]
+
+
+class CoordinatorsQuery(SupervisedQuery):
+    """The query of one coordinator. `settle` it before its supervisor is stopped."""
+
+    service = "coordinator"
+    way_back = (
+        "stop the coordinator and go back to the newest intact batch: 'group-coordinator state rollback' "
+        "loses no request (docs/recovery.md, 'A damaged checkpoint')"
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        checkpoint: Checkpoint,
+        status: StatusBoard,
+        *,
+        operator: Operator,
+        session: Session,
+        ticker: Ticker,
+        continuity: Continuity,
+        lease: Lease,
+        times: StartTimes,
+        reports: Reports,
+    ) -> None:
+        self.source = options.layout.requests_topic
+        self.has_standby = lease.guard is not None
+        self._options = options
+        self._checkpoint = checkpoint
+        self._status = status
+        self._operator = operator
+        self._session = session
+        self._ticker = ticker
+        self._continuity = continuity
+        self._ownership = lease.ownership
+        self._guard = lease.guard
+        # The epoch above which a clock record is a later owner's. None: clock records are ignored.
+        self._owner_epoch: int | None = lease.ownership.epoch
+        self._times = times
+        self._reports = reports
+        self._looks_without_batch: int | None = None
+        log_path = session.log_path  # a string if it is the log of spark-submit
+        self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
+
+    def settle(self) -> None:
+        """End the replica, and wait until the query has handled what it has answered, so that views and
+        history have it, and another version of this code need not answer it again.
+        """
+        self._continuity.end()
+        self._status.wait_until(
+            lambda status: self._continuity.is_settled() or status.phase is not Phase.READY, SETTLE_MAX_S
+        )
+
+    def start(self, stopping: threading.Event) -> StreamingQuery | None:
+        """Start the query when clients can be heard."""
+        self._continuity.wait_for_clients(
+            self._options.first_request_wait_s, stopping.is_set, partial(self._status.enter, Phase.STARTING)
+        )
+        self._checkpoint.check_committed(self.source)
+        outages = self._continuity.outages(lambda: self._session.spark)
+        running = pipeline.start(
+            self._session.spark,
+            self._options.client_config,
+            self._checkpoint.spark_uri,
+            replace(self._operator, outages=tuple(outages)),
+            self._owner_epoch,
+            self._session.demand,
+            self._guard,
+            self._options.interval_ms,
+        )
+        self._continuity.query_started(
+            lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
+        )
+        self._times.end_of("query")
+        self._looks_without_batch = None
+        return running
+
+    def committed(self, batch: BatchProgress) -> None:
+        """Tell the parts of the service what was read."""
+        if batch.rows_dropped:
+            # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
+            log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
+        ends = batch.ends_of(self.source)
+        self._ticker.pace.batch_read(ends)
+        self._continuity.batch_committed(ends, batch.watermark_ms)
+        self._looks_without_batch = 0
+        self._times.first_batch(batch)
+        self._reports.on_batch(batch)
+
+    def watch(self, running: StreamingQuery) -> None:
+        """Stop the query when another coordinator has taken the topics. Raises NotOwner."""
+        successor = self._ownership.lost()
+        if successor is not None:
+            _depose(successor, running)
+
+    def obstacle(self) -> str | None:
+        """No clock records are acknowledged."""
+        return "no broker answers" if self._ticker.cut_off_s() > CUT_OFF_S else None
+
+    def hang(self) -> str | None:
+        """Nothing is committed any more although the broker answers.
+
+        The first batch of a query may take long. So a batch that always takes long is run to its end by the
+        next JVM.
+        """
+        if self._looks_without_batch is None:
+            return None
+        self._looks_without_batch = 0 if self._ticker.cut_off_s() > 0 else self._looks_without_batch + 1
+        if self._looks_without_batch * POLL_S <= STANDSTILL_S:
+            return None
+        self._looks_without_batch = None
+        return f"no batch was committed for {STANDSTILL_S:.0f} s"
+
+    def alarms(self) -> Iterable[str | None]:
+        """The ticker's alarm, and those of other parts."""
+        alarm = self._ticker.alarm
+        if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
+            alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
+        return alarm, *self._reports.alarms()
+
+    def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
+        """Check whether the query failed because of a later owner, which has claimed the topics. Raises
+        NotOwner.
+
+        A clock record without a claim must not end the service: from then on only claims are checked.
+        """
+        text = str(error)
+        if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
+            return error
+        try:
+            successor = self._ownership.confirm_lost()
+        except KafkaError as unread:
+            return unread
+        if successor is not None:
+            _depose(successor)
+        if LATER_CLAIM in text:
+            return error  # the claim was withdrawn
+        log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
+        self._owner_epoch = None
+        return error
+
+    def failed(self, error: str, failures: int) -> Sequence[str]:
+        """From the second time on, a worker that dies leaves a note of what it handled."""
+        has_died = WORKER_DIED in error
+        under_way = left_behind(self._under_way) if has_died else []
+        notes = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1
+        self._operator = replace(self._operator, under_way=self._under_way if notes else None)
+        return under_way
+
+
+def _depose(successor: Claim, running: StreamingQuery | None = None) -> NoReturn:
+    if running is not None:
+        with suppress(PySparkException):
+            running.stop()
+    raise NotOwner(
+        f"the topics have another owner: {successor}. This coordinator has stopped; it answers no "
+        "request that comes after the first clock record of the new owner"
+    )
