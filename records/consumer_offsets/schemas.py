@@ -5,7 +5,7 @@ cover all versions since Kafka 0.9: without comments, and with the common struct
 Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -20,6 +20,10 @@ SCHEMAS = "schemas.json"
 _KEY_VERSION = 0
 _PREFIX_BYTES = 2
 _VALUE = "coordinator-value"
+# Partitions are committed again and again, so their keys are remembered. Clients choose the names in a key,
+# so no longer key is.
+_KEYS_REMEMBERED = 10_000
+_REMEMBERED_MAX_BYTES = 512
 # The largest record has about this many entries: a target assignment of so many partitions.
 ENTRIES_MAX = 1_000_000
 
@@ -45,14 +49,23 @@ class _Field(NamedTuple):
 
 def read(key: bytes, value: bytes | None) -> RawRecord:
     """Read a record. Raises UnknownRecord, and ProtocolError if its bytes are not of its type and version."""
-    number = record_type(key)
-    read_key, values = _reader(number, _KEY_VERSION, is_value=False), None
+    number, fields = (_remembered if len(key) <= _REMEMBERED_MAX_BYTES else _key)(key)
+    values = None
     if value is not None:
         if len(value) < _PREFIX_BYTES:
             raise ProtocolError(f"a value of {len(value)} bytes has no version")
         version = int.from_bytes(value[:_PREFIX_BYTES], signed=True)
-        values = _reader(number, version, is_value=True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
-    return RawRecord(number, read_key.read(key, _PREFIX_BYTES), values)
+        values = _reader(number, version, True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+    return RawRecord(number, fields, values)
+
+
+def _key(key: bytes) -> tuple[int, Any]:
+    """The type of a key, and its fields, which nobody changes. Raises UnknownRecord, ProtocolError."""
+    number = record_type(key)
+    return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
+
+
+_remembered = lru_cache(_KEYS_REMEMBERED)(_key)
 
 
 def record_type(key: bytes) -> int:
@@ -74,19 +87,15 @@ def types() -> frozenset[int]:
     return frozenset(number for number, _ in schemas())
 
 
-def _reader(number: int, version: int, *, is_value: bool) -> SchemaReader:
-    """Raises UnknownRecord. Only what exists is cached, because a record can name any type and version."""
+@cache  # what is raised is not cached: a record can name any type and version
+def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
+    """Raises UnknownRecord."""
     schema = schemas().get((number, is_value))
     if schema is None:
         raise UnknownRecord(f"a record of the unknown type {number}")
     if not in_versions(schema["validVersions"], version):
         raise UnknownRecord(f"{schema['name']} of the unknown version {version}")
-    return _known_reader(number, version, is_value)
-
-
-@cache
-def _known_reader(number: int, version: int, is_value: bool) -> SchemaReader:
-    return SchemaReader(_class(schemas()[number, is_value]), version, unknown_tags=True)
+    return SchemaReader(_class(schema), version, unknown_tags=True)
 
 
 def _class(schema: Schema) -> type:

@@ -93,7 +93,8 @@ class ObservingCall:
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
         group_id, says = found
         group = self._awaken(group_id)
-        self._names.find(topic_ids_in(says))
+        if ids := topic_ids_in(says):
+            self._names.find(ids)
         at = At(row.at_ms, record, incarnation(record, self._observer))
         try:
             seen = observe(group, group_id, says, at, self._names.known)

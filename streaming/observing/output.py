@@ -20,8 +20,9 @@ class ObservedOutput(OutputRows):
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
         self._layout = layout
-        # The call's last offset by group, topic and partition. The compacted topic keeps no earlier one.
-        self._offsets: dict[str, dict[tuple[str, int], CommittedOffset | None]] = {}
+        # The call's last change by group, topic and partition, with its record and the group's incarnation.
+        # The compacted topic keeps no earlier one.
+        self._offsets: dict[str, dict[tuple[str, int], tuple[OffsetChange, str, str]]] = {}
 
     def entry(self, entry: HistoryEntry) -> None:
         """Add an entry of a group's history."""
@@ -30,14 +31,14 @@ class ObservedOutput(OutputRows):
 
     def offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
         """Keep the offset of a partition until the end of the call. `record` is the id of the record."""
-        committed = None if change.offset is None else _committed(group, change, record)
-        self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = committed
+        last = (change, record, group.incarnation)
+        self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = last
 
     def offsets(self, group_id: str) -> None:
         """Add the offsets of a group. All are in one partition."""
         partition = partition_of(group_id, self._layout.request_partitions)
-        for (topic, number), record in self._offsets.pop(group_id, {}).items():
-            value = None if record is None else encode(record)
+        for (topic, number), last in self._offsets.pop(group_id, {}).items():
+            value = None if last[0].offset is None else encode(_committed(group_id, *last))
             self.add(self._layout.offsets_topic, value, offset_key(group_id, topic, number), partition)
 
     def view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
@@ -54,12 +55,12 @@ class ObservedOutput(OutputRows):
         self.add(self._layout.dead_letters_topic, encode(letter), letter.key)
 
 
-def _committed(group: ObservedGroup, change: OffsetChange, record: str) -> CommittedOffset:
+def _committed(group_id: str, change: OffsetChange, record: str, incarnation: str) -> CommittedOffset:
     offset = change.offset
     assert offset is not None
     return CommittedOffset(
-        group_id=group.group_id,
-        incarnation=group.incarnation,
+        group_id=group_id,
+        incarnation=incarnation,
         topic=change.topic,
         partition=change.partition,
         offset=offset.offset,

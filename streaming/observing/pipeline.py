@@ -6,6 +6,7 @@ and never if it has not (`read_committed`).
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,9 +26,14 @@ _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 # What a batch reads at the most, so that a backlog shows progress. Time plays no part, so batches may be cut
 # anywhere.
 MAX_RECORDS_A_BATCH = 200_000
-# A broker's largest record of a group, `message.max.bytes` of the topic, may be larger: the first record of a
-# fetch is always given.
-_MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
+# Each partition has a consumer that keeps what it has fetched, so 50 of them hold 100 MB. The first record of
+# a fetch is always given, whatever its size.
+_MAX_PARTITION_FETCH_BYTES = 1024 * 1024
+# After each poll the source asks the broker for the partition's ends. Kafka's default is 500 records.
+_MAX_POLL_RECORDS = 2_000
+# Nobody waits for a single record, and the end of a task flushes. Small batches cost the brokers most.
+_LINGER_MS = 100
+_PRODUCER_BATCH_BYTES = 256 * 1024
 COUNTS = "records"
 """The name of the counts that each batch reports: `read`, and `unknown` (of types that Kafka 4.4 does not
 have)."""
@@ -38,15 +44,15 @@ def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: in
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
     """
-    number = _unsigned(1)
-    is_known = number.isin(sorted(types()))
+    is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(_encoded(types()))
     counted = records.observe(
         COUNTS,
         F.count(F.lit(1)).alias("read"),
         F.count_if(~F.coalesce(is_known, F.lit(False))).alias("unknown"),
     )
     output = (
-        counted.where(is_known)
+        counted.coalesce(records.sparkSession.sparkContext.defaultParallelism)  # a task costs 5 ms
+        .where(is_known)
         .select(_shard(shards).alias("shard"), log_row().alias("row"))
         .groupBy("shard")
         .applyInPandasWithState(
@@ -60,18 +66,19 @@ def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: in
     return as_records(output)
 
 
+def _encoded(numbers: Iterable[int]) -> list[bytes]:
+    """The types as a key begins with them."""
+    return [number.to_bytes(2) for number in sorted(numbers)]
+
+
 def _shard(shards: int) -> Column:
     """The number of a record's shard: `records.sharding.shard_of` of its group. A key begins with the type
     and the length of the group id, two bytes each. The operator refuses a key that is too short for that.
     """
-    group = F.substring(F.col("key"), F.lit(5), F.coalesce(_unsigned(3), F.lit(0)))
+    length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
+    characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")
+    group = F.substring(F.col("key"), F.lit(5), F.coalesce(characters, F.lit(0)))
     return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group), F.lit(shards))
-
-
-def _unsigned(first: int) -> Column:
-    """The number in two bytes of the key, null if there are none."""
-    two = F.hex(F.substring(F.col("key"), F.lit(first), F.lit(2)))
-    return F.conv(F.nullif(two, F.lit("")), 16, 10).cast("int")
 
 
 def read_source(spark: SparkSession, client_config: ClientConfig, partitions: int) -> DataFrame:
@@ -88,6 +95,7 @@ def read_source(spark: SparkSession, client_config: ClientConfig, partitions: in
         .option("maxOffsetsPerTrigger", MAX_RECORDS_A_BATCH)
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.partition.fetch.bytes", _MAX_PARTITION_FETCH_BYTES)
+        .option("kafka.max.poll.records", _MAX_POLL_RECORDS)
         .load()
     )
 
@@ -111,4 +119,13 @@ def start(
     layout = operator.layout
     if output_dir is not None:
         return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
-    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)
+    return write_output(
+        output,
+        QUERY_NAME,
+        client_config,
+        layout,
+        checkpoint_dir,
+        batch_interval_ms,
+        linger_ms=_LINGER_MS,
+        producer_batch_bytes=_PRODUCER_BATCH_BYTES,
+    )

@@ -41,6 +41,8 @@ FETCH_MAX_WAIT_MS = 10
 # groups for so long. All tries together, a second apart, take 3 minutes, as 3 tries of 60 s do.
 ENDS_TIMEOUT_MS = 5_000
 ENDS_TRIES = 30
+# Kafka's default.
+PRODUCER_BATCH_BYTES = 16_384
 
 StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]
 
@@ -194,9 +196,12 @@ def write_output(
     layout: TopicLayout,
     checkpoint_dir: str,
     batch_interval_ms: int = 0,
+    *,
+    linger_ms: int = 0,
+    producer_batch_bytes: int = PRODUCER_BATCH_BYTES,
 ) -> StreamingQuery:
     """Start a query that writes (topic, key, value, partition) to Kafka. Interval 0: without a pause between
-    batches.
+    batches. `linger_ms` and `producer_batch_bytes` are `linger.ms` and `batch.size` of the producer.
     """
     return (
         output.writeStream.queryName(query_name)
@@ -204,7 +209,8 @@ def write_output(
         .options(**cluster_options(client_config))
         .option("kafka.acks", "all")
         .option("kafka.enable.idempotence", "true")
-        .option("kafka.linger.ms", 0)
+        .option("kafka.linger.ms", linger_ms)
+        .option("kafka.batch.size", producer_batch_bytes)
         .option("kafka.max.request.size", layout.response_record_max_bytes)
         .option("checkpointLocation", checkpoint_dir)
         .outputMode("append")

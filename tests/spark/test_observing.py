@@ -121,9 +121,9 @@ def test_what_is_not_known_is_counted_and_a_short_key_stops_nothing(
     others = [CUT_KEY, b"\0\x63\0\1g", b"", b"\1", b"\0\1"]
     rows = [LogRow(0, n, 1_000, key, b"\0\0") for n, key in enumerate(others)]
     written, counts = run(spark, tmp_path, Observing(), rows)
-    # An empty key has no type. Keys that end in their type, or behind it, are dead letters.
-    assert counts == {"read": 5, "unknown": 2}
-    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 3
+    # Keys of less than two bytes have no type. Keys that end behind their type are dead letters.
+    assert counts == {"read": 5, "unknown": 3}
+    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 2
 
 
 def test_two_batches_write_what_one_call_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,8 +39,11 @@ def observe(
         group.run, group.run_ms = at.record, at.time_ms
         epochs.begin_run(group)
     # The clock of another broker may be behind that of the one before.
-    group.at_ms = max(group.at_ms, at.time_ms)
-    seen = Observation(group, at._replace(time_ms=group.at_ms), names)
+    if at.time_ms >= group.at_ms:
+        group.at_ms = at.time_ms
+    else:
+        at = at._replace(time_ms=group.at_ms)
+    seen = Observation(group, at, names)
     _HANDLERS[type(record)](seen, record)
     if seen.is_over and group.offsets:
         seen.group = ObservedGroup(group_id, at.incarnation, at_ms=group.at_ms, offsets=group.offsets)

@@ -1,0 +1,238 @@
+"""Measure `observe`: how fast it reads commits, and what a number of committed offsets takes.
+
+Records of commits are written to `__consumer_offsets` of an embedded broker with 50 partitions of that topic,
+as its coordinator writes them. The first backlog has one commit of each offset. The second one has commits of
+random groups that are known by then, so it has the costs of a large state. Each backlog is read by
+`group-coordinator observe`, which is started for it. The time counts from the line "ready:" until its last
+batch is committed. Processor time is that of the same time.
+"""
+
+import argparse
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from bench.memory import MIB, memory_bytes, parts_of
+from bench.report import say
+from bench.systems import size_of
+from checkpoints.files import LocalFiles
+from checkpoints.spark_logs import last_batch, planned_ends
+from cli.processes.child import Child, Children
+from connections import kafka_clients
+from embedded.broker import EmbeddedBroker
+from records.layout import KAFKAS_OFFSETS_TOPIC as SOURCE
+from records.reader import TopicReader
+
+SOURCE_PARTITIONS = 50
+START_TIMEOUT_S = 180.0
+TOPIC = "orders"
+# The only client that brokers let write to their internal topics.
+INTERNAL_CLIENT = "__admin_client"
+_LOOK_S = 0.1
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_IN_QUEUE = 100_000
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What one backlog took: seconds, the processor time of each part of the observer and of the broker."""
+
+    records: int
+    batches: int
+    wall_s: float
+    processor_s: dict[str, float]
+
+    def lines(self) -> Iterator[str]:
+        """The rows of the table."""
+        yield f"  {'records':<44}{self.records:>12,}"
+        yield f"  {'batches':<44}{self.batches:>12,}"
+        yield f"  {'seconds':<44}{self.wall_s:>12.1f}"
+        yield f"  {'records a second':<44}{self.records / self.wall_s:>12,.0f}"
+        for part, seconds in self.processor_s.items():
+            yield f"  {f'processor time of a record, {part}, us':<44}{seconds / self.records * 1e6:>12.1f}"
+
+
+def main() -> None:
+    """Fill, observe and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m bench.observing", description=__doc__)
+    parser.add_argument("--groups", type=int, default=10_000)
+    parser.add_argument("--offsets", type=int, default=100, help="committed offsets of each group")
+    parser.add_argument("--more", type=int, default=1_000_000, help="commits of the second backlog; 0: none")
+    parser.add_argument("--option", action="append", default=[], help="of observe, as --option=--shards=8")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    settings = {"offsets.topic.num.partitions": str(SOURCE_PARTITIONS)}
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name,
+        EmbeddedBroker(Path(name) / "broker", overrides=settings) as broker,
+    ):
+        bench = Bench(broker, Path(name), given.option)
+        groups = [f"group-{number:06}" for number in range(given.groups)]
+        each_once = ((group, n) for group in groups for n in range(given.offsets))
+        print(bench.caught_up("a backlog of new offsets", each_once), flush=True)
+        if given.more:
+            dice = random.Random(1)
+            known = ((dice.choice(groups), dice.randrange(given.offsets)) for _ in range(given.more))
+            print(bench.caught_up("a backlog of known offsets", known), flush=True)
+
+
+class Bench:
+    """A broker with a coordinator's topic, and an observer's data folder."""
+
+    def __init__(self, broker: EmbeddedBroker, folder: Path, options: list[str]) -> None:
+        self._broker = broker
+        self._servers = broker.bootstrap_servers
+        self._folder = folder
+        self._options = options
+        self._starts = 0
+        self._value = self._first_commit()
+
+    def _first_commit(self) -> bytes:
+        """Commit an offset, which makes the topic. Returns the value that the coordinator has written."""
+        with closing(kafka_clients.admin(self._broker.client_config)) as admin:
+            made = {"num_partitions": 1, "replication_factor": 1, "configs": {}}
+            admin.create_topics({TOPIC: made}, wait_for_metadata=True)
+        with closing(Consumer({"bootstrap.servers": self._servers, "group.id": "first"})) as consumer:
+            _commit(consumer, TopicPartition(TOPIC, 0, 1))
+        with TopicReader(self._broker.client_config) as reader:
+            found = {record.key: record.value for record in reader.read_all(SOURCE)}
+        value: bytes = found[key_of("first", 0)]
+        return value
+
+    def caught_up(self, name: str, commits: Iterable[tuple[str, int]]) -> str:
+        """Write these commits, let an observer read them, and return the table."""
+        say(f"{name}: writing it")
+        ends, written = self._fill(commits)
+        say(f"{name}: {written:,} records; starting the observer")
+        with Children(self._folder) as children:
+            child = self._start(children)
+            backlog = self._wait(child, ends, written)
+            memory = {part: memory_bytes(pids) / MIB for part, pids in parts_of(child.pid).items()}
+            child.stop()
+        lines = [name, *backlog.lines()]
+        lines += [f"  {f'memory, {part}, MiB':<44}{mib:>12.0f}" for part, mib in memory.items() if mib]
+        state = sum(size_of(path) for path in (self._data / "spark" / "state").rglob("*")) / MIB
+        lines.append(f"  {'state on disk, with the last 100 batches, MiB':<44}{state:>12.0f}")
+        return "\n".join(lines)
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data" / "observer"
+
+    def _fill(self, commits: Iterable[tuple[str, int]]) -> tuple[dict[int, int], int]:
+        """Write commits of (group, partition). Returns the ends of the topic's partitions, and how many."""
+        settings = {
+            "bootstrap.servers": self._servers,
+            "client.id": INTERNAL_CLIENT,
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 2 * _IN_QUEUE,
+        }
+        producer, written, prefix, suffix = Producer(settings), 0, self._value[:2], self._value[10:]
+        rest = iter(commits)
+        while some := list(islice(rest, _IN_QUEUE)):
+            for group, number in some:
+                written += 1
+                value = prefix + written.to_bytes(8) + suffix
+                producer.produce(SOURCE, value, key_of(group, number), coordinator_partition(group))
+            producer.flush()
+        with closing(Consumer({"bootstrap.servers": self._servers, "group.id": "ends"})) as consumer:
+            asked = [TopicPartition(SOURCE, p) for p in range(SOURCE_PARTITIONS)]
+            return {p.partition: consumer.get_watermark_offsets(p)[1] for p in asked}, written
+
+    def _start(self, children: Children) -> Child:
+        self._starts += 1
+        arguments = ["--bootstrap-servers", self._servers, "--data-dir", str(self._folder / "data")]
+        child = children.start(f"observe-{self._starts}", "observe", *arguments, *self._options)
+        child.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
+        return child
+
+    def _wait(self, child: Child, ends: dict[int, int], records: int) -> Backlog:
+        """Wait until all is read, and show the observer's lines of progress."""
+        files, began_s, first = LocalFiles(self._data), time.monotonic(), None
+        before = self._processor_s(child)
+        shown = ""
+        while True:
+            batch = last_batch(files, "commits")
+            first = batch if first is None else first
+            if batch >= 0 and planned_ends(files, batch).get(SOURCE) == ends:
+                break
+            shown = self._show(child, shown)
+            if not child.is_running:
+                raise child.failure("it ended")
+            time.sleep(_LOOK_S)
+        wall_s = time.monotonic() - began_s
+        used = {part: seconds - before.get(part, 0.0) for part, seconds in self._processor_s(child).items()}
+        return Backlog(records, batch - first, wall_s, used)
+
+    def _processor_s(self, child: Child) -> dict[str, float]:
+        used = {}
+        for part, pids in parts_of(child.pid).items():
+            if pids:
+                used[part] = sum(own_cpu_s(pid) for pid in pids)
+        assert self._broker.pid is not None
+        return used | {"broker": own_cpu_s(self._broker.pid)}
+
+    def _show(self, child: Child, shown: str) -> str:
+        lines = [line for line in child.log_path.read_text().splitlines() if " to read" in line]
+        if lines and lines[-1] != shown:
+            say(f"  {lines[-1]}")
+            return lines[-1]
+        return shown
+
+
+def own_cpu_s(pid: int) -> float:
+    """The processor time of a process so far, with that of its children that have ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S
+    return 0.0
+
+
+def _commit(consumer: Consumer, offset: TopicPartition) -> None:
+    """Commit, as soon as the coordinator has made its topic."""
+    give_up_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            consumer.commit(offsets=[offset], asynchronous=False)
+            return
+        except KafkaException:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(_LOOK_S)
+
+
+@cache
+def coordinator_partition(group: str) -> int:
+    """The partition of the coordinator's topic with this group: GroupCoordinatorService.partitionFor. Its id
+    is of ASCII.
+    """
+    number = 0
+    for character in group:  # String.hashCode
+        number = (31 * number + ord(character)) & 0xFFFFFFFF
+    signed = number - (number >> 31 << 32)
+    return abs(signed) % SOURCE_PARTITIONS
+
+
+def key_of(group: str, partition: int) -> bytes:
+    """The key of a commit: OffsetCommitKey.json, version 1."""
+    group_id, topic = group.encode(), TOPIC.encode()
+    return struct.pack(
+        f">hh{len(group_id)}sh{len(topic)}si", 1, len(group_id), group_id, len(topic), topic, partition
+    )
+
+
+if __name__ == "__main__":
+    main()
