@@ -41,7 +41,8 @@ class ObserversQuery(SupervisedQuery):
     source = SOURCE
     service = "observer"
     way_back = (
-        f"stop the observer and move its folder away: {_ANEW} (docs/observe.md, 'A damaged checkpoint')"
+        "stop the observer, move its folder away, and delete its topics or give another --prefix: "
+        f"{_ANEW} (docs/observe.md, 'A damaged checkpoint')"
     )
 
     def __init__(
