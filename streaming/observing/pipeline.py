@@ -16,7 +16,7 @@ from checkpoints.codec import STATE_SCHEMA
 from connections.client_config import ClientConfig
 from records.consumer_offsets.schemas import types
 from streaming.observing.folder_sink import write_to_folder
-from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
 
@@ -25,6 +25,7 @@ _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 # What a batch reads at the most, so that a backlog shows progress. Time plays no part, so batches may be cut
 # anywhere.
 MAX_RECORDS_A_BATCH = 200_000
+MAX_SIGHTINGS_A_BATCH = 10_000
 # A broker's largest record of a group, `message.max.bytes` of the topic, may be larger: the first record of a
 # fetch is always given.
 _MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
@@ -33,10 +34,13 @@ COUNTS = "records"
 have)."""
 
 
-def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: int) -> DataFrame:
+def observe_groups(
+    records: DataFrame, operator: StatefulFunction, *, shards: int, sightings: DataFrame | None = None
+) -> DataFrame:
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
-    Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
+    `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic. Streaming only.
+    Columns of the result: topic, key, value, partition (null: by the key).
     """
     number = _unsigned(1)
     is_known = number.isin(sorted(types()))
@@ -45,17 +49,15 @@ def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: in
         F.count(F.lit(1)).alias("read"),
         F.count_if(~F.coalesce(is_known, F.lit(False))).alias("unknown"),
     )
-    output = (
-        counted.where(is_known)
-        .select(_shard(shards).alias("shard"), log_row().alias("row"))
-        .groupBy("shard")
-        .applyInPandasWithState(
-            operator,
-            outputStructType=OUTPUT_SCHEMA,
-            stateStructType=STATE_SCHEMA,
-            outputMode="append",
-            timeoutConf="NoTimeout",
-        )
+    rows = counted.where(is_known).select(_shard(shards).alias("shard"), log_row().alias("row"))
+    if sightings is not None:
+        rows = rows.unionByName(_sightings(sightings, shards))
+    output = rows.groupBy("shard").applyInPandasWithState(
+        operator,
+        outputStructType=OUTPUT_SCHEMA,
+        stateStructType=STATE_SCHEMA,
+        outputMode="append",
+        timeoutConf="NoTimeout",
     )
     return as_records(output)
 
@@ -68,10 +70,37 @@ def _shard(shards: int) -> Column:
     return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group), F.lit(shards))
 
 
+def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
+    """The rows of sightings, each in its group's shard. `records.sightings` has their keys."""
+    key = F.col("key").cast("string")
+    number = F.substring_index(key, "/", 1).try_cast("long")
+    group = F.substring(key, F.locate("/", key) + 1, F.length(key))
+    shard = number * shards + F.pmod(F.crc32(group.cast("binary")), F.lit(shards))
+    return (
+        sightings.where(number.isNotNull())
+        .withColumn("partition", F.lit(SIGHTINGS))
+        .select(shard.alias("shard"), log_row().alias("row"))
+    )
+
+
 def _unsigned(first: int) -> Column:
     """The number in two bytes of the key, null if there are none."""
     two = F.hex(F.substring(F.col("key"), F.lit(first), F.lit(2)))
     return F.conv(F.nullif(two, F.lit("")), 16, 10).cast("int")
+
+
+def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
+    """Read the sightings topic. Those that were deleted before they were read are missed by nobody."""
+    return (
+        spark.readStream.format("kafka")
+        .options(**cluster_options(client_config))
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "false")
+        .option("maxOffsetsPerTrigger", MAX_SIGHTINGS_A_BATCH)
+        .option("groupIdPrefix", QUERY_NAME)
+        .load()
+    )
 
 
 def read_source(spark: SparkSession, client_config: ClientConfig, partitions: int) -> DataFrame:
@@ -105,10 +134,12 @@ def start(
 ) -> StreamingQuery:
     """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
 
-    It writes to the observer's topics, or to `output_dir`.
+    It writes to the observer's topics, or to `output_dir`: then there are no sightings.
     """
-    output = observe_groups(read_source(spark, client_config, partitions), operator, shards=shards)
-    layout = operator.layout
+    records, layout = read_source(spark, client_config, partitions), operator.layout
     if output_dir is not None:
+        output = observe_groups(records, operator, shards=shards)
         return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
+    sightings = read_sightings(spark, client_config, layout.sightings_topic)
+    output = observe_groups(records, operator, shards=shards, sightings=sightings)
     return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)

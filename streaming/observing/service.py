@@ -24,6 +24,7 @@ from streaming.observing import output_folder, pipeline
 from streaming.observing.one_observer import check_topics_are_ours, observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
+from streaming.observing.rebalance_poller import RebalancePoller
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
@@ -32,12 +33,22 @@ from streaming.service.query.failing_batch import describe_failing_batch
 from streaming.service.query.spark_keeper import SparkEnded, SparkKeeper
 from streaming.service.query.supervision import FAILURES_TO_NAME_THE_BATCH, POLL_S, first_line
 from streaming.service.status import Phase, StatusBoard
-from streaming.service.topics import FoundTopics, TopicsError, find_topic, prepare, wanted_settings
+from streaming.service.topics import DAY_MS, FoundTopics, TopicsError, find_topic, prepare, wanted_settings
 
 # How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
 _LOOK_S = 1.0
 # A query that has failed and is started again counts as running after so long, or at its first batch.
 _PROOF_S = 10.0
+
+# A sighting that is older is of a rebalance that the log has told long ago.
+SIGHTINGS_TOPIC = (
+    1,
+    {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(3 * DAY_MS),
+    },
+)
 
 log = structlog.get_logger()
 
@@ -82,7 +93,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
     ours = (layout.groups_topic, layout.offsets_topic, layout.events_topic, layout.dead_letters_topic)
     prepare(
         options.client_config,
-        {topic: wanted[topic] for topic in ours},
+        {topic: wanted[topic] for topic in ours} | {layout.sightings_topic: SIGHTINGS_TOPIC},
         options.replication_factor,
         options.min_insync_replicas,
     )
@@ -115,6 +126,7 @@ class Observer:
         self._stopping = threading.Event()
         self._running = ExitStack()
         self._session: Session | None = None
+        self._poller: RebalancePoller | None = None
 
     @property
     def spark_restarts(self) -> int:
@@ -175,6 +187,7 @@ class Observer:
             found = self._wait_for_source()
             if found is not None:
                 query = self._query(found, session, keeper)
+                self._start_polling(found)
                 keeper.keep(lambda: self._keep_running(query))
         except Exception as error:
             if self._stopping.is_set():
@@ -186,6 +199,9 @@ class Observer:
             log.exception("the observer failed")
             self.status.enter(Phase.STOPPED, self.failure)
             self._on_failure()
+        finally:
+            if self._poller is not None:
+                self._poller.stop()
 
     def _wait_for_source(self) -> FoundTopics | None:
         """Wait until the cluster has a coordinator's topic. None if the observer stops meanwhile."""
@@ -197,6 +213,17 @@ class Observer:
             self.status.enter(Phase.STARTING, reason)
             self._stopping.wait(_LOOK_S)
         return None
+
+    def _start_polling(self, found: FoundTopics) -> None:
+        options = self.options
+        if options.poll_interval_ms and options.output_dir is None:  # else nothing is written to the cluster
+            self._poller = RebalancePoller(
+                options.client_config,
+                options.layout.sightings_topic,
+                partitions=found.partitions[SOURCE],
+                interval_ms=options.poll_interval_ms,
+            )
+            self._poller.start()
 
     def _query(self, found: FoundTopics, session: Session, keeper: SparkKeeper) -> _Query:
         """The query on the checkpoint, which belongs to this cluster and topic for ever."""
@@ -250,6 +277,8 @@ class Observer:
                     return PySparkException("the query ended by itself")
                 for batch in progress.new():
                     query.keeper.worked()
+                    if self._poller is not None:
+                        self._poller.read_to(batch.end_offsets)
                     self.on_batch(batch)
                     self.status.batch_committed(batch.batch_id)
             running.stop()
