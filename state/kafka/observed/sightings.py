@@ -137,12 +137,12 @@ def _tell(
 def _there(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """The members at the first sighting, as they were before, as they are in the generation, or as seen.
+    """The members at the first sighting, as they are in the generation, as they were before, or as seen.
 
     One that is in no generation is left out if there is a generation: by clocks that differ, it may be a
     member of the next one.
     """
-    known = {m.member_id: m for m in (*formed, *before)}
+    known = {m.member_id: m for m in (*before, *formed)}
     there = [m for m in found.members or () if not formed or m.member_id in known]
     return [known.get(m.member_id) or _as_seen(m) for m in there]
 

@@ -90,6 +90,20 @@ def test_a_member_that_was_gone_when_the_group_was_seen_caused_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_member_that_subscribes_to_other_topics_is_told_once(is_told: bool) -> None:
+    """When the beginning is told before the generation is there, nobody knows yet what it subscribes to."""
+    looks = (
+        seen(28_000, "a", "b"),
+        seen(29_000, "a", "b", first_ms=28_000, read_ms=28_100 if is_told else None),
+    )
+    changed = classic_member("a", 0, topic="prices")
+    entries = after(*looks, Said(30_000, G, generation(2, changed, B, since_ms=29_900)))
+    rejoined = ("MemberRejoined", "a", "OB31" if is_told else "OB6")
+    assert [one for one in told(entries) if one[0] == "MemberRejoined"] == [rejoined]
+    assert opening(entries).member_id == (None if is_told else "a-1")
+
+
 def test_nobody_was_waited_for_who_was_not_there_when_it_was_last_seen() -> None:
     looks = (seen(20_000, "a", "b", "c"), seen(29_500, "a", "c", first_ms=20_000))
     entries = after(*looks, second("a", "c"))
