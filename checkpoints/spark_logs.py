@@ -1,7 +1,8 @@
 """Spark's two logs of a checkpoint: `offsets/N` says what batch N reads, `commits/N` that it is done.
 
 A file is a line with the version of the log, then JSON. In `offsets/N` a line with the watermark, the time
-and Spark's pinned settings comes before the line of the one source.
+and Spark's pinned settings comes before a line for each source: the coordinator's query has one, the
+observer's two.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from checkpoints.files import Files, FolderError
 SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"
 _METADATA_LINE, _SOURCE_LINE = 1, 2
+_NO_OFFSETS = b"-"  # of a source that has none yet
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
@@ -48,13 +50,16 @@ def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
     """
     name = f"{SPARK}/offsets/{batch}"
     try:
-        return msgspec.json.decode(
-            files.read(name).splitlines()[_SOURCE_LINE], type=dict[str, dict[int, int]]
-        )
+        first, *others = files.read(name).splitlines()[_SOURCE_LINE:]
+        ends: dict[str, dict[int, int]] = {}
+        for line in (first, *others):
+            if line != _NO_OFFSETS:
+                ends |= msgspec.json.decode(line, type=dict[str, dict[int, int]])
     except FileNotFoundError:
         return {}
     except _UNREADABLE as error:
         raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
+    return ends
 
 
 def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:

@@ -26,9 +26,11 @@ from insight.metrics.service import Metrics, observer_metrics_of
 from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,
+    DEFAULT_POLL_INTERVAL_MS,
     DEFAULT_PREFIX,
     DEFAULT_STATE_PARTITIONS,
     FOLDER_BATCH_INTERVAL_MS,
+    POLL_INTERVAL_MAX_MS,
     ObserverOptions,
 )
 from streaming.observing.pipeline import COUNTS
@@ -61,6 +63,7 @@ class ObserveOptions:
     state_partitions: int | None
     output_dir: Path | None
     batch_interval_ms: int | None
+    poll_interval_ms: int
     replication_factor: int | None
     min_insync_replicas: int | None
     metrics_host: str
@@ -77,6 +80,7 @@ class ObserveOptions:
             state_partitions=self.state_partitions,
             batch_interval_ms=self._batch_interval_ms(),
             output_dir=self.output_dir,
+            poll_interval_ms=self.poll_interval_ms,
             replication_factor=self.replication_factor,
             min_insync_replicas=self.min_insync_replicas,
             spark=self.spark_conf,
@@ -123,6 +127,13 @@ class ObserveOptions:
     type=click.IntRange(0),
     help=f"Interval of the batches. [default: {DEFAULT_BATCH_INTERVAL_MS}, with --output-dir "
     f"{FOLDER_BATCH_INTERVAL_MS}]",
+)
+@click.option(
+    "--poll-interval-ms",
+    type=click.IntRange(0, POLL_INTERVAL_MAX_MS),
+    default=DEFAULT_POLL_INTERVAL_MS,
+    show_default=True,
+    help="Interval at which brokers are asked which classic groups are rebalancing. 0: they are not asked.",
 )
 @click.option("--replication-factor", type=click.IntRange(1), help="Of new topics; default: up to 3.")
 @click.option("--min-insync-replicas", type=click.IntRange(1), help="Of new topics; default: 2 of 3.")

@@ -22,6 +22,7 @@ class Start(Struct, frozen=True, kw_only=True):
     connect_to: str
     metrics_url: str
     log: Source
+    watches_broker: bool
 
 
 def main() -> None:
@@ -37,6 +38,7 @@ def main() -> None:
             connect_to=start.connect_to,
             metrics_url=start.metrics_url,
             log=start.log,
+            watches_broker=start.watches_broker,
         ),
     ):
         sys.stdin.buffer.read()

@@ -13,6 +13,7 @@ from checkpoints.files import FolderError
 from checkpoints.folder import Folder
 from cli.gateway_options import LISTENING
 from cli.logs import configure_logs
+from cli.run_broker_groups import GroupsBeside
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
 from cli.run_page import RunPage, log_source
@@ -87,14 +88,12 @@ def run(options: RunOptions) -> None:
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
             if page is not None:
-                _start(page, coordinator, metrics.url)
+                _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
             _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=options.as_json)
-            if options.as_json:
-                stop.wait()
-            else:
-                reached = coordinator.options.client_config
-                view = LiveView(reached, options.layout, replica=lambda: coordinator.replica().phase)
-                view.run(stop)
+            beside = GroupsBeside(coordinator, is_logged=log_rebalances)
+            if options.client_config is None:
+                stack.enter_context(beside)
+            _show(coordinator, beside, stop, as_json=options.as_json)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -139,11 +138,13 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _start(page: RunPage, coordinator: Coordinator, metrics_url: str) -> None:
+def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches_broker: bool) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
     log = log_source(options.client_config, options.checkpoint or str(options.folder.absolute()))
-    page.start(options.client_config, options.layout, connect_to, metrics_url, log)
+    page.start(
+        options.client_config, options.layout, connect_to, metrics_url, log, watches_broker=watches_broker
+    )
 
 
 def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None, *, as_json: bool) -> None:
@@ -171,6 +172,20 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None,
             f"replica {coordinator.replica().phase}, "
             f"Spark UI {ready['ui']}, metrics {ready['metrics']}, data in {ready['data_dir']}"
         )
+
+
+def _show(coordinator: Coordinator, beside: GroupsBeside, stop: threading.Event, *, as_json: bool) -> None:
+    if as_json:
+        stop.wait()
+        return
+    options = coordinator.options
+    view = LiveView(
+        options.client_config,
+        options.layout,
+        replica=lambda: coordinator.replica().phase,
+        remarks=beside.sentences,
+    )
+    view.run(stop)
 
 
 def _for_clients(gateway: str | None) -> str:

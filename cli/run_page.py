@@ -53,8 +53,12 @@ class RunPage:
         connect_to: str,
         metrics_url: str,
         log: Source,
+        *,
+        watches_broker: bool = False,
     ) -> None:
-        """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service."""
+        """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service.
+        `watches_broker` is as in `insight.page.server.Page`.
+        """
         start = Start(
             client_config=client_config,
             layout=layout,
@@ -62,6 +66,7 @@ class RunPage:
             connect_to=connect_to,
             metrics_url=metrics_url,
             log=log,
+            watches_broker=watches_broker,
         )
         self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)
         self._thread.start()

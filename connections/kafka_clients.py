@@ -243,6 +243,24 @@ def topic_metadata_producer(
     )
 
 
+def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> KafkaProducer:
+    """A producer of the observer's sightings. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    return _connected(
+        KafkaProducer,
+        client_config,
+        acks="all",
+        enable_idempotence=False,  # a record written twice changes nothing
+        linger_ms=0,
+        compression_type="gzip",
+        bootstrap_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,  # its times are those of the moment in which it is sent
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
 def producer(client_config: ClientConfig) -> KafkaProducer:
     """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
     KafkaError.

@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 class LiveView:
     """Shows the groups until stopped; `run` may have its own thread. `replica` returns a word for what the
-    replica does, which is shown below the table.
+    replica does, which is shown below the table, and `remarks` what else is to say.
     """
 
     def __init__(
@@ -60,11 +60,13 @@ class LiveView:
         console: Console | None = None,
         *,
         replica: Callable[[], str],
+        remarks: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._console = console or Console()
         self._replica = replica
+        self._remarks = remarks
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
         self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._warning = OutageWarning("reading the groups")
@@ -97,7 +99,8 @@ class LiveView:
                 self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
-        return render(self._table.groups, self._entries, self._notes(), time.time() * 1000)
+        notes = "\n".join([*map(visible, self._remarks()), self._notes()])
+        return render(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _notes(self) -> str:
         missing = sum(len(numbers) for numbers in self._history.gaps.values())

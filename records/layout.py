@@ -22,10 +22,11 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 class TopicLayout:
     """The topics that records go to. Sizes are in bytes of a record's value.
 
-    `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events and dead
-    letters. Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has
-    offsets, and the brokers write the outcome into it. All gateways have to agree on the number of its
-    partitions. `telemetry_topic` is "" in a recording of a coordinator without one.
+    `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events, dead
+    letters and sightings. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`. A
+    partition of it takes part in each transaction that has offsets, and the brokers write the outcome into
+    it. All gateways have to agree on the number of its partitions. `telemetry_topic` and
+    `sightings_topic` are "" in a recording of a coordinator without them.
     """
 
     requests_topic: str
@@ -44,6 +45,7 @@ class TopicLayout:
     response_max_bytes: int = RESPONSE_MAX_BYTES
     is_observed: bool = False
     telemetry_topic: str = ""
+    sightings_topic: str = ""
 
     @classmethod
     def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
@@ -59,6 +61,7 @@ class TopicLayout:
             txn_markers_topic=f"{prefix}-txn-markers",
             transactions_topic=f"{prefix}-transactions",
             telemetry_topic=f"{prefix}-telemetry",
+            sightings_topic=f"{prefix}-sightings",
             **sizes,
         )
 
@@ -86,6 +89,7 @@ class TopicLayout:
             self.txn_markers_topic,
             self.transactions_topic,
             self.telemetry_topic,
+            *((self.sightings_topic,) if self.is_observed else ()),
         )
 
     @property

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from insight.broker_groups import BrokerGroup
 from insight.page import words
 from insight.page.address import (
     Refused,
@@ -63,6 +64,7 @@ class Sources(NamedTuple):
     """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
     `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_metrics` is None if
     the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
+    `broker_groups` are groups of the embedded broker's own coordinator.
     """
 
     fleet: Fleet
@@ -76,6 +78,7 @@ class Sources(NamedTuple):
     service_metrics: ServiceMetrics | None
     connect_to: str
     log: Source | None = None
+    broker_groups: Callable[[], list[BrokerGroup]] = list
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -146,12 +149,14 @@ class _Pages:
             sorts=SORTS,
             protocols=list(Protocol),
             version=version,
+            broker_groups=self._sources.broker_groups(),
             **shown,
         )
 
     def groups_json(self, request: Request) -> Response:
         shown = self._selected(request)
-        return _json({"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]})
+        told = {"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]}
+        return _json({**told, "broker_groups": self._sources.broker_groups()})
 
     def group(self, request: Request) -> Response:
         """One group, of Kafka's or of RocketMQ's."""

@@ -51,7 +51,10 @@ class PartitionLine(Struct, frozen=True, kw_only=True):
 
 
 class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rebalance in one line. `sentence` is as in `why`, and `is_begin_unknown` as in its rebalance."""
+    """A rebalance in one line. `sentence` is as in `why`, and `is_begin_unknown` as in its rebalance.
+
+    `within_ms` is its `began_within_ms`.
+    """
 
     number: int
     at_ms: int
@@ -62,6 +65,7 @@ class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     moved: int | None
     needless: int | None
     is_begin_unknown: bool = False
+    within_ms: int | None = None
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
@@ -179,6 +183,7 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
         outcome=r.outcome,
         took_ms=None if r.ended_ms is None or r.is_begin_unknown else r.ended_ms - r.began_ms,
         is_begin_unknown=r.is_begin_unknown,
+        within_ms=r.began_within_ms,
         waited=_waited(r, names),
         moved=None if r.moves is None else r.moves.moved,
         needless=None if r.moves is None else r.moves.needless,
@@ -193,7 +198,10 @@ def _waited(r: Rebalance, names: Names) -> str:
         ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
     )
     after_ms = next((after_ms for member_id, after_ms in came if member_id == r.last), None)
-    return f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}" if after_ms else ""
+    inferred = " (inferred)" if r.began_within_ms is not None else ""
+    return (
+        f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}{inferred}" if after_ms else ""
+    )
 
 
 def _assignor(view: GroupSnapshot | None) -> str:

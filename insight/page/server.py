@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from connections.client_config import ClientConfig
+from insight.broker_groups import BrokerGroups
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
@@ -86,6 +87,7 @@ class Page:
     If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
     address that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its
     log is. What is None is not known; without `log` nobody can ask for `whatif` and `replay`.
+    `watches_broker`: no group should use the broker's own coordinator, so those that do are shown.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class Page:
         tls: Tls | None = None,
         log: Source | None = None,
         metrics_url: str | None = None,
+        watches_broker: bool = False,
     ) -> None:
         fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
         self._follower = Follower(client_config, layout, fleet)
         self._overview = overview = OverviewThread(fleet)
         self._service = ServiceFollower(client_config, layout, topics)
+        self._broker_groups = BrokerGroups(client_config) if watches_broker else None
         histories = Histories(partial(read_history, client_config, layout), fleet)
         self._courses = courses = Courses(histories, fleet)
         sources = Sources(
@@ -118,6 +122,7 @@ class Page:
             service_metrics=None if metrics_url is None else ServiceMetrics(metrics_url),
             connect_to=connect_to,
             log=log,
+            broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
@@ -126,11 +131,15 @@ class Page:
         self._follower.start()
         self._overview.start()
         self._service.start()
+        if self._broker_groups is not None:
+            self._broker_groups.start()
         self._web.start()
 
     def stop(self) -> None:
         """End both, which takes as long as a request to the brokers at most."""
         self._web.stop()
+        if self._broker_groups is not None:
+            self._broker_groups.stop()
         self._service.stop()
         self._courses.close()
         self._overview.stop()

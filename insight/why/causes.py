@@ -22,6 +22,7 @@ _BY_RULE = {
     "OB3": CauseKind.MEMBER_GONE,
     "OB7": CauseKind.MEMBERS_CHANGED,
     "OB8": CauseKind.JOINED_AGAIN,
+    "OB30": CauseKind.JOINED_AGAIN,
 }
 
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")

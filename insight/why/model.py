@@ -225,8 +225,10 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     what is about joining is empty. Share and streams groups are the same. `has_tasks`: it is a streams
     group, which has tasks in the place of partitions (`active 0`). `converted` says how the group changed its
     protocol at the beginning of the rebalance, None if it did not. `observed`: it follows from the records of
-    the cluster's own coordinator (docs/observe.md). `clients_said` is what members' clients pushed to a
-    gateway, where that takes it.
+    the cluster's own coordinator (docs/observe.md). Of a classic group these do not say when it began. If it
+    was seen while it lasted, it began at most `began_within_ms` before `began_ms`, and `waited_for` is
+    inferred: members of the generation before that were there when the group was last seen, and are gone.
+    `clients_said` is what members' clients pushed to a gateway, where that takes it.
     """
 
     number: int
@@ -263,11 +265,17 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     streams: dict[str, StreamsTasks] = {}
     observed: bool = False
     clients_said: list[ClientSaid] = []
+    began_within_ms: int | None = None
 
     @property
     def is_begin_unknown(self) -> bool:
         """Whether the cluster's own coordinator has written nothing about the beginning."""
         return self.observed and self.beginning_lost
+
+    @property
+    def is_longer_than_known(self) -> bool:
+        """Whether it began before `began_ms`, as far as the records of the cluster's own coordinator show."""
+        return self.is_begin_unknown or bool(self.began_within_ms)
 
     @property
     def goes_by_epochs(self) -> bool:

@@ -89,7 +89,8 @@ def _rebalance(
 ) -> Rebalance:
     assert segment.outcome is not None
     opening, forming, first = segment.opening, segment.forming, segment.entries[0]
-    waited_for = [renamed.get(m, m) for m in (opening.waiting_for or [])] if opening is not None else []
+    asked = forming if first.observed else opening  # who went while others waited is known at the end
+    waited_for = [renamed.get(m, m) for m in (asked.waiting_for or [])] if asked is not None else []
     preparing_ms, completing_ms, duration_ms = _phases(segment)
     protocol_name = _latest(segment, "protocol_name")
     stable = segment.entries[-1] if segment.outcome is RebalanceOutcome.STABLE else None
@@ -112,7 +113,7 @@ def _rebalance(
         deadline_ms=_latest(segment, "deadline_ms"),
         extensions=sum(event.type in _EXTENSIONS for event in segment.entries),
         waited_for=waited_for,
-        last=_last(segment, waited_for),
+        last=None if first.observed and len(waited_for) > 1 else _last(segment, waited_for),
         joined=_joined(segment),
         removed=_removed(segment),
         members=(forming.members or []) if forming is not None else [],
@@ -126,6 +127,7 @@ def _rebalance(
         streams={} if stable is None else streams_tasks(stable.assignments, protocol_name),
         converted=conversion([*segment.lead, *segment.entries]),
         observed=first.observed,
+        began_within_ms=None if opening is None else opening.within_ms,
     )
 
 

@@ -30,10 +30,11 @@ class Segment:
 
     @property
     def is_begin_known(self) -> bool:
-        """Whether the history has the time of the beginning, which the cluster's own coordinator does not
-        write.
+        """Whether the history has the time of the beginning. The cluster's own coordinator does not write it,
+        so it is known if the group was seen rebalancing.
         """
-        return self.opening is not None and not self.opening.observed
+        opening = self.opening
+        return opening is not None and (not opening.observed or opening.within_ms is not None)
 
     @property
     def began_ms(self) -> int:

@@ -70,7 +70,7 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
     if figures.rebalances:
         longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
         alone = figures.rebalances == 1
-        least = "at least " if any(r.is_begin_unknown for r in report.rebalances) else ""
+        least = "at least " if any(r.is_longer_than_known for r in report.rebalances) else ""
         yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
             noun = "task" if report.group_type == "streams" else "partition"
@@ -129,6 +129,8 @@ def _took(r: Rebalance, now_ms: int) -> str:
     if r.is_begin_unknown:
         return "when it began is not in the log"
     lost = ", and began earlier than the history" if r.beginning_lost else ""
+    if r.began_within_ms:
+        lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"
     if r.outcome is RebalanceOutcome.UNDER_WAY:
         now = (
             "waiting for members to reach the target assignment"
@@ -157,6 +159,10 @@ def _took(r: Rebalance, now_ms: int) -> str:
 
 def _waiting(r: Rebalance, names: Names) -> Lines:
     """Yield the awaited members, the slowest first."""
+    if r.observed:
+        if r.waited_for:
+            yield "awaited", f"{_listed(r.waited_for, names)} (inferred)"
+        return
     joined = {j.member_id: j.after_ms for j in r.joined}
     removed = {gone.member_id for gone in r.removed}
     came = sorted((m for m in r.waited_for if m in joined), key=lambda m: -joined[m])

@@ -72,8 +72,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
     static member that came back. A field is None where the entry's type does not use it.
 
-    `group_type` is `classic` or `consumer`, the protocol of the group after the entry, or `share` or
-    `streams` of a group that is observed. Except in a classic group, `generation` is the group epoch, and
+    `group_type` is `classic`, `consumer` or `share`, the protocol of the group after the entry, or `streams`
+    of a group that is observed. Except in a classic group, `generation` is the group epoch, and
     `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
     topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
     In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`
@@ -87,7 +87,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
     `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
     not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
-    time at which it can have begun.
+    time at which it can have begun. If the group was seen rebalancing beside its log, the entry has
+    `within_ms`: the rebalance began at most so long before.
     """
 
     version: int  # no default, so that it is always written
@@ -135,3 +136,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     took_ms: int | None = None
     moved_partitions: int | None = None
     observed: bool = False
+    within_ms: int | None = None

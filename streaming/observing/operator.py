@@ -1,10 +1,12 @@
-"""The operator that observes groups: Spark calls it with the new records of one shard's groups.
+"""The operator that observes groups: Spark calls it with the new records of one shard's groups, and with what
+was seen of them beside their log.
 
 It has no deadlines and reads no clock: what follows from a record follows from it and those before it.
 """
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,15 +15,23 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.observed_codec import decode_observed, encode_observed
 from connections.client_config import ClientConfig
-from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, DeadLetter, Reason, request_id
+from records.codec import (
+    DEAD_LETTER_MAX_BYTES,
+    MESSAGE_MAX_CHARS,
+    UNREADABLE,
+    DeadLetter,
+    Reason,
+    request_id,
+)
 from records.consumer_offsets.decode import GroupRecord, decode
 from records.consumer_offsets.schemas import UnknownRecord
 from records.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
+from records.sightings import decode_sighting
 from records.wire.primitives import ProtocolError
 from state.kafka.observed.epochs import topic_ids_in
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import At, Observation
-from state.kafka.observed.step import observe
+from state.kafka.observed.step import observe, sight
 from state.messages import RECORD_VERSION
 from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
@@ -30,6 +40,8 @@ from streaming.query.log_order import LogRow
 from streaming.query.operator import freeze_imports, in_log_order
 
 SOURCE = KAFKAS_OFFSETS_TOPIC
+SIGHTINGS = -1
+"""The number of the partition of rows that are sightings, and no records of `__consumer_offsets`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,7 @@ class ObservingCall:
     def __init__(
         self, layout: TopicLayout, observer: str, names: TopicNames, name: str, state: SparkGroupState
     ) -> None:
+        self._layout = layout
         self._observer = observer
         self._names = names
         self._state = state
@@ -72,9 +85,12 @@ class ObservingCall:
         self._with_news: set[str] = set()
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
-        """Apply the records in the log's order."""
-        for row in rows:
-            self._apply(row)
+        """Apply the records in the log's order, and sightings in theirs, those before that are older."""
+        for row in by_time(rows):
+            if row.partition == SIGHTINGS:
+                self._sight(row)
+            else:
+                self._apply(row)
             if self._output.is_full:
                 yield from self._output.frame()
 
@@ -90,14 +106,31 @@ class ObservingCall:
             return
         self._observe(row, record, found)
 
+    def _sight(self, row: LogRow) -> None:
+        record = request_id(self._layout.sightings_topic, 0, row.offset)
+        try:
+            group_id, seen_rebalancing = decode_sighting(row.key, row.value, row.at_ms)
+        except (*UNREADABLE, ValueError) as error:
+            self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
+            return
+        group = self._awaken(group_id)
+        if group is not None:
+            at = At(row.at_ms, record, incarnation(record, self._observer))
+            self._handle(row, record, group, lambda: sight(group, seen_rebalancing, at))
+
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
         group_id, says = found
         group = self._awaken(group_id)
         if ids := topic_ids_in(says):
             self._names.find(ids)
         at = At(row.at_ms, record, incarnation(record, self._observer))
+        self._handle(row, record, group, lambda: observe(group, group_id, says, at, self._names.known))
+
+    def _handle(
+        self, row: LogRow, record: str, group: ObservedGroup | None, step: Callable[[], Observation]
+    ) -> None:
         try:
-            seen = observe(group, group_id, says, at, self._names.known)
+            seen = step()
         except Exception:  # noqa: BLE001 - any fault of this code
             # It must not stop the other groups. A number that is left out shows that an entry may be missing.
             if group is not None:
@@ -156,3 +189,18 @@ class ObservingCall:
         elif self._state.exists:
             self._state.remove()
         yield from self._output.frame(len(payload))
+
+
+def by_time(rows: Iterable[LogRow]) -> Iterator[LogRow]:
+    """Yield rows in the log's order, where sightings come first, in the order in which brokers appended them:
+    each sighting before the first record of the log that is as old or newer.
+    """
+    sightings = deque[LogRow]()
+    for row in rows:
+        if row.partition == SIGHTINGS:
+            sightings.append(row)
+            continue
+        while sightings and sightings[0].at_ms <= row.at_ms:
+            yield sightings.popleft()
+        yield row
+    yield from sightings

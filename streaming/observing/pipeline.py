@@ -17,7 +17,7 @@ from checkpoints.codec import STATE_SCHEMA
 from connections.client_config import ClientConfig
 from records.consumer_offsets.schemas import types
 from streaming.observing.folder_sink import write_to_folder
-from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
 
@@ -34,15 +34,19 @@ _MAX_POLL_RECORDS = 2_000
 # Nobody waits for a single record, and the end of a task flushes. Small batches cost the brokers most.
 _LINGER_MS = 100
 _PRODUCER_BATCH_BYTES = 256 * 1024
+MAX_SIGHTINGS_A_BATCH = 10_000
 COUNTS = "records"
 """The name of the counts that each batch reports: `read`, and `unknown` (of types that Kafka 4.4 does not
 have)."""
 
 
-def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: int) -> DataFrame:
+def observe_groups(
+    records: DataFrame, operator: StatefulFunction, *, shards: int, sightings: DataFrame | None = None
+) -> DataFrame:
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
-    Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
+    `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic. Streaming only.
+    Columns of the result: topic, key, value, partition (null: by the key).
     """
     is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(_encoded(types()))
     counted = records.observe(
@@ -50,18 +54,19 @@ def observe_groups(records: DataFrame, operator: StatefulFunction, *, shards: in
         F.count(F.lit(1)).alias("read"),
         F.count_if(~F.coalesce(is_known, F.lit(False))).alias("unknown"),
     )
-    output = (
+    rows = (
         counted.coalesce(records.sparkSession.sparkContext.defaultParallelism)  # a task costs 5 ms
         .where(is_known)
         .select(_shard(shards).alias("shard"), log_row().alias("row"))
-        .groupBy("shard")
-        .applyInPandasWithState(
-            operator,
-            outputStructType=OUTPUT_SCHEMA,
-            stateStructType=STATE_SCHEMA,
-            outputMode="append",
-            timeoutConf="NoTimeout",
-        )
+    )
+    if sightings is not None:
+        rows = rows.unionByName(_sightings(sightings, shards))
+    output = rows.groupBy("shard").applyInPandasWithState(
+        operator,
+        outputStructType=OUTPUT_SCHEMA,
+        stateStructType=STATE_SCHEMA,
+        outputMode="append",
+        timeoutConf="NoTimeout",
     )
     return as_records(output)
 
@@ -79,6 +84,33 @@ def _shard(shards: int) -> Column:
     characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")
     group = F.substring(F.col("key"), F.lit(5), F.coalesce(characters, F.lit(0)))
     return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group), F.lit(shards))
+
+
+def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
+    """The rows of sightings, each in its group's shard. `records.sightings` has their keys."""
+    key = F.col("key").cast("string")
+    number = F.substring_index(key, "/", 1).try_cast("long")
+    group = F.substring(key, F.locate("/", key) + 1, F.length(key))
+    shard = number * shards + F.pmod(F.crc32(group.cast("binary")), F.lit(shards))
+    return (
+        sightings.where(number.isNotNull())
+        .withColumn("partition", F.lit(SIGHTINGS))
+        .select(shard.alias("shard"), log_row().alias("row"))
+    )
+
+
+def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
+    """Read the sightings topic. Those that were deleted before they were read are missed by nobody."""
+    return (
+        spark.readStream.format("kafka")
+        .options(**cluster_options(client_config))
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "false")
+        .option("maxOffsetsPerTrigger", MAX_SIGHTINGS_A_BATCH)
+        .option("groupIdPrefix", QUERY_NAME)
+        .load()
+    )
 
 
 def read_source(spark: SparkSession, client_config: ClientConfig, partitions: int) -> DataFrame:
@@ -113,12 +145,14 @@ def start(
 ) -> StreamingQuery:
     """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
 
-    It writes to the observer's topics, or to `output_dir`.
+    It writes to the observer's topics, or to `output_dir`: then there are no sightings.
     """
-    output = observe_groups(read_source(spark, client_config, partitions), operator, shards=shards)
-    layout = operator.layout
+    records, layout = read_source(spark, client_config, partitions), operator.layout
     if output_dir is not None:
+        output = observe_groups(records, operator, shards=shards)
         return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
+    sightings = read_sightings(spark, client_config, layout.sightings_topic)
+    output = observe_groups(records, operator, shards=shards, sightings=sightings)
     return write_output(
         output,
         QUERY_NAME,

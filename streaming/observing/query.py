@@ -13,6 +13,7 @@ from streaming.observing import pipeline
 from streaming.observing.one_observer import observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
+from streaming.observing.rebalance_poller import RebalancePoller
 from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
 from streaming.service.query.supervision import SupervisedQuery
@@ -59,6 +60,7 @@ class ObserversQuery(SupervisedQuery):
         self._session = session
         self._on_batch = on_batch
         self._found: _Found | None = None
+        self._poller: RebalancePoller | None = None
         self._ready_s = float("inf")
 
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
@@ -68,6 +70,7 @@ class ObserversQuery(SupervisedQuery):
             if source is None:
                 return None
             self._found = self._pin(source)
+            self._start_polling(self._found.partitions)
         found = self._found
         self._checkpoint.check_committed(SOURCE)
         running = pipeline.start(
@@ -122,9 +125,27 @@ class ObserversQuery(SupervisedQuery):
         operator = ObservingOperator(options.client_config, options.layout, observer)
         return _Found(identity.request_partitions, identity.shards, operator)
 
+    def _start_polling(self, partitions: int) -> None:
+        options = self._options
+        if options.poll_interval_ms and options.output_dir is None:  # else nothing is written to the cluster
+            self._poller = RebalancePoller(
+                options.client_config,
+                options.layout.sightings_topic,
+                partitions=partitions,
+                interval_ms=options.poll_interval_ms,
+            )
+            self._poller.start()
+
     def committed(self, batch: BatchProgress) -> None:
         """Pass it on."""
+        if self._poller is not None:
+            self._poller.read_to(batch.end_offsets)
         self._on_batch(batch)
+
+    def close(self) -> None:
+        """Stop what works beside the query. The supervisor has stopped."""
+        if self._poller is not None:
+            self._poller.stop()
 
     def watch(self, running: StreamingQuery) -> None:
         """Say that the query runs, when it has run long enough without a batch."""

@@ -18,7 +18,17 @@ from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.query.supervision import Supervisor
 from streaming.service.status import Phase, StatusBoard
-from streaming.service.topics import TopicsError, find_topic, prepare, wanted_settings
+from streaming.service.topics import DAY_MS, TopicsError, find_topic, prepare, wanted_settings
+
+# A sighting that is older is of a rebalance that the log has told long ago.
+SIGHTINGS_TOPIC = (
+    1,
+    {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(3 * DAY_MS),
+    },
+)
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
@@ -38,7 +48,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
     ours = (layout.groups_topic, layout.offsets_topic, layout.events_topic, layout.dead_letters_topic)
     prepare(
         options.client_config,
-        {topic: wanted[topic] for topic in ours},
+        {topic: wanted[topic] for topic in ours} | {layout.sightings_topic: SIGHTINGS_TOPIC},
         options.replication_factor,
         options.min_insync_replicas,
     )
@@ -90,6 +100,7 @@ class Observer:
             query = ObserversQuery(
                 self.options, checkpoint, self.status, session, lambda batch: self.on_batch(batch)
             )
+            started.callback(query.close)
             supervisor = Supervisor(query, checkpoint, self.status, session, self._end)
             supervisor.start()
             started.callback(supervisor.stop)

@@ -17,6 +17,7 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberSubscription,
     MemberTarget,
+    RebalanceSeen,
     SharePartitions,
     StreamsMember,
     TargetEpoch,
@@ -29,11 +30,11 @@ _TASKS = 4
 
 
 class Said(NamedTuple):
-    """A record: its time, its group and what it says."""
+    """A record: its time, its group and what it says, or what was seen of the group beside the log."""
 
     at_ms: int
     group_id: str
-    says: AnyRecord
+    says: AnyRecord | RebalanceSeen
 
 
 def subscription(

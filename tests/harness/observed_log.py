@@ -23,9 +23,11 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberTarget,
     OffsetCommitted,
+    RebalanceSeen,
+    SeenMember,
     TargetEpoch,
 )
-from state.kafka.observed.step import observe
+from state.kafka.observed.step import observe, sight
 from streaming.query.log_order import LogRow
 from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
 
@@ -73,7 +75,13 @@ class Watched:
             record = f"topic-0-{self._count}"
             self._count += 1
             at = At(at_ms, record, f"{record}@{self._observer}")
-            seen = observe(self.groups.get(group_id), group_id, says, at, NAMES)
+            group = self.groups.get(group_id)
+            if isinstance(says, RebalanceSeen):
+                if group is None:
+                    continue
+                seen = sight(group, says, at)
+            else:
+                seen = observe(group, group_id, says, at, NAMES)
             self.history += seen.history
             self.offsets += seen.offsets
             if seen.is_over:
@@ -113,6 +121,34 @@ def generation(number: int, *members: ClassicMember, since_ms: int | None = None
         leader_id=members[0].member_id if members else None,
         since_ms=since_ms,
         members=members,
+    )
+
+
+def seen(
+    seen_ms: int,
+    *members: str,
+    first_ms: int | None = None,
+    within_ms: int = 1_000,
+    read_ms: int | None = None,
+    state: str = "PreparingRebalance",
+    run: str = "run",
+    is_over: bool = False,
+) -> Said:
+    """A look at the group `G`, which was rebalancing with these members, first seen so at `first_ms`."""
+    known = tuple(SeenMember(f"{name}-1", None, name, "/10.0.0.1") for name in members)
+    return Said(
+        seen_ms,
+        G,
+        RebalanceSeen(
+            run=run,
+            state=state,
+            first_ms=seen_ms if first_ms is None else first_ms,
+            seen_ms=seen_ms,
+            within_ms=within_ms,
+            read_ms=read_ms,
+            is_over=is_over,
+            members=known or None,
+        ),
     )
 
 

@@ -3,6 +3,8 @@ say what happened. In the middle the observer is killed and started again.
 """
 
 import json
+import re
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,6 +32,7 @@ from streaming.observing.options import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError
 from tests.e2e.gateway_clients import (
+    PARTITIONS,
     RECORDS,
     ConfluentMember,
     PythonMember,
@@ -47,6 +50,10 @@ Holdings = dict[str, set[int]]
 """The partitions that members have, by their client ids."""
 
 ABORTED, COMMITTED = 9, 5
+# So long a rebalance waits for a member that does not poll.
+STUCK_MS = 12_000
+# What is measured here and at the broker differs by less.
+CLOCK_MS = 500
 JOINED, GONE = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
 
 
@@ -145,6 +152,7 @@ def test_the_reports_say_what_happened(
     with closing(c1):
         before = shared(c1=c1)  # the observer reads the topic from its beginning
         observing.start()
+        wait_until(lambda: observing.history(classic) != [], "the first batch", START_TIMEOUT_S)
         notify = observing.notify(webhook)
         k1 = epochs_member(servers, epochs, topic, "k1")
         with closing(k1):
@@ -167,6 +175,7 @@ def test_the_reports_say_what_happened(
             again = shared(k1=k1)
             observing.await_holdings(epochs, again)
             describe_what_is_there(observing, classic, epochs, topic)
+            one_is_waited_for(observing, topic)
     observing.await_holdings(classic, {})
     observing.await_holdings(epochs, {})
     told_of(observing, classic, [(JOINED, "c1"), (JOINED, "r1"), (GONE, "r1"), (GONE, "c1")])
@@ -286,6 +295,42 @@ def told_unasked(observing: Observing, webhook: Webhook, notify: Child, classic:
     assert len(told(webhook)) == len(set(told(webhook)))
     assert "alarm" not in {one["kind"] for one in webhook.messages()}
     assert "trying again" not in notify.log_path.read_text()
+
+
+def one_is_waited_for(observing: Observing, topic: str) -> None:
+    """A member stops to poll, and another one joins: the rebalance is shown while it lasts, with its
+    beginning, and afterwards with the member that the others waited for.
+    """
+    servers, group_id = observing.broker.client_config.bootstrap_servers, f"waiting-{uuid.uuid4()}"
+    limits = {"session.timeout.ms": 6_000, "max.poll.interval.ms": STUCK_MS}
+    stuck = Consumer({"bootstrap.servers": servers, "group.id": group_id, "client.id": "s1", **limits})
+    with closing(stuck):
+        stuck.subscribe([topic])
+        alone = [{"s1": set(range(PARTITIONS))}]
+        wait_until(
+            lambda: stuck.poll(0.1) is None and holdings_in(observing.history(group_id)) == alone,
+            "s1 has all",
+        )
+        stuck_id, before_ms = stuck.memberid(), time.time_ns() // 1_000_000
+        s2 = ConfluentMember(servers, group_id, topic, settings={"client.id": "s2", **limits})
+        with closing(s2):
+            wait_until(lambda: is_rebalancing(observing.history(group_id)), "shown while it lasts")
+            observing.await_holdings(group_id, shared(s2=s2))
+    found = course_of(observing.history(group_id)).rebalances[1]
+    assert (found.cause.kind, found.cause.client_id) == (JOINED, "s2")
+    assert found.began_within_ms is not None
+    assert before_ms - CLOCK_MS <= found.began_ms
+    assert found.waited_for == [stuck_id]
+    assert found.ended_ms is not None
+    assert found.ended_ms >= before_ms + STUCK_MS - CLOCK_MS
+    text = observing.ask(why, group_id)
+    assert "before it was seen" in text
+    assert re.search(r"awaited +s1 \(inferred\)", text)
+
+
+def is_rebalancing(history: list[HistoryEntry]) -> bool:
+    """Whether the last entry is the beginning of a rebalance that was seen."""
+    return history[-1].type is EntryType.PREPARING_REBALANCE and history[-1].within_ms is not None
 
 
 def describe_what_is_there(observing: Observing, classic: str, epochs: str, topic: str) -> None:

@@ -35,6 +35,7 @@ LAYOUT = TopicLayout(
     owner_topic="owner",
     txn_markers_topic="txn-markers",
     transactions_topic="transactions",
+    sightings_topic="sightings",
     request_partitions=2,
     reply_partitions=4,
     telemetry_topic="telemetry",

@@ -26,7 +26,7 @@ def remove_classic(seen: Observation) -> None:
         seen.delete("OB12", _ENDED)
         return
     targets = {m.member_id: by_topic(group.held_by(m)) for m in group.classic.members}
-    group.classic, group.epochs = None, Epochs(CONSUMER)
+    group.classic, group.epochs, group.sightings = None, Epochs(CONSUMER), []
     seen.record(
         "OB13",
         EntryType.GROUP_CONVERTED,

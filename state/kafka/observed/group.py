@@ -13,7 +13,7 @@ from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState, MemberState, Partitions
 from state.kafka.group import Offset
 from state.kafka.history import NOT_READY
-from state.kafka.observed.records import ClassicMember, MemberSubscription
+from state.kafka.observed.records import ClassicMember, MemberSubscription, SeenMember
 from state.kafka.snapshot import NamedPartitions, named
 
 CLASSIC = "classic"
@@ -34,6 +34,29 @@ class Classic(Struct, array_like=True, forbid_unknown_fields=True):
     leader_id: str | None
     since_ms: int
     members: list[ClassicMember]
+
+
+class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
+    """The group was seen rebalancing beside its log: first at `first_ms` in `state` with `members`, and last
+    at `last_ms`. `within_ms` is as in `RebalanceSeen`. `last_members` were there when it was last seen in
+    PreparingRebalance.
+
+    `before` are the members of the generation before, once the history has the beginning of this rebalance.
+    """
+
+    run: str
+    state: str
+    first_ms: int
+    within_ms: int
+    members: list[SeenMember] | None
+    last_ms: int
+    last_members: list[str] | None = None
+    before: list[ClassicMember] | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the history has the beginning of this rebalance."""
+        return self.before is not None
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
@@ -137,7 +160,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     `incarnation` and `seq` are as in `state.kafka.group.Group`. `told_ms` is the time of the last history
     entry. `run` is the id of the first of the last records that have the same time `run_ms`: Kafka writes
     what follows from one request at one time. Neither `classic` nor `epochs` is set for a group that has
-    nothing but offsets.
+    nothing but offsets. `sightings` are those of rebalances whose generation has not been read yet.
     """
 
     group_id: str
@@ -156,6 +179,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
     classic: Classic | None = None
     epochs: Epochs | None = None
+    sightings: list[Sighting] = field(default_factory=list)
 
     @property
     def type_name(self) -> str:

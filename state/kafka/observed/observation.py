@@ -86,7 +86,7 @@ class Observation(Struct):
             if group.classic is not None or group.epochs is not None:  # the record that ended it is missing
                 self.lose()
                 group.generation = 0
-            group.epochs, group.classic = Epochs(kind), None
+            group.epochs, group.classic, group.sightings = Epochs(kind), None, []
             group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
         return group.epochs
 

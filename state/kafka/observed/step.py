@@ -17,12 +17,17 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberTarget,
     OffsetCommitted,
+    RebalanceSeen,
     RegexResolved,
     SharePartitions,
     SubscribedTopics,
     TargetEpoch,
     TopologySent,
 )
+from state.kafka.observed.sightings import observe_sighting
+
+# No record of the log has this time, so the next one is of another request.
+_NO_TIME = -1
 
 
 def observe(
@@ -48,6 +53,14 @@ def observe(
     if seen.is_over and group.offsets:
         seen.group = ObservedGroup(group_id, at.incarnation, at_ms=group.at_ms, offsets=group.offsets)
         seen.is_over = False
+    return seen
+
+
+def sight(group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: At) -> Observation:
+    """Apply what was seen of a group beside its log. `at` is as in `observe`."""
+    group.run, group.run_ms = at.record, _NO_TIME
+    seen = Observation(group, at._replace(time_ms=group.at_ms), {})
+    observe_sighting(seen, seen_rebalancing)
     return seen
 
 

@@ -156,6 +156,12 @@ def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(checkpoint: Ch
     assert checkpoint.planned_ends(3, "requests") == {0: 17, 1: 0}
     assert checkpoint.planned_ends(3, "other") == {}
     assert checkpoint.planned_ends(4, "requests") == {}
+    other = b'\n{"sightings":{"0":9}}'
+    (spark_of(checkpoint) / "offsets" / "4").write_bytes(b'v1\n{"batchWatermarkMs":5}\n' + line + other)
+    assert checkpoint.planned_ends(4, "requests") == {0: 17, 1: 0}
+    assert checkpoint.planned_ends(4, "sightings") == {0: 9}
+    (spark_of(checkpoint) / "offsets" / "5").write_bytes(b'v1\n{"batchWatermarkMs":5}\n-\n' + line)
+    assert checkpoint.planned_ends(5, "requests") == {0: 17, 1: 0}
 
 
 def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpoint) -> None:

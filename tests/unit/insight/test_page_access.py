@@ -4,7 +4,7 @@ import http.client
 import json
 import socket
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from connections.client_config import ClientConfig
 from gateway.security.credentials import Users
+from insight.broker_groups import BrokerGroup
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
@@ -32,7 +33,9 @@ LINES_VERSION = 7
 
 
 @contextmanager
-def serving(access: Access | None = None, log: Source | None = None) -> Iterator[socket.socket]:
+def serving(
+    access: Access | None = None, log: Source | None = None, broker_groups: Sequence[BrokerGroup] = ()
+) -> Iterator[socket.socket]:
     fleet = Fleet(LAYOUT)
     fleet.complete()
     histories = Histories(partial(read_history, NOBODY, LAYOUT), fleet)
@@ -48,6 +51,7 @@ def serving(access: Access | None = None, log: Source | None = None) -> Iterator
         service_metrics=None,
         connect_to="127.0.0.1:9092",
         log=log,
+        broker_groups=lambda: list(broker_groups),
     )
     with listening_at("127.0.0.1", 0) as listening:
         web = Web(app(sources, access or Access(names_of(listening))), listening)
@@ -172,7 +176,8 @@ def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) ->
     _, _, body = answer(on_loopback)
     assert b"No group yet." in body and b"127.0.0.1:9092" in body
     code, _, found = answer(on_loopback, "/api/groups")
-    assert (code, json.loads(found)) == (200, {"groups": [], "unwell": [], "total": 0})
+    nothing = {"groups": [], "unwell": [], "total": 0, "broker_groups": []}
+    assert (code, json.loads(found)) == (200, nothing)
 
 
 @pytest.mark.parametrize(
@@ -214,3 +219,17 @@ def test_addresses_that_make_no_sense_get_a_sentence(
 )
 def test_only_loopback_needs_no_credentials(host: str, expected: Any) -> None:
     assert is_loopback(host) is expected
+
+
+def test_groups_of_the_brokers_own_coordinator_are_shown_with_what_to_do() -> None:
+    lost = BrokerGroup("<lost>", "classic", "Stable", [f"c{n} at /10.0.0.1" for n in range(12)])
+    with serving(broker_groups=[lost]) as listening:
+        html = answer(listening)[2].decode()
+        (shown,) = json.loads(answer(listening, "/api/groups")[2])["broker_groups"]
+    assert "1 group uses the broker's own coordinator" in html
+    assert "&lt;lost&gt;" in html
+    assert "c9 at /10.0.0.1 and 2 more" in html
+    assert "<code>127.0.0.1:9092</code>" in html
+    assert shown["group_id"] == "<lost>"
+    with serving() as listening:
+        assert "own coordinator" not in answer(listening)[2].decode()

@@ -1,9 +1,10 @@
 """What `why` says of a group of the cluster's own coordinator: what its log shows, and nothing else."""
 
+from insight.page.group import rebalance_line
 from insight.why.clock import Clock
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.report import Report, report
-from insight.why.text import report_text
+from insight.why.text import names_of, report_text
 from state.kafka.observed.group import SHARE
 from state.kafka.observed.records import ClassicGeneration, GroupEpoch, MemberSubscribed, TargetEpoch
 from tests.harness.observed_epochs import Said, has, subscription, target
@@ -15,6 +16,7 @@ from tests.harness.observed_log import (
     created,
     generation,
     real_records,
+    seen,
 )
 
 G = "g"
@@ -60,6 +62,51 @@ def test_a_generation_without_its_time_has_no_duration() -> None:
     """Records before Kafka 2.1 do not say when the generation was formed."""
     shown = text_of(report_on(generation(1, classic_member("a", 0, 1))))
     assert "took    when it began is not in the log" in shown
+
+
+def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() -> None:
+    both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
+    looks = [
+        seen(20_000, "a", "b", "c", within_ms=1_010),
+        seen(21_000, "a", "b", "c", first_ms=20_000, read_ms=20_100),
+    ]
+    said = [created(G, 1_000), Said(2_000, G, both), *looks]
+    under_way = report(G, Watched().take(said).of(G), 25_000)
+    assert last(under_way).outcome is RebalanceOutcome.UNDER_WAY
+    assert "took  5.0 s so far, waiting for members to join; it began up to 1.0 s before" in text_of(
+        under_way
+    )
+    after = generation(2, classic_member("a", 0), classic_member("c", 1), since_ms=29_900)
+    at_last = seen(29_500, "a", "b", "c", first_ms=20_000)
+    found = report(G, Watched().take([*said, at_last, Said(30_000, G, after)]).of(G), NOW_MS)
+    rebalance = last(found)
+    assert (rebalance.duration_ms, rebalance.preparing_ms, rebalance.began_within_ms) == (
+        10_000,
+        9_900,
+        1_010,
+    )
+    assert (rebalance.cause.kind, rebalance.cause.client_id) == (CauseKind.MEMBER_JOINED, "c")
+    assert (rebalance.waited_for, rebalance.last) == (["b-1"], "b-1")
+    shown = text_of(found)
+    assert (
+        "9.9 s for members to join, 100 ms for the assignment; it began up to 1.0 s before it was seen"
+        in shown
+    )
+    assert "awaited  b-1 (inferred)" in shown
+    assert "it was a member 0.4 s before the generation was formed" in shown
+    line = rebalance_line(rebalance, names_of(found))
+    assert (line.took_ms, line.within_ms) == (10_000, 1_010)
+    assert line.waited == "9.9 s of it waiting for b-1 (inferred)"
+
+
+def test_who_is_awaited_is_not_known_while_all_are_there() -> None:
+    one = generation(1, classic_member("a", 0), since_ms=1_900)
+    two = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=29_900)
+    said = [created(G, 1_000), Said(2_000, G, one), seen(29_000, "a", "b"), Said(30_000, G, two)]
+    found = report(G, Watched().take(said).of(G), NOW_MS)
+    assert last(found).waited_for == []
+    assert "awaited" not in text_of(found)
+    assert "rejoined" not in text_of(found)
 
 
 def test_partitions_that_moved_are_known() -> None:

@@ -1,0 +1,66 @@
+"""Records of the sightings topic: classic groups that were rebalancing when their brokers were asked.
+
+The key is `<partition>/<group id>`, with the group's partition of `__consumer_offsets`. The value is JSON. It
+says how long ago something was when the record was written. The time at which the broker appended the record
+makes times of that (`decode_sighting`), so the clock of the writer does not matter.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from state.kafka.observed.records import RebalanceSeen, SeenMember
+from state.messages import RECORD_VERSION
+
+MEMBERS_MAX = 1_000
+"""A larger group is written without its members."""
+
+
+class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A look at a group. The fields are those of `RebalanceSeen`, with `ago` for times."""
+
+    version: int = RECORD_VERSION
+    run: str
+    state: str
+    first_ago_ms: int
+    seen_ago_ms: int
+    within_ms: int
+    read_ago_ms: int | None = None
+    is_over: bool = False
+    members: tuple[SeenMember, ...] | None = None
+
+
+_decode = msgspec.json.Decoder(SightingRecord).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_sighting(record: SightingRecord) -> bytes:
+    """Encode the value of a record."""
+    return _encode(record)
+
+
+def sighting_key(group_id: str, partition: int) -> bytes:
+    """The key of a record about this group."""
+    return b"%d/%b" % (partition, group_id.encode())
+
+
+def decode_sighting(key: bytes, value: bytes, at_ms: int) -> tuple[str, RebalanceSeen]:
+    """Decode a record that was appended at this time: the group, and what was seen.
+
+    Raises msgspec.DecodeError and ValueError.
+    """
+    _, slash, group_id = key.partition(b"/")
+    if not slash:
+        raise ValueError(f"the key of a sighting has no group: {key[:64]!r}")
+    found = _decode(value)
+    if found.version != RECORD_VERSION:
+        raise ValueError(f"a sighting of version {found.version}; this code reads version {RECORD_VERSION}")
+    return group_id.decode(), RebalanceSeen(
+        run=found.run,
+        state=found.state,
+        first_ms=at_ms - found.first_ago_ms,
+        seen_ms=at_ms - found.seen_ago_ms,
+        within_ms=found.within_ms,
+        read_ms=None if found.read_ago_ms is None else at_ms - found.read_ago_ms,
+        is_over=found.is_over,
+        members=found.members,
+    )

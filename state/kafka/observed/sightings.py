@@ -1,0 +1,214 @@
+"""Classic groups that were seen rebalancing beside their log. Rows OB30 to OB33.
+
+The log has a generation when its assignment is stored. Looks at the brokers (ListGroups, DescribeGroups) show
+a group while it rebalances, so they bound when the rebalance began, and say who was a member by then. They do
+not tell members that have joined from those that the others wait for. What was seen and the log come by
+different ways. So the history has the beginning of a rebalance only when the log has been read up to it: at
+the generation that follows, or when a sighting says how far the log has been read.
+"""
+
+from collections.abc import Sequence
+
+from state.kafka.classic_group import GroupState
+from state.kafka.history import EntryType
+from state.kafka.observed.changes import Change, difference, open_rebalance, record_members, why_gone
+from state.kafka.observed.group import Classic, ObservedGroup, Sighting
+from state.kafka.observed.observation import Observation
+from state.kafka.observed.records import ClassicMember, RebalanceSeen, SeenMember
+
+# A generation that was formed later after the last sighting is not known to be the one of that rebalance.
+SILENCE_MAX_MS = 15_000
+# The clocks of two brokers are taken to differ by less.
+CLOCKS_DIFFER_MS = 500
+_SIGHTINGS_MAX = 8
+_NO_GENERATION = "the rebalance made no generation, so the one before holds"
+
+
+def observe_sighting(seen: Observation, now: RebalanceSeen) -> None:
+    """Take what was seen. It is left out if it is older than the group's last generation."""
+    group = seen.group
+    if group.classic is None:
+        return
+    found = next((s for s in group.sightings if s.run == now.run), None)
+    if now.is_over:
+        if found is not None and now.read_ms is not None and now.read_ms >= now.seen_ms:
+            _end(seen, found)
+        return
+    if found is None:
+        found = _begun(group, group.classic, now)
+        if found is None or len(group.sightings) == _SIGHTINGS_MAX:
+            return
+        group.sightings.append(found)
+    _update(group.classic, found, now)
+    if now.read_ms is not None and now.read_ms >= found.first_ms:
+        for earlier in group.sightings[: group.sightings.index(found)]:
+            _end(seen, earlier)
+        if not found.is_told and found.members is not None:
+            _tell(seen, found, [], found.first_ms)
+
+
+def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
+    # A record that took less time to be written is nearer to the truth.
+    if not found.is_told and now.first_ms > classic.since_ms + CLOCKS_DIFFER_MS:
+        found.first_ms = min(found.first_ms, now.first_ms)
+    found.last_ms = now.seen_ms
+    if now.state == GroupState.PREPARING_REBALANCE:
+        found.last_members = None if now.members is None else [m.member_id for m in now.members]
+
+
+def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
+    """What was seen of a rebalance after the group's last generation, None if it may be an older one."""
+    # Before the first generation of a new group there was no rebalance.
+    is_new = group.generation == 0 and not classic.members
+    since_ms = classic.since_ms if is_new else classic.since_ms + CLOCKS_DIFFER_MS
+    if now.first_ms > since_ms:
+        members = now.members if now.seen_ms == now.first_ms else None
+        return _sighting(now, now.first_ms, now.within_ms, members)
+    # A generation was stored between two looks, and the group rebalances again.
+    if now.seen_ms > since_ms:
+        return _sighting(now, now.seen_ms, now.seen_ms - classic.since_ms, now.members)
+    return None
+
+
+def _sighting(
+    now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
+) -> Sighting:
+    # Once the generation is formed, its members are shown, and not those that were there at the beginning.
+    is_early = now.state == GroupState.PREPARING_REBALANCE
+    known = list(members) if members is not None and is_early else None
+    return Sighting(now.run, now.state, first_ms, within_ms, known, now.seen_ms)
+
+
+def claim(
+    seen: Observation, members: Sequence[ClassicMember], formed_ms: int, *, also: str
+) -> Sighting | None:
+    """Return the sighting of the rebalance that made a generation with these members, None if there is none.
+
+    The history has its beginning then. `also` is said with it, if it was not told before.
+    """
+    group = seen.group
+    stored_ms = seen.at.time_ms
+    mine = [s for s in group.sightings if s.is_told or s.first_ms < stored_ms]
+    later_ms = stored_ms + CLOCKS_DIFFER_MS
+    group.sightings = [s for s in group.sightings if s.first_ms > later_ms and not s.is_told]
+    told = next((s for s in mine if s.is_told), None)
+    if told is not None or not mine:
+        return told
+    found = mine[-1]
+    earliest_ms = found.first_ms - found.within_ms
+    if formed_ms - found.last_ms > SILENCE_MAX_MS or formed_ms < earliest_ms:
+        return None
+    if _is_of_a_later_one(seen, found, members):
+        return None
+    _tell(seen, found, members, min(found.first_ms, formed_ms), also)
+    return found
+
+
+def _is_of_a_later_one(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
+    """Whether a member of this generation and of the one before was gone. No member id comes again."""
+    assert seen.group.classic is not None
+    stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
+    return found.members is not None and not stayed <= {m.member_id for m in found.members}
+
+
+def _tell(
+    seen: Observation, found: Sighting, formed: Sequence[ClassicMember], at_ms: int, also: str = ""
+) -> None:
+    """Record the beginning of a rebalance. `formed` are the members of the generation if there is one."""
+    group = seen.group
+    classic = group.classic
+    assert classic is not None
+    before = classic.members
+    change = difference(before, formed, group.protocol_type)
+    there = _there(before, formed, found) if found.members is not None else list(formed)
+    at_first = difference(before, there, group.protocol_type)
+    earliest_ms = max(found.first_ms - found.within_ms, group.told_ms)
+    at_ms = max(at_ms, group.told_ms)
+    open_rebalance(
+        seen,
+        Change(at_first.joined, at_first.gone, at_first.back, change.changed if formed else []),
+        at_ms,
+        within_ms=max(at_ms - earliest_ms, 0),
+        also=also,
+    )
+    found.before, classic.members = before, there
+
+
+def _there(
+    before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
+) -> list[ClassicMember]:
+    """The members at the first sighting, as they are in the generation, as they were before, or as seen.
+
+    One that is in no generation is left out if there is a generation: by clocks that differ, it may be a
+    member of the next one.
+    """
+    known = {m.member_id: m for m in (*before, *formed)}
+    there = [m for m in found.members or () if not formed or m.member_id in known]
+    return [known.get(m.member_id) or _as_seen(m) for m in there]
+
+
+def _as_seen(member: SeenMember) -> ClassicMember:
+    return ClassicMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=0,
+        rebalance_timeout_ms=0,
+        subscription=b"",
+        assignment=b"",
+    )
+
+
+def record_later(seen: Observation, sighting: Sighting, change: Change, formed_ms: int) -> list[str] | None:
+    """Record who came and went after the group was first seen rebalancing.
+
+    Returns the members of the generation before that were there when it was last seen, and are gone: the
+    others waited for these, if for any. None if there are none.
+    """
+    still = set(sighting.last_members or ())
+    had = {m.member_id for m in sighting.before or ()}
+    ago_ms = max(formed_ms - sighting.last_ms, 0)
+    awaited = still & had if ago_ms <= SILENCE_MAX_MS else set()
+
+    def why(member: ClassicMember) -> str:
+        text = why_gone(seen, member, formed_ms)
+        if member.member_id not in awaited:
+            return text
+        return f"{text}; it was a member {ago_ms / 1000:.1f} s before the generation was formed"
+
+    record_members(seen, "OB31", Change(change.joined, [], change.back, change.changed), formed_ms)
+    record_members(seen, "OB32", Change([], change.gone, [], []), formed_ms, why)
+    return [m.member_id for m in change.gone if m.member_id in awaited] or None
+
+
+def end_all(seen: Observation) -> None:
+    """The log shows that the rebalances that were seen are over, and had no generation."""
+    for sighting in list(seen.group.sightings):
+        _end(seen, sighting)
+
+
+def _end(seen: Observation, found: Sighting) -> None:
+    """The rebalance is over, and the log has no generation of it: another broker coordinates the group now,
+    and has read the one before.
+    """
+    group = seen.group
+    group.sightings = [s for s in group.sightings if s is not found]
+    if found.before is None or group.classic is None:
+        return
+    classic, at_ms = group.classic, found.last_ms
+    change = difference(classic.members, found.before, group.protocol_type)
+    classic.members = found.before
+    record_members(seen, "OB33", change, at_ms, lambda _: _NO_GENERATION)
+    is_empty = not found.before
+    seen.record(
+        "OB33",
+        EntryType.EMPTY if is_empty else EntryType.STABLE,
+        _NO_GENERATION,
+        to_state=(GroupState.EMPTY if is_empty else GroupState.STABLE).value,
+        at_ms=at_ms,
+        leader_id=classic.leader_id,
+        protocol_name=classic.protocol_name,
+        members=[m.member_id for m in found.before],
+        assignments={m.member_id: m.assignment for m in found.before},
+    )

@@ -1,0 +1,152 @@
+"""What looks at the brokers become on the sightings topic."""
+
+from collections.abc import Iterable
+
+from records.consumer_offsets.partition import partition_of_offsets
+from records.sightings import MEMBERS_MAX, SightingRecord, decode_sighting, encode_sighting, sighting_key
+from state.kafka.observed.records import SeenMember
+from streaming.observing.rebalance_runs import GROUPS_MAX, RebalanceRuns, Seen
+
+PREPARING = Seen("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))
+PARTITION = partition_of_offsets("g", 50)
+
+
+class Looks:
+    """Looks at a cluster whose topic has 50 partitions, a second apart, each answered after 10 ms."""
+
+    def __init__(self) -> None:
+        self.runs = RebalanceRuns(50, iter(map(str, range(10**6))).__next__)
+        self.at_s = 100.0
+
+    def look(
+        self, *names: str, finished: Iterable[str] = (), seen: Seen = PREPARING, is_whole: bool = True
+    ) -> dict[str, SightingRecord]:
+        """What a look writes that lists these groups, some of them finished when they were described."""
+        self.at_s += 1
+        listed, answered_s = set(names), self.at_s + 0.01
+        described = {g: seen for g in self.runs.choose(listed) if g not in set(finished)}
+        self.runs.look(self.at_s, answered_s, listed, described, is_whole=is_whole)
+        return self.written(answered_s)
+
+    def written(self, seen_s: float) -> dict[str, SightingRecord]:
+        """What is written 5 ms later."""
+        records = self.runs.records(seen_s + 0.005, seen_s)
+        return {key.split(b"/", 1)[1].decode(): record for key, record in records}
+
+    def read(self, end: int) -> None:
+        """The group's partition ends at 7 now, and the query has read up to `end`."""
+        self.runs.ended(self.at_s + 0.02, {PARTITION: 7}, {PARTITION: end})
+
+
+def test_a_group_that_was_not_rebalancing_at_the_look_before_has_a_beginning() -> None:
+    looks = Looks()
+    assert looks.look() == {}
+    record = looks.look("g")["g"]
+    assert (record.first_ago_ms, record.seen_ago_ms, record.within_ms) == (5, 5, 1_010)
+    assert record.members == PREPARING.members
+    later = looks.look("g")["g"]
+    assert (later.run, later.first_ago_ms, later.seen_ago_ms) == (record.run, 1_005, 5)
+
+
+def test_a_group_that_was_rebalancing_when_looks_began_has_none() -> None:
+    looks = Looks()
+    assert [looks.look("g"), looks.look("g")] == [{}, {}]
+    looks.look()
+    assert looks.look("g")["g"].within_ms == 1_010
+
+
+def test_a_look_that_a_broker_did_not_answer_says_of_no_group_that_it_is_over() -> None:
+    looks = Looks()
+    looks.look()
+    run = looks.look("g")["g"].run
+    assert looks.look(is_whole=False) == {}
+    assert looks.look("g")["g"].run == run
+
+
+def test_it_does_not_bound_a_beginning_either() -> None:
+    looks = Looks()
+    looks.look()
+    looks.look(is_whole=False)
+    assert looks.look("g")["g"].within_ms == 2_010
+
+
+def test_a_group_that_was_finished_when_it_was_described_is_not_rebalancing() -> None:
+    looks = Looks()
+    looks.look()
+    assert looks.look("g", finished=["g"]) == {}
+    assert looks.look("g")["g"].within_ms == 1_010
+
+
+def test_a_record_says_how_far_the_log_was_read() -> None:
+    looks = Looks()
+    looks.look()
+    assert looks.look("g")["g"].read_ago_ms is None
+    looks.read(6)
+    assert looks.look("g")["g"].read_ago_ms is None
+    looks.read(7)
+    assert looks.look("g")["g"].read_ago_ms == 995, (
+        "the last end that was read, which was asked for a look ago"
+    )
+
+
+def test_the_end_is_written_when_the_log_was_read_up_to_it() -> None:
+    looks = Looks()
+    looks.look()
+    run = looks.look("g")["g"].run
+    assert looks.look() == {}
+    looks.read(6)
+    assert looks.look() == {}
+    looks.read(7)
+    over = looks.look()["g"]
+    assert (over.run, over.is_over, over.members) == (run, True, None)
+    assert looks.look() == {}
+    assert looks.runs.partitions() == set()
+
+
+def test_ends_that_the_query_never_reads_are_forgotten() -> None:
+    looks = Looks()
+    looks.look()
+    looks.look("g")
+    looks.look()
+    looks.at_s += 601
+    looks.look()
+    assert looks.runs.partitions() == set()
+
+
+def test_so_many_groups_are_followed_and_those_that_are_stay() -> None:
+    looks = Looks()
+    looks.look()
+    assert set(looks.look("z")) == {"z"}
+    many = [f"g{number:05}" for number in range(GROUPS_MAX)]
+    followed = looks.look("z", *many)
+    assert len(followed) == GROUPS_MAX
+    assert "z" in followed
+    left_out = many[-1]
+    assert left_out not in followed
+    assert looks.look(left_out) == {}, "since when it is rebalancing is not known"
+
+
+def test_a_large_group_has_no_members() -> None:
+    looks = Looks()
+    looks.look()
+    members = tuple(SeenMember(f"m-{n}", None, "c", "/10.0.0.1") for n in range(MEMBERS_MAX + 1))
+    assert looks.look("g", seen=Seen("PreparingRebalance", members))["g"].members is None
+
+
+def test_a_record_is_read_as_it_was_written_with_the_times_of_the_broker() -> None:
+    looks = Looks()
+    looks.look()
+    record = looks.look("g/é")["g/é"]
+    key = sighting_key("g/é", 7)
+    group_id, seen = decode_sighting(key, encode_sighting(record), 50_000)
+    assert (group_id, seen.first_ms, seen.seen_ms, seen.read_ms) == ("g/é", 49_995, 49_995, None)
+    assert (seen.state, seen.within_ms, seen.members) == ("PreparingRebalance", 1_010, PREPARING.members)
+
+
+def test_the_partition_of_a_group_is_javas() -> None:
+    """String.hashCode of "hello" is 99162322, of "orders" -1008770331, of another word the least of all."""
+    assert partition_of_offsets("hello", 1_000) == 322
+    assert partition_of_offsets("polygenelubricants", 50) == 0
+    assert partition_of_offsets("", 50) == 0
+    assert partition_of_offsets("\U0001f600", 10**9) == 0xD83D * 31 + 0xDE00
+    assert partition_of_offsets("orders", 10**9) == 8_770_331
