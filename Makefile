@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign conformance conformance-check bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -80,6 +80,15 @@ transactions-campaign: $(STAMP) ## kill exactly-once applications from SEEDS, FA
 	mkdir -p $(dir $(TRANSACTIONS_RESULTS))
 	$(BIN)/python -m tests.transactions $(APPLICATIONS:%=--client %) $(SEEDS:%=--seed %) --faults $(FAULTS) \
 		--results $(TRANSACTIONS_RESULTS) --write
+
+# Each of OBSERVED plays all stories in the order of its seed: a quarter of an hour in all.
+OBSERVED ?= "Kafka 4.4" "Kafka 3.9" "Kafka 3.9, new coordinator" "our coordinator"
+OBSERVED_RESULTS ?= build/observed.jsonl
+observed-campaign: $(STAMP) ## play groups of every kind, judge what `why` says of them, and write docs/observed.md
+	mkdir -p $(dir $(OBSERVED_RESULTS))
+	for coordinator in $(OBSERVED); do \
+		$(BIN)/python -m tests.observed --coordinator "$$coordinator" --results $(OBSERVED_RESULTS) --write || exit 1; \
+	done
 
 # Random scripts have the seeds from 0 to RANDOM - 1.
 RANDOM ?= 60

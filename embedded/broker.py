@@ -127,6 +127,7 @@ class EmbeddedBroker:
     ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
     new folder is formatted with ``cluster_id``, which brokers of one cluster share, or with a random one if
     it is None. If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
+    ``classpath`` are the jars of another version of Kafka.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -141,6 +142,7 @@ class EmbeddedBroker:
         client_properties: Mapping[str, str] = MappingProxyType({}),
         cluster_id: str | None = None,
         written_archive: Path | None = None,
+        classpath: Sequence[Path] | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"
@@ -152,6 +154,7 @@ class EmbeddedBroker:
         self._client_properties = dict(client_properties)
         self._cluster_id = cluster_id or new_cluster_id()
         self._written_archive = written_archive
+        self._classpath = classpath
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -286,8 +289,9 @@ class EmbeddedBroker:
         write_settings(self.data_dir / "server.properties", settings)
 
     def _java(self, main_class: str, *arguments: str, archive: Sequence[str]) -> list[str]:
-        classpath = os.pathsep.join(str(jar) for jar in broker_classpath())
-        options = (*archive, *self._java_options)
+        jars = broker_classpath() if self._classpath is None else self._classpath
+        options = (*(archive if self._classpath is None else ()), *self._java_options)
+        classpath = os.pathsep.join(map(str, jars))
         return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
     def _archive_options(self) -> list[str]:
@@ -378,7 +382,8 @@ def _answers(client_config: ClientConfig) -> bool:
     except (OSError, KafkaError):
         return False
     try:
-        return any(not broker["is_fenced"] for broker in admin.describe_cluster()["brokers"])
+        # Kafka 3.9 lists no brokers that are fenced, and does not say so of the others.
+        return any(not broker.get("is_fenced") for broker in admin.describe_cluster()["brokers"])
     except KafkaError:
         return False
     finally:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 from embedded.ivy import Artifact, IvyFailed, retrieve
 from embedded.paths import cache_dir
 
-SetName = Literal["spark", "broker", "tools", "streams", "connect", "hdfs", "axe"]
+SetName = Literal["spark", "broker", "broker_3_9", "tools", "streams", "connect", "hdfs", "axe"]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
@@ -60,6 +60,13 @@ def spark_jars() -> list[Path]:
 def broker_classpath() -> list[Path]:
     """Absolute paths of the Kafka broker's jars, fetched first if missing. Raises `JarsUnavailable`."""
     return jar_paths("broker")
+
+
+def broker_3_9_classpath() -> list[Path]:
+    """Absolute paths of the jars of a broker of Kafka 3.9, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
+    return jar_paths("broker_3_9")
 
 
 def tools_classpath() -> list[Path]:

@@ -104,6 +104,7 @@ class _Cutter:
     def cut(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
         if self._lead and self._lead[-1].cause != event.cause:
             self._lead = []
+            yield from self._end_at_once(incarnation)
         if self._segment is None and not self._lead:
             self._calm = dict(self.following.assigned) if self.following.is_complete else None
         self._lead.append(event)
@@ -119,6 +120,14 @@ class _Cutter:
         if self._segment is not None and event.type in _ENDS:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
+    def _end_at_once(self, incarnation: str) -> Iterator[Rebalance]:
+        """End a rebalance that was over with the request that began it, as in a group with one member. The
+        group was Stable before and after it, so it has no entry Stable (GS4). An observed one has (OB26).
+        """
+        last = None if self._segment is None else self._segment.entries[-1]
+        if last is not None and last.to_state == ConsumerGroupState.STABLE and not last.observed:
+            yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
+
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
         """Whether the known history begins with this entry, in the middle of a rebalance."""
         return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
@@ -130,6 +139,7 @@ class _Cutter:
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
         """Entries are missing."""
+        yield from self._end_at_once(incarnation)
         if self._segment is not None:
             yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
         self.following.lose_track()
@@ -137,6 +147,7 @@ class _Cutter:
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
         """The phase ends."""
+        yield from self._end_at_once(incarnation)
         if self._segment is not None:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
             yield self._end(incarnation, outcome, ended_ms)

@@ -153,7 +153,9 @@ class ObservingCall:
         """Decode a group once in a call. None if there is none."""
         if group_id not in self._awake:
             entry = self._entries.get(group_id)
-            self._awake[group_id] = None if entry is None else decode_observed(group_id, entry)
+            group = self._awake[group_id] = None if entry is None else decode_observed(group_id, entry)
+            if group is not None:  # another process may have looked up its topics
+                self._names.find(group.topic_ids())
         return self._awake[group_id]
 
     def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:

@@ -13,6 +13,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.ClassicGroupDescription;
 import org.apache.kafka.clients.admin.ShareGroupDescription;
 import org.apache.kafka.clients.admin.StreamsGroupDescription;
 import org.apache.kafka.clients.admin.StreamsGroupMemberAssignment.TaskIds;
@@ -29,7 +30,7 @@ import org.apache.kafka.streams.state.Stores;
 /**
  * Members of share and streams groups, and Kafka's own description of these groups, for kafkas_groups.py. The arguments
  * are settings of all clients, as NAME=VALUE. Lines of standard input are "share NAME GROUP TOPIC", "streams NAME GROUP
- * TOPIC FOLDER", "stop NAME", "describe-share GROUP", "describe-streams GROUP" and "delete-share GROUP". Each is
+ * TOPIC FOLDER", "stop NAME", "describe-classic GROUP", "describe-share GROUP", "describe-streams GROUP" and "delete-share GROUP". Each is
  * answered by one line: the state, the group epoch, the epoch of the target assignment, and a word for each member, its
  * client id and what it has; or "done", or the class of an error. The JVM ends with its input.
  *
@@ -100,6 +101,8 @@ public class GroupsOfKafka {
             case "stop":
                 MEMBERS.remove(words[1]).close();
                 return "done";
+            case "describe-classic":
+                return text(admin.describeClassicGroups(group).all().get().get(words[1]));
             case "describe-share":
                 return text(admin.describeShareGroups(group).all().get().get(words[1]));
             case "describe-streams":
@@ -134,6 +137,10 @@ public class GroupsOfKafka {
         settings.putAll(COMMON);
         settings.setProperty("client.id", name);
         return settings;
+    }
+
+    private static String text(ClassicGroupDescription group) {
+        return text(group.state(), 0, 0, group.members().stream().map(m -> m.clientId() + " "));
     }
 
     private static String text(ShareGroupDescription group) {

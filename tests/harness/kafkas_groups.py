@@ -61,16 +61,25 @@ class JavaGroups:
         found: list[KafkasGroup] = []
 
         def is_there() -> bool:
-            state, *others = self._answer(f"describe-{kind}", group_id).split("|")
-            if not others:
-                return False  # the group is not there yet
-            epoch, target_epoch, *members = others
-            held = {name: frozenset(filter(None, has.split(","))) for name, has in map(_halves, members)}
-            found.append(KafkasGroup(state, int(epoch), epoch == target_epoch, held))
-            return found[-1].has_target and state in ("Stable", "Empty") and is_right(held)
+            group = self.describe(kind, group_id)
+            if group is None:
+                return False
+            found.append(group)
+            return group.has_target and group.state in ("Stable", "Empty") and is_right(group.held)
 
         wait_until(is_there, f"{group_id} as it is to be; the last answer was {found[-1:]}")
         return found[-1]
+
+    def describe(self, kind: str, group_id: str) -> KafkasGroup | None:
+        """A group as Kafka describes it now, None if there is no such group. `kind` may be `classic`, too:
+        such a group has no epochs, and what its members have is not described.
+        """
+        state, *others = self._answer(f"describe-{kind}", group_id).split("|")
+        if not others:
+            return None
+        epoch, target_epoch, *members = others
+        held = {name: frozenset(filter(None, has.split(","))) for name, has in map(_halves, members)}
+        return KafkasGroup(state, int(epoch), epoch == target_epoch, held)
 
     def _ask(self, *words: str) -> None:
         answer = self._answer(*words)

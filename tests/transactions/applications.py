@@ -119,7 +119,7 @@ class GoLoop(Loop):
     """The loop with franz-go, which `go` builds at the first call."""
 
     def command(self, seat: Seat) -> list[str]:
-        return [str(_built(Path(__file__).parent / "loops" / self.module)), *self.options(seat)]
+        return [str(built(Path(__file__).parent / "loops" / self.module)), *self.options(seat)]
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class WordCount:
         return " to ERROR" in log
 
 
-def _built(folder: Path) -> Path:
+def built(folder: Path) -> Path:
     """The program of a Go module, built if its sources are newer. The modules come from Go's proxy."""
     program = cache_dir() / "loops" / folder.name
     sources = [folder / name for name in ("main.go", "go.mod", "go.sum")]

@@ -1,4 +1,4 @@
-"""Classic groups: what one generation and the next say about the rebalance between them. Rows OB1 to OB13.
+"""Classic groups: what one generation and the next say about the rebalance between them. Rows OB1 to OB14.
 
 Kafka writes a generation when its leader has sent the assignment, or when it has no members. So the members
 and what they have are known, and when the generation was formed. What happened between two generations is
@@ -19,6 +19,7 @@ from state.kafka.snapshot import NamedPartitions
 
 _BETWEEN = "left no record: each was overtaken before its assignment, or its record was compacted"
 _FOUND = "the group was like this when its records were first read"
+_FIRST = "the first generation of the group, whose creation left no record"
 
 
 def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
@@ -43,6 +44,11 @@ def find_again(seen: Observation, now: ClassicGeneration) -> None:
 def _find(seen: Observation, now: ClassicGeneration) -> None:
     """The first generation that was read of this group."""
     group = seen.group
+    if _is_first(now) and group.seq == CREATION:
+        seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
+        group.classic = Classic(None, None, 0, [])
+        _rebalance(seen, now)
+        return
     is_creation = not now.members and now.generation == 0 and group.seq == CREATION and not group.offsets
     store(seen, now)
     if is_creation:
@@ -55,6 +61,14 @@ def _find(seen: Observation, now: ClassicGeneration) -> None:
         return
     group.state, group.state_timestamp_ms = GroupState.STABLE.value, seen.at.time_ms
     _record_stable(seen, "OB2", now, _FOUND)
+
+
+def _is_first(now: ClassicGeneration) -> bool:
+    """Whether all members came in the group's first generation. Kafka 3.9 writes nothing before that one, nor
+    does any version if the group had offsets. A static member may have come later, in the place of another.
+    """
+    has_static = any(m.group_instance_id is not None for m in now.members)
+    return now.generation == 1 and bool(now.members) and not has_static
 
 
 def _rebalance(seen: Observation, now: ClassicGeneration) -> None:

@@ -98,11 +98,15 @@ def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscr
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
-    """The partitions whose offsets a member commits. Offsets of share groups are not in this log."""
+    """The partitions whose offsets a member commits, none if that cannot be known: offsets of share groups
+    are not in this log, and offsets have the names of topics.
+    """
     if epochs.kind == SHARE:
         return []
     if epochs.kind == STREAMS:
         return streams.read_by(epochs.topology, partitions)
+    if not partitions.keys() <= seen.group.names(seen.names).keys():
+        return []
     held = seen.group.shown(partitions, seen.names)
     return [TopicPartition(topic, n) for topic, numbers in held.items() for n in numbers]
 

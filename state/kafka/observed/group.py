@@ -247,6 +247,13 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         except ProtocolError:
             return []
 
+    def topic_ids(self) -> set[bytes]:
+        """The ids of the topics whose partitions members have or are to get."""
+        if self.epochs is None or self.epochs.kind == STREAMS:
+            return set()
+        has = (assigned.partitions for assigned in self.epochs.assigned.values())
+        return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
+
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
         """The names of topics by id, with those that the group's own records have."""
         if self.epochs is None:

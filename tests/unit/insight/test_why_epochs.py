@@ -121,6 +121,34 @@ def test_one_member_more() -> None:
     """)
 
 
+def test_a_request_that_gives_the_only_member_its_new_target_is_a_whole_rebalance() -> None:
+    """The group was Stable before the request and is after it, so its history has no entry Stable."""
+    alone = (
+        "topics orders=2",
+        "A e0 names[orders]",
+        "at 2s",
+        "topics orders=4",
+        "A e2 full owned[orders 0-1]",
+    )
+    assert block(reported(played(*alone)), 2) == looks("""
+#2  1970-01-01 00:00:02.000  topics changed
+    why     a request reports: orders has 4 partitions instead of 2
+    by      requests-0-1
+    took    0 ms until Stable
+    epoch   2 -> 3
+    target  computed at once by uniform, which changed 1 member
+    moved   0 of 4 partitions; 2 had no owner before
+            A  2 -> 4  + orders 2-3
+    """)
+    later = reported(played(*alone, "at 30s", "B e0 names[orders]"))
+    assert [r.outcome for r in later.rebalances] == [
+        RebalanceOutcome.STABLE,
+        RebalanceOutcome.STABLE,
+        RebalanceOutcome.UNDER_WAY,
+    ]
+    assert later.rebalances[1].ended_ms == 2_000
+
+
 def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> None:
     assert block(reported(played(*MORNING)), 3) == looks("""
 #3  1970-01-01 00:00:12.000  member joined: C

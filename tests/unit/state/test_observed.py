@@ -36,6 +36,29 @@ def test_a_generation_of_a_new_group_tells_who_joined() -> None:
     assert entries[-1].at_ms == 2_000, "the leader's assignment was stored then"
 
 
+def test_a_first_generation_without_a_record_of_the_creation_tells_who_joined() -> None:
+    """Kafka 3.9 writes none, and neither does any version if the group had offsets before."""
+    first = Said(2_000, G, generation(1, classic_member("a", 0, 1), since_ms=1_900))
+    expected = [
+        ("GroupCreated", None, "OB14"),
+        ("MemberAdded", "a", "OB4"),
+        ("PreparingRebalance", "a", "OB4"),
+        ("CompletingRebalance", None, "OB10"),
+        ("Stable", None, "OB10"),
+    ]
+    assert told(watch(first)) == expected
+    entries = watch(Said(1_000, G, committed(0, 5, 1_000)), first)
+    assert told(entries) == expected
+    assert entries[0].at_ms == 1_900
+    assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5]
+
+
+def test_who_came_in_a_first_generation_of_static_members_is_unknown() -> None:
+    """The coordinator writes it anew when one of them has come back."""
+    (found,) = watch(Said(5_000, G, generation(1, classic_member("a", 0, instance="i"))))
+    assert (found.type, found.rule) == (EntryType.STABLE, "OB2")
+
+
 def test_a_member_that_is_gone_left_or_expired_and_its_last_commit_is_told() -> None:
     both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
     one = generation(2, classic_member("a", 0, 1), since_ms=43_400)

@@ -1,6 +1,8 @@
 """What follows from the records of groups of the consumer protocol, by the rows of docs/observe.md."""
 
 from state.kafka.history import EntryType
+from state.kafka.observed.group import ObservedGroup
+from state.kafka.observed.observation import At
 from state.kafka.observed.records import (
     ClassicGroupRemoved,
     GroupEpoch,
@@ -8,8 +10,10 @@ from state.kafka.observed.records import (
     MemberAssigned,
     MemberSubscribed,
     MemberTarget,
+    RebalanceSeen,
     TargetEpoch,
 )
+from state.kafka.observed.step import observe
 from state.kafka.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said, has, subscription, target
 from tests.harness.observed_log import (
@@ -100,6 +104,18 @@ def test_a_second_member_waits_for_what_the_first_gives_up() -> None:
         ("b", {"orders": [1]}, None, None, None),
     ]
     assert told(entries)[-1] == ("Stable", None, "OB26")
+
+
+def test_of_topics_without_a_name_nothing_is_said_of_commits() -> None:
+    group: ObservedGroup | None = None
+    removed: list[str] = []
+    said = [*ALONE, Said(3_000, G, committed(1, 5, 3_000)), *leaves("a", 3, 9_000)]
+    for place, (at_ms, _, says) in enumerate(said):
+        assert not isinstance(says, RebalanceSeen)
+        seen = observe(group, G, says, At(at_ms, f"topic-0-{place}", "o"), {})
+        group = seen.group
+        removed += [entry.reason for entry in seen.history if entry.type is EntryType.MEMBER_REMOVED]
+    assert removed == ["member a left or expired"]
 
 
 def test_a_member_of_the_consumer_protocol_that_went_left_or_expired() -> None:

@@ -33,10 +33,12 @@ BOTH = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_O
 """The groups `classic`, `consumer`, `queue` (share) and `counts` (streams)."""
 
 
-def called(rows: Sequence[LogRow], state: Row = None) -> tuple[list[pd.DataFrame], Row]:
-    """Call the operator with these records. Returns its output and the state."""
+def called(
+    rows: Sequence[LogRow], state: Row = None, names: dict[bytes, str] | None = None
+) -> tuple[list[pd.DataFrame], Row]:
+    """Call the operator with these records, in a process of its own. Returns its output and the state."""
     spark = spark_state(state)
-    call = ObservingCall(LAYOUT, "observer", TopicNames(dict), "shard 0", spark)
+    call = ObservingCall(LAYOUT, "observer", TopicNames(lambda: names or {}), "shard 0", spark)
     frames = [*call.apply(rows), *call.finish()]
     return frames, spark.get if spark.exists else None
 
@@ -80,6 +82,18 @@ def test_batches_give_the_same_history_as_one(cut: int) -> None:
     then, _ = called(BOTH[cut:], state)
     topic = LAYOUT.events_topic
     assert records(first, topic) + records(then, topic) == records(whole, topic)
+
+
+def test_a_process_that_goes_on_looks_up_the_topics_of_the_groups() -> None:
+    """Otherwise it would not find the commits of a member that went."""
+    rows, names, topic = real_rows(), {ORDERS: "orders"}, LAYOUT.events_topic
+    whole = records(called(rows, None, names)[0], topic)
+    reasons = {(event or {})["reason"] for _, event in whole if (event or {})["type"] == "MemberRemoved"}
+    assert any("commit" in reason for reason in reasons)
+    for cut in range(1, len(rows)):
+        first, state = called(rows[:cut], None, names)
+        then, _ = called(rows[cut:], state, names)
+        assert records(first, topic) + records(then, topic) == whole
 
 
 def test_share_and_streams_groups_are_written_as_the_others() -> None:

@@ -1,0 +1,76 @@
+"""`python -m tests.observed --coordinator "Kafka 4.4" --seed 7`."""
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from tests.faults.campaign.results import append_result, read_results, write_table
+from tests.observed.running import Result, campaign
+from tests.observed.stage import STAGES, Stage
+from tests.observed.stories import STORIES
+from tests.observed.table import DOCUMENT, table
+
+
+@click.command()
+@click.option(
+    "--coordinator",
+    "stages",
+    multiple=True,
+    type=click.Choice(STAGES),
+    default=["Kafka 4.4"],
+    show_default=True,
+    help="Whose groups; repeatable, one after the other.",
+)
+@click.option(
+    "--story", "stories", multiple=True, type=click.Choice(list(STORIES)), help="Only these; repeatable."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="The order of the stories.")
+@click.option(
+    "--together", type=click.IntRange(1), default=2, show_default=True, help="Stories side by side."
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
+)
+@click.option("--write", is_flag=True, help=f"Write the tables to {DOCUMENT}.")
+def main(
+    stages: tuple[str, ...],
+    stories: tuple[str, ...],
+    seed: int,
+    together: int,
+    results: Path | None,
+    write: bool,
+) -> None:
+    """Play groups, and judge what `why` says of them. The exit code is 1 if anything is wrong."""
+    found = [] if results is None else read_results(results, Result)
+    is_well = True
+    for name in stages:
+        folder = Path(tempfile.mkdtemp(prefix="observed-"))
+        chosen = [STORIES[name] for name in stories or STORIES]
+        result = campaign(Stage(name, folder), chosen, seed=seed, together=together)
+        if results is not None:
+            append_result(results, result)
+        found.append(result)
+        is_well &= result.is_well
+        _say(result)
+    click.echo(table(found))
+    if write:
+        write_table(DOCUMENT, table(found))
+    raise SystemExit(0 if is_well else 1)
+
+
+def _say(result: Result) -> None:
+    click.echo(f"{result.stage}: {len(result.stories)} groups, {result.seconds:.0f} s, in {result.folder}")
+    for story, verdict in result.wrong:
+        click.echo(
+            f"WRONG {story}: {verdict.action}: {verdict.line}: said {verdict.said}, not {verdict.happened}"
+        )
+    for told in result.stories:
+        if told.failure:
+            click.echo(f"FAILED {told.story}: {told.failure}")
+
+
+if __name__ == "__main__":
+    main()

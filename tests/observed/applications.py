@@ -1,0 +1,173 @@
+"""Groups of Kafka Streams' instances and of Kafka Connect's workers."""
+
+import time
+import urllib.error
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from types import MappingProxyType, TracebackType
+
+from insight.why.model import CauseKind
+from tests.harness.connect_worker import FILE_STREAM, START_TIMEOUT_S, Worker, is_answered
+from tests.harness.waiting import wait_until
+from tests.observed.member import Library, Member
+from tests.observed.play import GONE, JOINED, QUIET_S, Play, now_ms
+from tests.observed.stage import Stage
+from tests.observed.truth import Seen
+
+CONNECT = Library("Kafka Connect", lambda _: [], {}, assignor="sessioned")
+DELAY_MS = 3_000
+"""How long the work of a worker that is gone waits for its return."""
+PROBING_TIMEOUT_S = 180.0
+_SESSION = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+
+
+class StreamsPlay(Play):
+    """Instances with one thread each, which count records. They have tasks instead of partitions."""
+
+    def begin(
+        self,
+        client_id: str,
+        library: Library | None = None,
+        *,
+        instance_id: str | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        own = {**settings, "state.dir": str(self.folder / client_id)}
+        super().begin(client_id, library, instance_id=instance_id, settings=own)
+
+    def probe(self) -> None:
+        """Wait for the probing rebalance after which every instance has active tasks."""
+
+        def is_shared() -> bool:
+            return all(any(t.startswith("active:") for t in m.held) for m in self._living().values())
+
+        with self.step(
+            "a probing rebalance",
+            {CauseKind.JOINED_AGAIN: set(self.members), CauseKind.METADATA_CHANGED: set(self.members)},
+        ):
+            wait_until(is_shared, f"{self.group_id}: all instances have active tasks", PROBING_TIMEOUT_S)
+
+    def is_settled(self, began_ms: int) -> bool:
+        living = self._living()
+        last_ms = max([began_ms, *(m.events[-1].at_ms for m in living.values() if m.events)])
+        return (
+            now_ms() - last_ms > QUIET_S * 1_000
+            and self._is_all_active(living)
+            and self.state() == (("STABLE" if living else "EMPTY"), len(living))
+        )
+
+    def _is_all_active(self, living: Mapping[str, Member]) -> bool:
+        tasks = sorted(chain.from_iterable(member.held for member in living.values()))
+        active = [task for task in tasks if task.startswith("active:")]
+        expected = [f"active:0_{number}" for number in range(self._partitions[self.topic])]
+        return not living or (active == expected and all(member.held for member in living.values()))
+
+
+class ConnectPlay(Play):
+    """Workers of Kafka Connect, and connectors with tasks."""
+
+    def __init__(self, stage: Stage, story: str, library: Library, *, clients: str | None = None) -> None:
+        super().__init__(stage, story, library, clients=clients)
+        self.workers: dict[str, Worker] = {}
+        self._began: list[Worker] = []
+        self._tasks: dict[str, int] = {}
+        self._seen: list[Seen] = []
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for worker in self._began:
+            if worker.process.is_running:
+                worker.process.kill()
+        super().__exit__(kind, error, traceback)
+
+    def start(
+        self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
+    ) -> None:
+        with self.step(f"{client_id} starts", {JOINED: {client_id}}):
+            settings = {
+                "client.id": client_id,
+                **_SESSION,
+                "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
+            }
+            folder = self.folder / client_id
+            worker = Worker(self.group_id, self.stage.servers, folder, settings)
+            self.workers[client_id] = worker
+            self._began.append(worker)
+            wait_until(is_answered(partial(worker.ask, "GET", "/")), client_id, START_TIMEOUT_S)
+
+    def connect(self, connector: str, topic_reader: Mapping[str, str], tasks: int) -> None:
+        """Make a connector with so many tasks. The leader finds new work and joins again."""
+        worker = next(iter(self.workers.values()))
+        body = {**topic_reader, "tasks.max": str(tasks)}
+        put = partial(worker.ask, "PUT", f"/connectors/{connector}/config", body)
+        causes = {CauseKind.JOINED_AGAIN: set(self.workers), CauseKind.METADATA_CHANGED: set(self.workers)}
+        causes[CauseKind.LEADER_REJOINED] = set(self.workers)
+        with self.step(f"connector {connector} is made", causes):
+            self._tasks[connector] = tasks
+            wait_until(is_answered(put), f"{connector} is taken")
+
+    def sink(self, connector: str, tasks: int) -> None:
+        """Make a connector that writes the topic to a file."""
+        written = {
+            "connector.class": f"{FILE_STREAM}SinkConnector",
+            "file": str(self.folder / connector),
+            "topics": self.topic,
+        }
+        self.connect(connector, written, tasks)
+
+    def alive(self) -> Iterable[str]:
+        return self.workers
+
+    def leave(self, client_id: str) -> None:
+        with self.step(f"{client_id} leaves", {GONE: {client_id}}, gone_how="left"):
+            self.workers.pop(client_id).process.stop()
+
+    def kill(self, client_id: str) -> None:
+        with self.step(f"{client_id} is killed", {GONE: {client_id}}, gone_how="expired"):
+            self.workers.pop(client_id).process.kill()
+
+    def state(self) -> tuple[str, int]:
+        found = self.stage.described("classic", self.group_id)
+        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
+
+    def is_settled(self, began_ms: int) -> bool:
+        living = len(self.workers)
+        if self.state() != (("STABLE" if living else "EMPTY"), living):
+            self._quiet_since_s = time.monotonic()
+            return False
+        work = self.work()
+        if work != self._work or not self._is_all_there(work):
+            self._work, self._quiet_since_s = work, time.monotonic()
+        return time.monotonic() - self._quiet_since_s > QUIET_S
+
+    _work: Mapping[str, Sequence[str]] | None = None
+    _quiet_since_s = 0.0
+
+    def held(self) -> dict[str, list[str]]:
+        return self.work() or {}
+
+    def work(self) -> dict[str, list[str]] | None:
+        """What runs on each worker, by Connect's own REST interface; None if it cannot be asked now."""
+        by_port = {f"127.0.0.1:{worker.port}": client_id for client_id, worker in self.workers.items()}
+        found: dict[str, list[str]] = {client_id: [] for client_id in self.workers}
+        for connector in self._tasks if self.workers else ():
+            try:
+                status = next(iter(self.workers.values())).ask("GET", f"/connectors/{connector}/status")
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                return None
+            units = {f"connector:{connector}": status["connector"]}
+            units |= {f"task:{connector}-{task['id']}": task for task in status["tasks"]}
+            for unit, of in units.items():
+                if of["state"] == "RUNNING" and of["worker_id"] in by_port:
+                    found[by_port[of["worker_id"]]].append(unit)
+        return {client_id: sorted(units) for client_id, units in found.items()}
+
+    def _is_all_there(self, work: Mapping[str, Sequence[str]] | None) -> bool:
+        expected = [f"connector:{connector}" for connector in self._tasks]
+        expected += [f"task:{name}-{task}" for name, tasks in self._tasks.items() for task in range(tasks)]
+        if work is None or not self.workers:
+            return work is not None
+        is_all = sorted(chain.from_iterable(work.values())) == sorted(expected)
+        return is_all and (all(work.values()) or not expected)

@@ -1,0 +1,67 @@
+"""Share groups and streams groups, which Kafka's own client describes: librdkafka cannot."""
+
+from insight.why.model import CauseKind
+from tests.harness.kafkas_groups import KafkasGroup
+from tests.observed.applications import StreamsPlay
+from tests.observed.member import Library
+from tests.observed.play import JOINED, PARTITIONS, QUIET_S, Play, now_ms
+
+
+class SharePlay(Play):
+    """Share consumers. No listener tells them of partitions, so the coordinator's own answer counts."""
+
+    def start(
+        self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
+    ) -> None:
+        """The partitions of a topic that is new to the group are initialized first, and then assigned."""
+        causes: dict[CauseKind, set[str]] = {JOINED: {client_id}, CauseKind.PARTITIONS_INITIALIZED: set()}
+        with self.step(f"{client_id} starts", causes):
+            self.begin(client_id, library, instance_id=instance_id)
+
+    def grow(self, partitions: int = PARTITIONS + 2) -> None:
+        causes: dict[CauseKind, set[str]] = {
+            CauseKind.TOPICS_CHANGED: set(),
+            CauseKind.PARTITIONS_INITIALIZED: set(),
+        }
+        with self.step("the topic gets partitions", causes):
+            self.add_partitions(partitions)
+
+    def state(self) -> tuple[str, int]:
+        found = self._described()
+        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
+
+    def held(self) -> dict[str, list[str]]:
+        found = self._described()
+        return {} if found is None else {name: sorted(of) for name, of in found.held.items()}
+
+    def is_settled(self, began_ms: int) -> bool:
+        """All partitions are assigned, and have been for a while."""
+        found = self._described()
+        if self._last != found or found is None or not found.has_target:
+            self._last, self._since_ms = found, now_ms()
+        living = self._living()
+        held = {} if found is None else found.held
+        numbers = {partition for of in held.values() for partition in of}
+        is_all = len(numbers) == self._partitions[self.topic] or not living
+        return now_ms() - self._since_ms > QUIET_S * 1_000 and is_all and held.keys() == living.keys()
+
+    _last: KafkasGroup | None = None
+    _since_ms = 0
+
+    def _described(self) -> KafkasGroup | None:
+        return self.stage.described("share", self.group_id)
+
+
+class StreamsEpochsPlay(StreamsPlay):
+    """Instances of Kafka Streams by the streams protocol."""
+
+    def state(self) -> tuple[str, int]:
+        found = self.stage.described("streams", self.group_id)
+        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
+
+    def held(self) -> dict[str, list[str]]:
+        """Tasks as reports name them: `active 0:2`."""
+        return {
+            name: sorted(task.replace(":", " ").replace("_", ":") for task in tasks)
+            for name, tasks in super().held().items()
+        }

@@ -1,0 +1,49 @@
+"""The lines of a report, and how far each can be trusted.
+
+A line that is right counts as `docs/observe.md` has it: exact, or inferred. A line that the report leaves
+open, or of which it says that it cannot know it, is unknown.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Class(StrEnum):
+    """How far a line can be trusted."""
+
+    EXACT = "exact"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+    WRONG = "wrong"
+
+
+class Line(StrEnum):
+    """What a report says of a rebalance or of a group."""
+
+    TIME = "that there was a rebalance, and when"
+    CAUSE = "cause"
+    HOW_GONE = "whether a member left or expired"
+    CLIENT = "client id, host, instance id of the cause"
+    LAST_COMMIT = "last commit of a member that went"
+    FORMED = "generation or epoch"
+    MEMBERS = "members"
+    ASSIGNOR = "assignor"
+    BEGINNING = "how long members took to join"
+    ASSIGNED = "when the assignment was there"
+    MOVED = "which partitions or tasks moved, and to whom"
+    WAITED = "what a member waited for, and from whom"
+    IDLE = "how long partitions had no consumer"
+    NEXT = "the rebalance that follows: at once, after a delay, probing"
+    END = "state at the end"
+    OFFSETS = "committed offsets"
+
+
+class Verdict(Struct, frozen=True):
+    """One line of a report. `said` and `happened` are for those who read what is wrong."""
+
+    action: str
+    line: Line
+    class_: Class
+    said: str = ""
+    happened: str = ""

@@ -1,0 +1,71 @@
+"""A sample of the campaign of docs/observed.md, and Kafka Streams and Connect at our own coordinator."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.shared import Services
+from tests.observed.applications import CONNECT, ConnectPlay, StreamsPlay
+from tests.observed.lines import Class
+from tests.observed.member import STREAMS
+from tests.observed.play import Play
+from tests.observed.running import Result, campaign
+from tests.observed.stage import OURS, Stage
+from tests.observed.stories import STORIES, Story
+
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
+SAMPLE = ("mixed", "librdkafka-epochs")
+
+
+def test_reports_on_observed_groups_say_what_happened(tmp_path: Path) -> None:
+    result = campaign(
+        Stage("Kafka 4.4", tmp_path / "stage"), [STORIES[name] for name in SAMPLE], seed=1, together=2
+    )
+    assert_well(result)
+    assert all(any(it.class_ is Class.UNKNOWN for it in told.verdicts) for told in result.stories)
+
+
+def test_reports_name_the_work_of_kafka_streams_and_connect(services: Services, tmp_path: Path) -> None:
+    """Tasks, standbys and follow-up rebalances; connectors, and the delay after a worker was killed."""
+    stage = Stage(OURS, tmp_path / "stage", services)
+    stories = [
+        Story("tasks-here", STREAMS, streams, kind=StreamsPlay),
+        Story("workers-here", CONNECT, connect, kind=ConnectPlay),
+    ]
+    assert_well(campaign(stage, stories, seed=1, together=2))
+    tasks = (stage.folder / "tasks-here.why.txt").read_text()
+    for line in (
+        "a-StreamThread-1-consumer  active 0_",
+        "; standby 0_",
+        "follow-up",
+    ):
+        assert line in tasks
+    workers = (stage.folder / "workers-here.why.txt").read_text()
+    for line in (
+        "+ connector sink",
+        "tasks sink ",
+        "next      another",
+        "delayed   the work of a worker that left waits",
+    ):
+        assert line in workers
+
+
+def streams(play: Play) -> None:
+    """The first instance gives tasks up, and the second one gets them with the follow-up rebalance."""
+    play.start("a")
+    play.start("b")
+
+
+def connect(play: Play) -> None:
+    assert isinstance(play, ConnectPlay)
+    play.start("a")
+    play.sink("sink", 2)
+    play.start("b")
+    play.kill("b")
+
+
+def assert_well(result: Result) -> None:
+    assert [told.failure for told in result.stories if told.failure] == []
+    assert result.wrong == []
+    assert {told.story for told in result.stories if not told.verdicts} == set()
