@@ -5,6 +5,7 @@ SimpleHeterogeneousAssignmentBuilder.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from assignors.kafka.api import MemberId, TopicPartition
@@ -27,8 +28,9 @@ def assign(
     where subscriptions are compared. The result has an entry for every member, sorted by topic and number.
 
     Where all members subscribe to the same topics, all partitions are one pool. Otherwise each topic is
-    assigned by itself, and the first members get what cannot be divided of every topic (row SB10). Where Kafka
-    follows the order of a hash table, this rule orders members by id and partitions by topic and number.
+    assigned by itself, and the first members get what cannot be divided of every topic (row SB10). Where
+    Kafka follows the order of a hash table, this rule orders members by id and partitions by topic and
+    number.
     """
     members = sorted(subscriptions)
     held = {member: set(last.get(member, ())) for member in members}
@@ -66,7 +68,7 @@ def quotas(partitions: int, members: int) -> list[int]:
         return [0] * members
     places = partitions * _sharing(partitions, members)
     ends = [-(-places * index // members) for index in range(members + 1)]
-    return [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 def _sharing(partitions: int, members: int) -> int:

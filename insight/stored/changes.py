@@ -14,6 +14,7 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
+from state.kafka.share_group import ShareGroup
 from state.kafka.snapshot import named
 from state.rocketmq.group import Group as RocketMqGroup
 
@@ -37,10 +38,14 @@ _ENTRY_NAMES = {
     "topics": "topic",
     "resolved_regexes": "pattern",
     "checked_regexes": "checked pattern",
+    "initializing": "initializing partitions of",
+    "initialized": "initialized partitions of",
+    "deleting": "deleting partitions of",
 }
 _PROTOCOLS: dict[type, str] = {
     ClassicGroup: "Kafka",
     ConsumerGroup: "Kafka (consumer)",
+    ShareGroup: "Kafka (share)",
     RocketMqGroup: "RocketMQ",
     ConfigsOnly: "Kafka (settings without a group)",
 }

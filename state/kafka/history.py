@@ -48,11 +48,17 @@ class EntryType(StrEnum):
     TOPICS_CHANGED = "TopicsChanged"
     REGEX_RESOLVED = "RegexResolved"
     CONFIGS_CHANGED = "ConfigsChanged"
-    # Of share and streams groups, which are only observed:
+    # Of share and streams groups of the cluster's own coordinator:
     SHARE_PARTITIONS_INITIALIZING = "SharePartitionsInitializing"
     SHARE_PARTITIONS_INITIALIZED = "SharePartitionsInitialized"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
     TOPOLOGY_CHANGED = "TopologyChanged"
+    # Of share groups of this coordinator:
+    SHARE_STATE_INITIALIZING = "ShareStateInitializing"
+    SHARE_STATE_INITIALIZED = "ShareStateInitialized"
+    SHARE_STATE_NOT_INITIALIZED = "ShareStateNotInitialized"
+    SHARE_STATE_DELETING = "ShareStateDeleting"
+    SHARE_STATE_NOT_DELETED = "ShareStateNotDeleted"
 
 
 NOT_READY = "NotReady"
@@ -72,8 +78,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
     static member that came back. A field is None where the entry's type does not use it.
 
-    `group_type` is `classic` or `consumer`, the protocol of the group after the entry, or `share` or
-    `streams` of a group that is observed. Except in a classic group, `generation` is the group epoch, and
+    `group_type` is `classic`, `consumer` or `share`, the protocol of the group after the entry, or `streams`
+    of a group that is observed. Except in a classic group, `generation` is the group epoch, and
     `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
     topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
     In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`

@@ -17,7 +17,7 @@ Last = dict[str, list[TopicPartition]]
 
 
 def parts(text: str) -> list[TopicPartition]:
-    """"t0 u1" is partition 0 of topic t and partition 1 of u."""
+    """ "t0 u1" is partition 0 of topic t and partition 1 of u."""
     return [TopicPartition(word[0], int(word[1:])) for word in text.split()]
 
 
@@ -121,9 +121,7 @@ def test_every_partition_has_a_member_and_the_shares_are_even(seed: int) -> None
             f"m{n}": everybody if is_equal else set(random.sample(TOPICS, random.randint(0, 3)))
             for n in random.sample(range(12), random.randint(1, 12))
         }
-        available = {
-            name: random.sample(range(8), random.randint(0, 8)) for name in random.sample(TOPICS, 2)
-        }
+        available = {name: random.sample(range(8), random.randint(0, 8)) for name in random.sample(TOPICS, 2)}
         target = assign(available, names, last)
         check(available, names, target)
         shuffled = dict(random.sample(sorted(names.items()), len(names)))
