@@ -117,9 +117,9 @@ def change_text(change: GroupChange) -> str:
 
 
 def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
-    """The group, of the consumer protocol with partitions as text, by topic name. It is compared with
-    `other`.
-    """
+    """The group, one with epochs with partitions as text, by topic name. It is compared with `other`."""
+    if isinstance(group, ShareGroup):
+        return _share_group_with_names(group)
     if not isinstance(group, ConsumerGroup) or not isinstance(other, ConsumerGroup):
         return group
     names = group.names_by_id()
@@ -133,6 +133,20 @@ def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
         )
     target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
     return structs.replace(group, members=members, target=target)
+
+
+def _share_group_with_names(group: ShareGroup) -> ShareGroup:
+    names = group.names_by_id()
+    members = {
+        m: structs.replace(member, assigned=assignment_text(named(member.assigned, names)))
+        for m, member in group.members.items()
+    }
+    kinds = {
+        kind: {t.name: assignment_text({t.name: sorted(t.partitions)}) for t in getattr(group, kind).values()}
+        for kind in ("initializing", "initialized", "deleting")
+    }
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    return structs.replace(group, members=members, target=target, **kinds)
 
 
 def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:

@@ -20,7 +20,6 @@ from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Group
 from state.kafka.share_group import ShareGroup
 from state.kafka.timers import DeadlineReached
@@ -54,9 +53,8 @@ class Role(StrEnum):
 class GroupRow(Struct, frozen=True, kw_only=True):
     """A group. Fields of the other protocol are None.
 
-    `group_type` is `classic`, `consumer` or `share` for Kafka's groups. In a group of the consumer protocol
-    and a share group `generation` is the group epoch, `assignment_epoch` that of the target assignment, and
-    `protocol_name` the assignor that computed it.
+    `group_type` is `classic`, `consumer` or `share` for Kafka's groups. In the latter two `generation` is the
+    group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` its assignor.
 
     `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
     tables.
@@ -270,11 +268,8 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
 
 
 def _of_type(group: KafkaGroup) -> dict[str, Any]:
-    match group:
-        case ShareGroup():
-            return of_share_group(group)
-        case ConsumerGroup():
-            return of_consumer_group(group)
+    if not isinstance(group, ClassicGroup):
+        return of_share_group(group) if isinstance(group, ShareGroup) else of_consumer_group(group)
     return {
         "group_type": "classic",
         "protocol_name": group.protocol_name,
