@@ -6,7 +6,7 @@ from datetime import UTC
 from textwrap import dedent
 
 from gateway.coordinator.fresh_groups import listed_of
-from insight.admin.list_groups import consumer_groups, listed
+from insight.admin.list_groups import listed
 from insight.replay.moment import moment_text
 from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
@@ -76,9 +76,8 @@ def test_what_differs() -> None:
 
 
 def test_the_lists_of_groups() -> None:
-    """Row SD5. kafka-consumer-groups does not list share groups."""
+    """Row SD5."""
     view = view_of(group_after())
     in_list = listed_of(view)
     assert (in_list.state, in_list.protocol_type, in_list.group_type) == ("Stable", "share", "share")
     assert listed(view).type == "Share"
-    assert consumer_groups([view]) == []
