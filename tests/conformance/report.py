@@ -25,7 +25,7 @@ REPLAYS = 2
 KAFKAS_PLAYS_AGAIN = 20
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
-_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md", "rules-share.md")]
+_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md")]
 _ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "add": "AddOffsetsToTxn",

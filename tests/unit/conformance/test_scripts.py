@@ -20,7 +20,7 @@ from tests.conformance.servers import SETTINGS, Played, promised
 from tests.conformance.told import Told
 
 DOCS = Path(__file__).parents[3] / "docs"
-RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md", "rules-share.md"))
+RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md"))
 ROWS = dict(re.findall(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", RULES, re.MULTILINE))
 PREFIX = "run-1-"
 
