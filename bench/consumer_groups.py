@@ -12,8 +12,9 @@ from uuid import UUID
 
 from bench.core import BEGIN_MS, CONFIG, GROUP_ID, QUICK_ROUNDS, ROUNDS, decode, encode
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, ConsumerGroup
-from state.kafka.requests import ConsumerGroupHeartbeat, TopicIdPartitions, TopicImage
+from state.kafka.requests import ConsumerGroupHeartbeat, TopicIdPartitions
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 from tests.harness.common import kafka_effects
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from checkpoints.migrations import EARLIER
 from state.dispatch import AnyGroup
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """The version of a row and of the groups in it that this code writes."""
 STATE_SCHEMA = "version int, payload binary"
 

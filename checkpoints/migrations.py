@@ -1,4 +1,4 @@
-"""The earlier state versions that this code reads, and the migration of each to the next. There are none.
+"""The earlier state versions that this code reads, and the migration of each to the next.
 
 A change of a group's layout needs three steps: raise `codec.STATE_VERSION`, copy the structs that change to
 this module as they were, and enter the version that they had. Such a copy never changes.
@@ -6,6 +6,11 @@ this module as they were, and enter the version that they had. Such a copy never
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
+from state.rocketmq.group import Group as RocketMqGroup
 
 
 class Migration(NamedTuple):
@@ -17,5 +22,12 @@ class Migration(NamedTuple):
     migrate: Callable[[Any], Any]
 
 
-EARLIER: dict[int, Migration] = {}
+def _unchanged(group: Any) -> Any:
+    return group
+
+
+EARLIER: dict[int, Migration] = {
+    # Version 2 has share groups, and its other groups are as before.
+    1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | RocketMqGroup, _unchanged),
+}
 """By version, up to the one before `codec.STATE_VERSION`, without a gap."""

@@ -12,7 +12,7 @@ from state.dispatch import StoredView
 from state.errors import ErrorCode
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
-from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot, ShareSnapshot
+from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot, ShareSnapshot, ShareTask
 from state.messages import ErrorResponse
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
@@ -33,7 +33,8 @@ T = TypeVar("T", bound=Struct)
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
     """Encode a record of the groups topic. A record that is too large loses what its members have, then its
-    members, then the topics that it knows, and last those that it waits for.
+    members, then the topics that it knows, and last those that it waits for: of the tasks for the share
+    coordinator the first partitions are left.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
@@ -95,11 +96,13 @@ def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
-    """A member without its bytes, and in a consumer group without what it has and subscribes to."""
-    consumer = member.consumer
+    """A member without its bytes, and in a group with epochs without what it has and subscribes to."""
+    consumer, share = member.consumer, member.share
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
-    return structs.replace(member, metadata=b"", assignment=b"", consumer=consumer)
+    if share:
+        share = structs.replace(share, subscribed_topic_names=[], assigned={}, target={})
+    return structs.replace(member, metadata=b"", assignment=b"", consumer=consumer, share=share)
 
 
 def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
@@ -128,14 +131,35 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             share=ShareSnapshot({}, {}, []) if consumer.share else UNSET,
             streams=structs.replace(consumer.streams, subtopologies={}) if consumer.streams else UNSET,
         )
-    return structs.replace(view, subscribed_topics=None, consumer=consumer)
+    share = view.share
+    if share:
+        share = structs.replace(
+            share,
+            topics={},
+            unknown_topics=share.unknown_topics[:AWAITED_MAX],
+            initializing={},
+            initialized={},
+            deleting={},
+        )
+    return structs.replace(view, subscribed_topics=None, consumer=consumer, share=share)
 
 
 def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
     consumer = view.consumer
     if consumer:
         consumer = structs.replace(consumer, unknown_topics=[], unresolved_regexes=[])
-    return structs.replace(view, consumer=consumer)
+    share = view.share
+    if share:
+        share = structs.replace(share, unknown_topics=[], tasks=_first_tasks(share.tasks))
+    return structs.replace(view, consumer=consumer, share=share)
+
+
+def _first_tasks(tasks: list[ShareTask]) -> list[ShareTask]:
+    """The first partitions of the oldest task. The others are shown when these have their outcome."""
+    if not tasks:
+        return []
+    topics = [structs.replace(t, partitions=t.partitions[:AWAITED_MAX]) for t in tasks[0].topics[:1]]
+    return [structs.replace(tasks[0], topics=topics)]
 
 
 def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:

@@ -1,8 +1,8 @@
 """The coordinator's settings: Kafka's under Kafka's names, RocketMQ's with the prefix `rocketmq.`.
 
-Settings of the consumer protocol (KIP-848) have the bounds of rows CF1 to CF15. A setting is an input of the
-core, as a request is: the same log under the same settings has the same outcome.
-Source: GroupCoordinatorConfig.java, BrokerConfig.java.
+Settings of the consumer protocol (KIP-848) have the bounds of rows CF1 to CF15, those of share groups
+(KIP-932) of SN1 to SN5. A setting is an input of the core, as a request is: the same log under the same
+settings has the same outcome. Source: GroupCoordinatorConfig.java, BrokerConfig.java.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,6 +36,7 @@ SettingValue = int | str
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
 
 # RocketMQ has no setting for the timeout of producers. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
@@ -132,8 +133,9 @@ def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any
     return {"name": name, "read": read}
 
 
-def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
-    value: int = field(default=default, metadata=_named(name, partial(whole_number, at_least=at_least)))
+def _setting(name: str, default: int, *, at_least: int = -(2**31), at_most: int = INT32_MAX) -> int:
+    read = partial(whole_number, at_least=at_least, at_most=at_most)
+    value: int = field(default=default, metadata=_named(name, read))
     return value
 
 
@@ -143,7 +145,9 @@ class CoordinatorConfig:
 
     `group_max_partitions` is not a setting of Kafka. It bounds the number of partitions that the coordinator
     assigns to one group. `regex_resolve_at_once` is none either: a pattern whose topics come with the request
-    is resolved by it (row RX3). If it is False, the result comes later, as in Kafka.
+    is resolved by it (row RX3). If it is False, the result comes later, as in Kafka. `share_assign_at_once`:
+    partitions of a share group that are initialized are assigned by the next heartbeat. If it is False, they
+    wait for the end of the assignment interval, as in Kafka.
 
     `member_id_namespace` is the secret UUID from which member ids are derived. It is pinned in the checkpoint
     and never published.
@@ -193,6 +197,33 @@ class CoordinatorConfig:
     group_coordinator_rebalance_protocols: tuple[str, ...] = field(
         default=(CLASSIC, CONSUMER),
         metadata=_named("group.coordinator.rebalance.protocols", _rebalance_protocols),
+    )
+    group_share_session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, at_least=1)
+    group_share_min_session_timeout_ms: int = _setting(
+        "group.share.min.session.timeout.ms", 45_000, at_least=1
+    )
+    group_share_max_session_timeout_ms: int = _setting(
+        "group.share.max.session.timeout.ms", 60_000, at_least=1
+    )
+    group_share_heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", 5_000, at_least=1)
+    group_share_min_heartbeat_interval_ms: int = _setting(
+        "group.share.min.heartbeat.interval.ms", 5_000, at_least=1
+    )
+    group_share_max_heartbeat_interval_ms: int = _setting(
+        "group.share.max.heartbeat.interval.ms", 15_000, at_least=1
+    )
+    group_share_assignment_interval_ms: int = _setting(
+        "group.share.assignment.interval.ms", 1_000, at_least=0
+    )
+    group_share_min_assignment_interval_ms: int = _setting(
+        "group.share.min.assignment.interval.ms", 0, at_least=0
+    )
+    group_share_max_assignment_interval_ms: int = _setting(
+        "group.share.max.assignment.interval.ms", 15_000, at_least=0
+    )
+    group_share_max_size: int = _setting("group.share.max.size", 200, at_least=1, at_most=1_000)
+    share_assign_at_once: bool = field(
+        default=True, metadata=_named("coordinator.share.assign.at.once", _boolean)
     )
     regex_resolve_at_once: bool = field(
         default=True, metadata=_named("coordinator.regex.resolve.at.once", _boolean)
@@ -249,20 +280,26 @@ class CoordinatorConfig:
                 f"group.max.session.timeout.ms ({self.group_max_session_timeout_ms}): "
                 "no member could ever join"
             )
-        for what in ("session.timeout", "heartbeat.interval", "assignment.interval"):
-            name, least, most = (f"group.consumer.{bound}{what}.ms" for bound in ("", "min.", "max."))
-            if not int(given[least]) <= int(given[most]):
-                raise ConfigError(f"{least} ({given[least]}) is above {most} ({given[most]})")
-            if not int(given[least]) <= int(given[name]) <= int(given[most]):
-                raise ConfigError(
-                    f"{name} ({given[name]}) is not from {least} ({given[least]}) to {most} ({given[most]})"
-                )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+        for protocol in (CONSUMER, SHARE):
+            _check_protocol(given, f"group.{protocol}")
+
+
+def _check_protocol(given: Mapping[str, SettingValue], prefix: str) -> None:
+    """Raise ConfigError if two settings of the groups of one protocol contradict each other."""
+    for what in ("session.timeout", "heartbeat.interval", "assignment.interval"):
+        name, least, most = (f"{prefix}.{bound}{what}.ms" for bound in ("", "min.", "max."))
+        if not int(given[least]) <= int(given[most]):
+            raise ConfigError(f"{least} ({given[least]}) is above {most} ({given[most]})")
+        if not int(given[least]) <= int(given[name]) <= int(given[most]):
             raise ConfigError(
-                f"group.consumer.heartbeat.interval.ms ({self.group_consumer_heartbeat_interval_ms}) is not "
-                f"below group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms}): "
-                "sessions would end between two heartbeats"
+                f"{name} ({given[name]}) is not from {least} ({given[least]}) to {most} ({given[most]})"
             )
+    interval, session = f"{prefix}.heartbeat.interval.ms", f"{prefix}.session.timeout.ms"
+    if int(given[interval]) >= int(given[session]):
+        raise ConfigError(
+            f"{interval} ({given[interval]}) is not below {session} ({given[session]}): "
+            "sessions would end between two heartbeats"
+        )
 
 
 def _shown(value: int | str | tuple[str, ...]) -> SettingValue:

@@ -20,8 +20,9 @@ from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_keep_alive
 from records.wire.schema_reader import Pause
 from state.errors import ErrorCode
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions, TopicImages
+from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+from state.kafka.topic_images import TopicImages
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""

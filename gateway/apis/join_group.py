@@ -23,8 +23,9 @@ from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.kafka.requests import JoinGroup, Protocol, TopicImages
+from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
+from state.kafka.topic_images import TopicImages
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7

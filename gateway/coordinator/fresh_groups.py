@@ -97,8 +97,7 @@ class FreshGroups:
 
 def listed_of(group: GroupSnapshot) -> ListedGroup:
     """What ListGroups shows of a group on the groups topic."""
-    group_type = "consumer" if group.consumer else "classic"
-    return ListedGroup(group.group_id, group.state, group.protocol_type or "", group_type)
+    return ListedGroup(group.group_id, group.state, group.protocol_type or "", group.group_type)
 
 
 def _is_answered(answer: DescribeGroupResponse) -> bool:

@@ -52,7 +52,7 @@ class MetricsStateCollector(Collector):
         yield from epoch_counts(numbers.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
             return
-        classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
+        classic = {g: group for g, group in numbers.groups.items() if not (group.consumer or group.share)}
         of_consumers = {
             g: ConsumerGroupRow(
                 group.state,
@@ -133,9 +133,8 @@ def _members(groups: Mapping[str, GroupRow]) -> Metric:
 
 def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
     counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
-    types = Counter(g.consumer.group_type for g in groups.values() if g.consumer is not None)
-    counts.add_metric(("classic",), len(groups) - types.total())
-    for type_ in (CONSUMER, *sorted(types.keys() - {CONSUMER})):
+    types = Counter(group.group_type for group in groups.values())
+    for type_ in ("classic", CONSUMER, *sorted(types.keys() - {"classic", CONSUMER})):
         counts.add_metric((type_,), types[type_])
     counts.add_metric(("rocketmq",), len(rocketmq))
     yield counts

@@ -57,9 +57,9 @@ def consumer_member_table(group: ConsumerGroup, names: Names) -> str:
             member.client_host or None,
             member.member_epoch,
             _state(group, member),
-            _text(named(member.assigned, topics)),
-            _text(named(member.pending_revocation, topics)),
-            _text(_awaited(group, member, topics)),
+            partitions_text(named(member.assigned, topics)),
+            partitions_text(named(member.pending_revocation, topics)),
+            partitions_text(_awaited(group, member, topics)),
         ]
         for member in group.members.values()
     ]
@@ -84,6 +84,6 @@ def _awaited(group: ConsumerGroup, member: ConsumerMember, topics: dict[bytes, s
     return named({topic_id: numbers for topic_id, numbers in missing.items() if numbers}, topics)
 
 
-def _text(partitions: Mapping[str, Sequence[int]]) -> str | None:
-    """`orders 0-3 7; prices 1`."""
+def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str | None:
+    """Return `orders 0-3 7; prices 1`, None without partitions."""
     return "; ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()) or None

@@ -1,7 +1,7 @@
 """A group as it was at a moment: its state, its members, what each holds since when, and its timers."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
@@ -17,6 +17,8 @@ from insight.admin.tables import Column, render_table
 from insight.replay.consumer_moment import WHATS, consumer_member_table, headline
 from insight.replay.group_run import Entry
 from insight.replay.replay import Replayed
+from insight.replay.share_moment import WHATS as SHARE_WHATS
+from insight.replay.share_moment import share_headline, share_member_table, share_state_lines
 from insight.why.clock import Clock, duration_text
 from insight.why.names import Names, clients_of, is_bare
 from insight.why.wording import INDENT, count
@@ -28,11 +30,24 @@ from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.protocols import protocol_of
+from state.kafka.share_group import ShareGroup
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.timers import next_scan
 
 Partition = tuple[str, int]
+
+# What happens at a deadline, by the type of the group.
+_WHATS: Mapping[type, Mapping[timers.TimerKind, str]] = {
+    ConsumerGroup: WHATS,
+    ShareGroup: SHARE_WHATS,
+    ClassicGroup: {
+        timers.TimerKind.HEARTBEAT: "the session of {} ends",
+        timers.TimerKind.JOIN: "the round ends, whoever has joined",
+        timers.TimerKind.SYNC: "members without SyncGroup are removed",
+        timers.TimerKind.RETENTION: "offsets are checked for expiry",
+    },
+}
 
 
 def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> str:
@@ -65,7 +80,7 @@ def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> 
     ids = member_ids(entries).union(group.members if group is not None else ())
     if isinstance(group, ClassicGroup):
         ids.update(group.pending_members)
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ConsumerGroup | ShareGroup):
         clients |= {
             m.member_id: m.instance_id or m.client_id for m in group.members.values() if is_bare(m.member_id)
         }
@@ -120,7 +135,7 @@ def _kafka_text(
     clock: Clock,
 ) -> str:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
-    about = _headline(group, names) if isinstance(group, ClassicGroup) else headline(group)
+    about = _about(group, names)
     lines = [f"Group {group.group_id} at {when}: {group.state} for {lasted}, {about}"]
     if group.last_rebalance_at_ms is not None:
         began = clock.time(group.last_rebalance_at_ms)
@@ -128,10 +143,9 @@ def _kafka_text(
     if group.quarantined is not None:
         lines.append(f"Quarantined: {group.quarantined}")
     if group.members:
-        if isinstance(group, ClassicGroup):
-            lines += ["", _member_table(group, held, names, clock)]
-        else:
-            lines += ["", consumer_member_table(group, names)]
+        lines += ["", _members_text(group, held, names, clock)]
+    if isinstance(group, ShareGroup):
+        lines += ["", *share_state_lines(group)]
     if offsets := sum(map(len, group.offsets.values())):
         lines += [
             "",
@@ -146,6 +160,26 @@ def _kafka_text(
         ]
     lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, due, clock))]
     return "\n".join(lines) + "\n"
+
+
+def _about(group: KafkaGroup, names: Names) -> str:
+    match group:
+        case ClassicGroup():
+            return _headline(group, names)
+        case ShareGroup():
+            return share_headline(group)
+    return headline(group)
+
+
+def _members_text(
+    group: KafkaGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
+) -> str:
+    match group:
+        case ClassicGroup():
+            return _member_table(group, held, names, clock)
+        case ShareGroup():
+            return share_member_table(group, names)
+    return consumer_member_table(group, names)
 
 
 def _headline(group: ClassicGroup, names: Names) -> str:
@@ -207,16 +241,7 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
 def _timer_lines(
     group: KafkaGroup, names: Names, at_ms: int, due: Sequence[timers.DeadlineReached], clock: Clock
 ) -> Iterator[str]:
-    whats = (
-        WHATS
-        if isinstance(group, ConsumerGroup)
-        else {
-            timers.TimerKind.HEARTBEAT: "the session of {} ends",
-            timers.TimerKind.JOIN: "the round ends, whoever has joined",
-            timers.TimerKind.SYNC: "members without SyncGroup are removed",
-            timers.TimerKind.RETENTION: "offsets are checked for expiry",
-        }
-    )
+    whats = _WHATS[type(group)]
     for deadline in due:
         what = whats[deadline.kind].format(names.of(deadline.member_id))
         yield f"{clock.time(deadline.deadline_ms)}  {_distance(deadline.deadline_ms - at_ms)}  {what}"

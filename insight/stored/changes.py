@@ -14,6 +14,7 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
+from state.kafka.share_group import ShareGroup
 from state.kafka.snapshot import named
 from state.rocketmq.group import Group as RocketMqGroup
 
@@ -37,10 +38,14 @@ _ENTRY_NAMES = {
     "topics": "topic",
     "resolved_regexes": "pattern",
     "checked_regexes": "checked pattern",
+    "initializing": "initializing partitions of",
+    "initialized": "initialized partitions of",
+    "deleting": "deleting partitions of",
 }
 _PROTOCOLS: dict[type, str] = {
     ClassicGroup: "Kafka",
     ConsumerGroup: "Kafka (consumer)",
+    ShareGroup: "Kafka (share)",
     RocketMqGroup: "RocketMQ",
     ConfigsOnly: "Kafka (settings without a group)",
 }
@@ -112,9 +117,9 @@ def change_text(change: GroupChange) -> str:
 
 
 def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
-    """The group, of the consumer protocol with partitions as text, by topic name. It is compared with
-    `other`.
-    """
+    """The group, one with epochs with partitions as text, by topic name. It is compared with `other`."""
+    if isinstance(group, ShareGroup):
+        return _share_group_with_names(group)
     if not isinstance(group, ConsumerGroup) or not isinstance(other, ConsumerGroup):
         return group
     names = group.names_by_id()
@@ -128,6 +133,20 @@ def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
         )
     target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
     return structs.replace(group, members=members, target=target)
+
+
+def _share_group_with_names(group: ShareGroup) -> ShareGroup:
+    names = group.names_by_id()
+    members = {
+        m: structs.replace(member, assigned=assignment_text(named(member.assigned, names)))
+        for m, member in group.members.items()
+    }
+    kinds = {
+        kind: {t.name: assignment_text({t.name: sorted(t.partitions)}) for t in getattr(group, kind).values()}
+        for kind in ("initializing", "initialized", "deleting")
+    }
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    return structs.replace(group, members=members, target=target, **kinds)
 
 
 def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:

@@ -14,13 +14,14 @@ from msgspec import Struct
 from insight.rocketmq_group import GroupState as RocketMqState
 from insight.stored.assignments import assignment_of
 from insight.stored.consumer_rows import consumer_members, of_consumer_group
+from insight.stored.share_rows import of_share_group, share_members
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Group
+from state.kafka.share_group import ShareGroup
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
 
@@ -52,9 +53,8 @@ class Role(StrEnum):
 class GroupRow(Struct, frozen=True, kw_only=True):
     """A group. Fields of the other protocol are None.
 
-    `group_type` is `classic` or `consumer` for Kafka's groups. In a group of the consumer protocol
-    `generation` is the group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` the
-    assignor that computed it.
+    `group_type` is `classic`, `consumer` or `share` for Kafka's groups. In the latter two `generation` is the
+    group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` its assignor.
 
     `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
     tables.
@@ -256,17 +256,7 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
             "consume_type": group.consume_type,
             "consume_from_where": group.consume_from_where,
         }
-    own: dict[str, Any] = (
-        {
-            "group_type": "classic",
-            "protocol_name": group.protocol_name,
-            "leader_id": group.leader_id,
-            "subscribed_topics": group.subscribed_topics,
-        }
-        if isinstance(group, ClassicGroup)
-        else of_consumer_group(group)
-    )
-    return own | {
+    return _of_type(group) | {
         "state": str(group.state),
         "members": len(group.members),
         "generation": group.generation,
@@ -277,9 +267,21 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     }
 
 
+def _of_type(group: KafkaGroup) -> dict[str, Any]:
+    if not isinstance(group, ClassicGroup):
+        return of_share_group(group) if isinstance(group, ShareGroup) else of_consumer_group(group)
+    return {
+        "group_type": "classic",
+        "protocol_name": group.protocol_name,
+        "leader_id": group.leader_id,
+        "subscribed_topics": group.subscribed_topics,
+    }
+
+
 def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
-    if isinstance(group, ConsumerGroup):
-        for fields in consumer_members(group):
+    if not isinstance(group, ClassicGroup):
+        of_members = share_members(group) if isinstance(group, ShareGroup) else consumer_members(group)
+        for fields in of_members:
             yield MemberRow(protocol=protocol, role=Role.MEMBER, **fields)
         return
     for member in group.members.values():

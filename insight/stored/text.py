@@ -76,8 +76,8 @@ def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True)
 def _group_cells(row: AnyRow) -> list[object]:
     assert isinstance(row, GroupRow)
     strategy = row.protocol_name or row.message_model
-    of_consumers = row.group_type == "consumer"
-    protocol = f"{row.protocol} ({row.group_type})" if of_consumers else row.protocol
+    has_epochs = row.group_type in ("consumer", "share")
+    protocol = f"{row.protocol} ({row.group_type})" if has_epochs else row.protocol
     cells: list[object] = [row.group_id, protocol, row.state, time_text(row.state_since_ms)]
     cells += [
         row.generation,

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from records.consumer_offsets.schemas import RawRecord, read
-from state.kafka.consumer_group import Partitions
 from state.kafka.group import Offset
+from state.kafka.modern_group import Partitions
 from state.kafka.observed import records
 from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
 from state.kafka.observed.records import AnyRecord

@@ -8,7 +8,7 @@ of the fields is the layout of the stored state: a change of the order is a new 
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -17,7 +17,8 @@ from msgspec import Struct, field
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
-from state.kafka.group import Group, Topic
+from state.kafka.group import Topic
+from state.kafka.modern_group import ModernGroup, Partitions
 from state.kafka.requests import Protocol
 
 LEAVE_GROUP_MEMBER_EPOCH = -1
@@ -27,10 +28,6 @@ AssignedPartitions = dict[bytes, dict[int, int]]
 """Partitions that a member has, by topic id: partition -> assignment epoch, the epoch of the target by which
 the member got it (KIP-1251).
 """
-
-Partitions = dict[bytes, list[int]]
-"""Partitions, sorted, by topic id."""
-
 
 Subscribed = tuple[tuple[str, ...], str]
 """What a member subscribes to: names, sorted, and a pattern, "" without one."""
@@ -151,14 +148,11 @@ class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     is_wanted: bool = True
 
 
-class ConsumerGroup(Group, tag="KafkaConsumer"):
+class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
     """The state of one group of the consumer protocol.
 
-    `group_epoch` grows with each change that asks for a new target assignment. `assignment_epoch` is the
-    group epoch that `target` was computed for, at `assignment_timestamp_ms` (0: at a time that is not known).
-    `metadata_hash` is the fingerprint of the topics that members subscribe to (row HB53), b"" without any.
-    `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group
-    knows: None for a name that no topic has.
+    `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
+    name that no topic has.
 
     The holders of partitions and the subscribers of topics are derived from `members` at their first use and
     are not stored. Only the methods of this class add and remove members, and change what a member holds or
@@ -167,11 +161,6 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
 
     type_name = "consumer"
 
-    group_epoch: int = 1
-    assignment_epoch: int = 1
-    assignment_timestamp_ms: int = 0
-    metadata_hash: bytes = b""
-    metadata_stale: bool = True
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     target: dict[str, Partitions] = field(default_factory=dict)  # by member id
@@ -228,12 +217,8 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
             kept.there[member.member_id] = member
 
     @property
-    def generation(self) -> int:
-        """The group epoch, which takes the place of the classic protocol's generation in the history."""
-        return self.group_epoch
-
-    def entry_details(self) -> Mapping[str, object]:
-        return {"group_type": self.type_name, "assignment_epoch": self.assignment_epoch}
+    def is_rebalancing(self) -> bool:
+        return self.progress.is_rebalancing
 
     @property
     def protocol_type(self) -> str:

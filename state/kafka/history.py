@@ -48,11 +48,17 @@ class EntryType(StrEnum):
     TOPICS_CHANGED = "TopicsChanged"
     REGEX_RESOLVED = "RegexResolved"
     CONFIGS_CHANGED = "ConfigsChanged"
-    # Of share and streams groups, which are only observed:
+    # Of share and streams groups of the cluster's own coordinator:
     SHARE_PARTITIONS_INITIALIZING = "SharePartitionsInitializing"
     SHARE_PARTITIONS_INITIALIZED = "SharePartitionsInitialized"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
     TOPOLOGY_CHANGED = "TopologyChanged"
+    # Of share groups of this coordinator:
+    SHARE_STATE_INITIALIZING = "ShareStateInitializing"
+    SHARE_STATE_INITIALIZED = "ShareStateInitialized"
+    SHARE_STATE_NOT_INITIALIZED = "ShareStateNotInitialized"
+    SHARE_STATE_DELETING = "ShareStateDeleting"
+    SHARE_STATE_NOT_DELETED = "ShareStateNotDeleted"
 
 
 NOT_READY = "NotReady"

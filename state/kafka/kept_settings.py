@@ -74,10 +74,8 @@ def _assignor(name: str, given: str) -> str:
 KEPT_SETTINGS = (
     KeptSetting("errors.deadletterqueue.copy.record.enable", "false", _boolean, BOOLEAN),
     KeptSetting("errors.deadletterqueue.topic.name", "", _topic),
-    _number("share.assignment.interval.ms", 1_000, 0, 15_000),
     KeptSetting("share.auto.offset.reset", "latest", _reset),
     _number("share.delivery.count.limit", 5, 2, 10),
-    _number("share.heartbeat.interval.ms", 5_000, 5_000, 15_000),
     KeptSetting(
         "share.isolation.level",
         "read_uncommitted",
@@ -86,7 +84,6 @@ KEPT_SETTINGS = (
     _number("share.partition.max.record.locks", 2_000, 100, 4_000),
     _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
     KeptSetting("share.renew.acknowledge.enable", "true", _boolean, BOOLEAN),
-    _number("share.session.timeout.ms", 45_000, 45_000, 60_000),
     _number("streams.assignment.interval.ms", 1_000, 0, 15_000),
     KeptSetting("streams.assignor.name", "sticky", _assignor),
     _number("streams.heartbeat.interval.ms", 5_000, 5_000, 15_000),

@@ -11,10 +11,11 @@ from state.kafka.group_settings import SettingBounds
 from state.kafka.kept_settings import KEPT_SETTINGS
 from state.kafka.no_group import HANDLERS_WITHOUT_GROUP
 from state.kafka.protocol import KafkaProtocol
+from state.kafka.share.protocol import SHARE
 from state.kafka.snapshot import GroupSnapshot
 from state.protocol import Handler
 
-PROTOCOLS: tuple[KafkaProtocol[Any], ...] = (CLASSIC, CONSUMER)
+PROTOCOLS: tuple[KafkaProtocol[Any], ...] = (CLASSIC, CONSUMER, SHARE)
 
 SETTINGS = sorted(
     (setting for protocol in PROTOCOLS for setting in protocol.settings), key=lambda setting: setting.name

@@ -27,21 +27,11 @@ from state.kafka.responses import (
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
+from state.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, ShareStateResult
+from state.kafka.topic_images import PartitionCount, TopicImage, TopicImages
 from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
-PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Digest = Annotated[str, Meta(max_length=64)]
-
-
-class TopicImage(Struct, frozen=True):
-    """A topic in the cluster's metadata: Kafka's topic id, and the number of partitions."""
-
-    id: UUID
-    partitions: PartitionCount
-
-
-TopicImages = dict[ShortStr, TopicImage | None]
-"""What the sender of a request knows of topics, by name, or None if no topic has that name."""
 
 
 class Protocol(Struct, frozen=True):
@@ -348,6 +338,8 @@ AnyAnswered = (
     | DeleteGroup
     | ConsumerGroupHeartbeat
     | ConsumerGroupDescribe
+    | ShareGroupHeartbeat
+    | ShareGroupDescribe
     | DescribeGroupConfigs
     | AlterGroupConfigs
     | ReleaseGroup
@@ -355,7 +347,7 @@ AnyAnswered = (
 ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
 """The classes of their answers."""
 
-Unanswered = TopicMetadata | RegexResolved
+Unanswered = TopicMetadata | RegexResolved | ShareStateResult
 """What the coordinator's own service sends. It has no answer and no principal."""
 
 AnyRequest = AnyAnswered | Unanswered

@@ -226,6 +226,42 @@ class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="Co
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
 
 
+class ShareGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"):
+    """`assignment` is all that the member may fetch from, None if it is what the member knows already.
+
+    An answer with an error has the error and its text alone.
+    """
+
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: list[AssignedTopicPartitions] | None = None
+
+
+class ShareGroupMemberDescription(Struct, frozen=True):
+    """One member of a share group, and what it may fetch from."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    assignment: list[AssignedTopicPartitions]
+
+
+class ShareGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
+    """The group as Kafka describes it. `error_message` says why it cannot be described."""
+
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: list[ShareGroupMemberDescription] = []
+
+
 class GroupConfigValue(Struct, frozen=True):
     """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own."""
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from state.config import SettingValue
 from state.kafka.any_group import KafkaGroup
+from state.kafka.group import Topic
 from state.messages import RECORD_VERSION
 
 CONFIGS = "KafkaConfigs"
@@ -47,12 +48,25 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     streams: StreamsMemberSnapshot | UnsetType = UNSET
 
 
+class ShareMemberSnapshot(Struct, frozen=True):
+    """What a member of a share group has beside the fields of `MemberSnapshot`. `assigned` is what the member
+    may fetch from, `target` what the target assignment has for it.
+    """
+
+    member_epoch: int
+    previous_epoch: int
+    rack_id: str | None
+    subscribed_topic_names: list[str]
+    assigned: NamedPartitions
+    target: NamedPartitions
+
+
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
     Stable.
 
     In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
-    is the group's. `consumer` is None in a classic group.
+    is the group's. `consumer` is set in a consumer group, `share` in a share group.
     """
 
     member_id: str
@@ -65,6 +79,7 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     assignment: bytes
     rejoined: bool
     consumer: ConsumerMemberSnapshot | None = None
+    share: ShareMemberSnapshot | None = None
 
 
 class TopicSnapshot(Struct, frozen=True):
@@ -127,16 +142,56 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
         return "share" if self.share else "streams" if self.streams else "consumer"
 
 
+class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
+    """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result."""
+
+    topic_id: str
+    topic_name: str
+    partitions: list[int]
+    state_epoch: int | UnsetType = UNSET
+    start_offset: int | UnsetType = UNSET
+    error_code: int = 0
+
+
+class ShareTask(Struct, frozen=True):
+    """What the cluster's share coordinator has to do for a share group: `kind` is `initialize`, with the
+    state epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its
+    id, which the `ShareStateResult` has.
+    """
+
+    task: str
+    kind: str
+    asked_at_ms: int
+    topics: list[ShareTaskPartitions]
+
+
+class ShareGroupSnapshot(Struct, frozen=True):
+    """What a share group has beside the fields of `GroupSnapshot`.
+
+    `topics` and `unknown_topics` are as in `ConsumerGroupSnapshot`. `initializing`, `initialized` and
+    `deleting` say how far the state of partitions is at the share coordinator. Only initialized ones are
+    assigned. `tasks` are those that are open, the oldest first.
+    """
+
+    assignment_epoch: int
+    topics: dict[str, TopicSnapshot | None]
+    unknown_topics: list[str]
+    initializing: NamedPartitions
+    initialized: NamedPartitions
+    deleting: NamedPartitions
+    tasks: list[ShareTask]
+
+
 class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
     `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` is what groups with epochs
-    have: consumer groups, and share and streams groups that are observed. It is left out in a classic group.
-    `configs` are the group's own settings, left out if it has none. `wanted_topics` are topics of which a
-    classic group has to know the ids before it can be converted to the consumer protocol, left out without
-    any; the topic watcher sends them. `observed` is True for a group of the cluster's own coordinator, else
-    left out.
+    assignments were omitted because the record would be too large. `consumer` is what consumer groups have,
+    and share and streams groups that are observed, and `share` what a share group of this coordinator has.
+    Both are left out in a classic group. `configs` are the group's own settings, left out if it has none.
+    `wanted_topics` are topics of which a classic group has to know the ids before it can be converted to the
+    consumer protocol, left out without any; the topic watcher sends them. `observed` is True for a group of
+    the cluster's own coordinator, else left out.
     """
 
     group_id: str
@@ -161,10 +216,13 @@ class GroupSnapshot(Struct, frozen=True):
     configs: dict[str, SettingValue] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
     observed: bool | UnsetType = UNSET
+    share: ShareGroupSnapshot | UnsetType = UNSET
 
     @property
     def group_type(self) -> str:
         """The type of the group as its history names it."""
+        if self.share:
+            return "share"
         return self.consumer.group_type if self.consumer else "classic"
 
 
@@ -197,6 +255,14 @@ def common_fields(group: KafkaGroup) -> dict[str, Any]:
         "last_rebalance_reason": group.last_rebalance_reason,
         "quarantined": group.quarantined,
         "configs": group.configs or UNSET,
+    }
+
+
+def topic_snapshots(topics: Mapping[str, Topic | None]) -> dict[str, TopicSnapshot | None]:
+    """Return the topics, sorted by name, as a view shows them."""
+    return {
+        name: None if topic is None else TopicSnapshot(str(UUID(bytes=topic.topic_id)), topic.partitions)
+        for name, topic in sorted(topics.items())
     }
 
 

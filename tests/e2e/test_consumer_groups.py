@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.net.options import GatewayOptions
-from state.kafka.consumer.settings import HEARTBEAT_INTERVAL
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import history_of, wait_until
@@ -92,7 +92,7 @@ def test_members_share_a_topic_by_name_and_by_pattern(
 ) -> None:
     (found,) = wire.ask(METADATA, 12, topics=[{"name": topic, "topic_id": None}]).topics
     everything = {found.topic_id: list(range(PARTITIONS))}
-    changed = {"name": HEARTBEAT_INTERVAL, "config_operation": 0, "value": "7000"}
+    changed = {"name": SETTINGS.heartbeat_interval, "config_operation": 0, "value": "7000"}
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [changed]}
     assert [r.error_code for r in wire.ask(ALTER_CONFIGS, 1, resources=[resource]).responses] == [0]
 

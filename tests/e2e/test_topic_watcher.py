@@ -15,8 +15,9 @@ from records.codec import Refusal, decode_request, encode
 from records.layout import TopicLayout
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.requests import RegexResolved, TopicImage, TopicMetadata
+from state.kafka.requests import RegexResolved, TopicMetadata
 from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until

@@ -15,8 +15,9 @@ from assignors.kafka.consumer_protocol import (
     encode_subscription,
 )
 from state.errors import ErrorCode
-from state.kafka.requests import MemberAssignment, TopicImage
+from state.kafka.requests import MemberAssignment
 from state.kafka.responses import AnyResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+from state.kafka.topic_images import TopicImage
 
 RETRIED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from records import topic_patterns
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.modern.topics import KnowsTopics
 from state.kafka.requests import (
     AnyRequest,
     CommittedTopic,
@@ -17,11 +17,10 @@ from state.kafka.requests import (
     OffsetFetch,
     Protocol,
     RegexResolution,
-    TopicImage,
-    TopicImages,
     TopicPartitions,
     TxnOffsetCommit,
 )
+from state.kafka.topic_images import TopicImage, TopicImages
 from tests.harness.offset_requests import topic_id
 
 T = TypeVar("T", CommittedTopic, TopicPartitions)
@@ -101,12 +100,12 @@ class Cluster:
         image = self.topics.get(topic.name)
         return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
 
-    def differences(self, group: ConsumerGroup) -> TopicImages:
+    def differences(self, group: KnowsTopics) -> TopicImages:
         """Return what the watcher sends the group: the topics that the group does not know as they are."""
         names = sorted({*group.topics, *group.unknown_topics()})
         return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
 
-    def _is_known(self, group: ConsumerGroup, name: str) -> bool:
+    def _is_known(self, group: KnowsTopics, name: str) -> bool:
         image, known = self.topics.get(name), group.topics.get(name)
         if image is None:
             return known is None and name in group.topics

@@ -15,15 +15,9 @@ from msgspec import UNSET
 from records.topic_patterns import digest
 from state.errors import ErrorCode
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.requests import (
-    AnyRequest,
-    ConsumerGroupHeartbeat,
-    RegexResolution,
-    TopicIdPartitions,
-    TopicImage,
-    TopicImages,
-)
+from state.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
 from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
+from state.kafka.topic_images import TopicImage, TopicImages
 from tests.harness.common import Common
 
 TOPICS = ("foo", "bar", "foobar", "baz")

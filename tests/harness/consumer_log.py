@@ -24,9 +24,9 @@ from state.kafka.requests import (
     ConsumerGroupHeartbeat,
     RegexResolved,
     TopicIdPartitions,
-    TopicImage,
     TopicMetadata,
 )
+from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects

@@ -34,6 +34,7 @@ from state.kafka.requests import (
     TopicIdPartitions,
     TopicMetadata,
 )
+from state.kafka.share_group import ShareGroup
 from tests.harness import options, partition_text
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common
@@ -117,7 +118,7 @@ def _owned(given: dict[str, str], cluster: Cluster, default: str | None) -> list
 
 def changed_topics(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
     """Return what the watcher sends a group that knows other topics than the cluster has, None if nothing."""
-    changed = cluster.differences(group) if isinstance(group, ConsumerGroup) else {}
+    changed = cluster.differences(group) if isinstance(group, ConsumerGroup | ShareGroup) else {}
     return TopicMetadata(group_id=group_id, topics=changed) if changed else None
 
 

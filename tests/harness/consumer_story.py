@@ -15,6 +15,7 @@ from state.kafka.responses import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupMemberDescription,
     DescribeGroupConfigsResponse,
+    ShareGroupHeartbeatResponse,
 )
 from tests.harness import partition_text
 from tests.harness.options import time_text
@@ -32,7 +33,7 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             return [f"- {response.error_message}"] if response.error_message else []
         case ConsumerGroupHeartbeatResponse():
             shown = [epoch_and_assignment(response, labels)]
-            if response.heartbeat_interval_ms != _DEFAULT_INTERVAL_MS:
+            if not is_usual(response.heartbeat_interval_ms):
                 shown.append(f"interval={time_text(response.heartbeat_interval_ms)}")
             return shown + ([] if response.look is UNSET else [f"look={response.look}"])
         case ConsumerGroupDescribeResponse() if response.error_code:
@@ -54,14 +55,21 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
     return []
 
 
-def epoch_and_assignment(response: ConsumerGroupHeartbeatResponse, labels: Labels) -> str:
+def is_usual(heartbeat_interval_ms: int) -> bool:
+    """Whether the interval is the default."""
+    return heartbeat_interval_ms == _DEFAULT_INTERVAL_MS
+
+
+def epoch_and_assignment(
+    response: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse, labels: Labels
+) -> str:
     """`e3 [foo 0-2]`, `e3 -` without an assignment."""
-    assignment = "-" if response.assignment is None else _assigned(response.assignment, labels)
+    assignment = "-" if response.assignment is None else assigned_text(response.assignment, labels)
     return f"e{response.member_epoch} {assignment}"
 
 
-def _assigned(assigned: list[AssignedTopicPartitions], labels: Labels) -> str:
-    """By name where the answer has names."""
+def assigned_text(assigned: list[AssignedTopicPartitions], labels: Labels) -> str:
+    """Return the partitions by name where the answer has names."""
     by_name = {a.topic_name or _label(a.topic_id, labels): a.partitions for a in assigned}
     return f"[{partition_text.text_of(by_name)}]"
 
@@ -74,8 +82,8 @@ def _described(member: ConsumerGroupMemberDescription, labels: Labels) -> str:
         f"names[{','.join(member.subscribed_topic_names)}]",
         f"regex={member.subscribed_topic_regex}" if member.subscribed_topic_regex else "",
         f"rack={member.rack_id}" if member.rack_id else "",
-        f"has {_assigned(member.assignment, labels)}",
-        f"target {_assigned(member.target_assignment, labels)}",
+        f"has {assigned_text(member.assignment, labels)}",
+        f"target {assigned_text(member.target_assignment, labels)}",
     ]
     return " ".join(filter(None, parts))
 

@@ -5,7 +5,9 @@ one, the name of an error, `gen 4` of a JoinGroup, `[0,1]` of a SyncGroup, `wait
 
 `expect group Stable gE4 aE4` and `expect A e3 p2 UNREVOKED [0-2] pending[3,4] target[0] session@45s` are
 about the state. What is not named is not checked. `epochs[0,1@2; 2@3]` are assignment epochs, `consumer` and
-`classic` protocols, `generation=3` that of a classic group. `expect A gone`: it is no member.
+`classic` protocols, `generation=3` that of a classic group. `expect A gone`: it is no member. Of a share
+group `ing[0,1]`, `ed[0,1]` and `del[0,1]` are partitions that are initializing, initialized and deleting, and
+`INIT:foo(0,1@2/-1)` a task with its state epoch and start offset, `DELETE:foo(0)` one, `idle` none.
 """
 
 import re
@@ -20,9 +22,11 @@ from state.kafka.responses import (
     JoinGroupResponse,
     LeaveGroupResponse,
     OffsetCommitResponse,
+    ShareGroupHeartbeatResponse,
     SyncGroupResponse,
 )
-from tests.harness import consumer_story, partition_text
+from state.kafka.share_group import ShareGroup, ShareMember
+from tests.harness import consumer_story, partition_text, share_story
 from tests.harness.consumer_story import Labels
 
 _BRACKETS = re.compile(r'(\w*)\[([^\]]*)\]|(\w+)="([^"]*)"')
@@ -35,7 +39,7 @@ def gist(response: AnyResponse | None, labels: Labels) -> str:
             return "waits"
         case _ if response.error_code:
             return response.error_code.name
-        case ConsumerGroupHeartbeatResponse():
+        case ConsumerGroupHeartbeatResponse() | ShareGroupHeartbeatResponse():
             return consumer_story.epoch_and_assignment(response, labels)
         case JoinGroupResponse():
             return f"gen {response.generation_id}"
@@ -79,6 +83,8 @@ def check_member(expected: str, group: KafkaGroup | None, member_id: str, labels
     member = None if group is None else group.members.get(member_id)
     if isinstance(group, ConsumerGroup) and isinstance(member, ConsumerMember):
         return _check(expected, _of_member(group, member, labels))
+    if isinstance(group, ShareGroup) and isinstance(member, ShareMember):
+        return _check(expected, share_story.of_member(group, member, labels))
     return _check(expected, {"gone"} if member is None else {"classic"})
 
 
@@ -93,6 +99,8 @@ def _of_group(group: KafkaGroup | None) -> set[str]:
         return {"gone"}
     if isinstance(group, ClassicGroup):
         return {"classic", str(group.state), f"generation={group.generation}"}
+    if isinstance(group, ShareGroup):
+        return share_story.of_group(group)
     epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
     return {"consumer", str(group.state), *epochs}
 

@@ -6,7 +6,8 @@ from typing import assert_never
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from tests.harness import classic_invariants, consumer_invariants
+from state.kafka.share_group import ShareGroup
+from tests.harness import classic_invariants, consumer_invariants, share_invariants
 
 
 class InvariantError(AssertionError):
@@ -26,6 +27,8 @@ def _of_its_protocol(group: KafkaGroup) -> list[tuple[str, bool]]:
             return classic_invariants.invariants_of(group)
         case ConsumerGroup():
             return consumer_invariants.invariants_of(group)
+        case ShareGroup():
+            return share_invariants.invariants_of(group)
         case _:
             assert_never(group)
 

@@ -16,7 +16,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.history import EntryType
 from state.kafka.requests import (
     AnyRequest,
@@ -29,8 +29,8 @@ from state.kafka.requests import (
     OffsetCommit,
     Protocol,
     SyncGroup,
-    TopicImage,
 )
+from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer
@@ -322,6 +322,7 @@ class MixedLog(consumer_log.ConsumerLog):
             return set()
         if isinstance(member, Member):
             return set() if isinstance(client, Consumer) else self.by_id(client)
+        assert isinstance(member, ConsumerMember)
         if isinstance(client, Consumer) != (member.classic is None):
             return set()
         held = {(id_, n) for p in (member.assigned, member.pending_revocation) for id_ in p for n in p[id_]}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from state.kafka.consumer_group import Partitions
+from state.kafka.modern_group import Partitions
 from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
 from state.kafka.observed.records import (
     AnyRecord,

@@ -12,12 +12,12 @@ from state.kafka.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
-    TopicImage,
     TopicMetadata,
     TopicPartitions,
     TransactionMarker,
     TxnOffsetCommit,
 )
+from state.kafka.topic_images import TopicImage
 from tests.harness import options
 from tests.harness.common import Common
 

@@ -27,13 +27,13 @@ def parse_epochs(text: str, default_topic: str = "foo") -> dict[str, dict[int, i
 
 def text_of(partitions: Mapping[str, Iterable[int]]) -> str:
     """The inverse of `parse`, sorted: three or more numbers in a row are `0-2`."""
-    return "; ".join(f"{topic} {_runs(numbers)}" for topic, numbers in sorted(partitions.items()) if numbers)
+    return "; ".join(f"{topic} {runs(numbers)}" for topic, numbers in sorted(partitions.items()) if numbers)
 
 
 def text_of_epochs(epochs: Epochs) -> str:
     """The inverse of `parse_epochs`, sorted by topic, then by epoch."""
     return "; ".join(
-        f"{topic} {_runs(number for number, held in of.items() if held == epoch)}@{epoch}"
+        f"{topic} {runs(number for number, held in of.items() if held == epoch)}@{epoch}"
         for topic, of in sorted(epochs.items())
         for epoch in sorted(set(of.values()))
     )
@@ -47,7 +47,8 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _runs(numbers: Iterable[int]) -> str:
+def runs(numbers: Iterable[int]) -> str:
+    """Return numbers as text, sorted."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:

@@ -15,6 +15,7 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import Group as RocketMqGroup
 
 ADDED = "added"
@@ -32,7 +33,7 @@ def _without(*names: str) -> Any:
 
 
 _CLASSIC = {-1: _without("wanted_topics", "topics"), 0: _without("wanted_topics")}
-_OTHERS = ConsumerGroup | ConfigsOnly | RocketMqGroup
+_OTHERS = ConsumerGroup | ShareGroup | ConfigsOnly | RocketMqGroup
 
 
 def _to_0(group: Any) -> Any:
@@ -50,7 +51,7 @@ def planted() -> Iterator[None]:
     try:
         yield
     finally:
-        EARLIER.clear()
+        del EARLIER[-1], EARLIER[0]
 
 
 def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.Entry:

@@ -31,13 +31,13 @@ from state.kafka.requests import (
     OffsetFetch,
     Protocol,
     SyncGroup,
-    TopicImage,
     TopicMetadata,
     TopicPartitions,
     TransactionMarker,
     TxnOffsetCommit,
 )
 from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from state.kafka.topic_images import TopicImage
 from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness.common import Common, kafka_effects

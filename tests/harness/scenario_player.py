@@ -35,12 +35,13 @@ Commands, one a line:
     sync X assign=@X:foo-0+foo-1            a real assignment of these partitions
     topic-metadata watcher                  what the group does not know of the cluster's topics
     regex-resolved watcher                  what the members' patterns match in the cluster
+    share A e2                              a heartbeat of a share group (`share_requests`)
+    init watcher                            the share coordinator's answer to open tasks; `deleted watcher`
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
 than now, and `principal=User:ann` names its principal.
 """
 
-from dataclasses import dataclass, field
 from typing import cast
 
 from state.config import CoordinatorConfig
@@ -60,7 +61,12 @@ from state.kafka.requests import (
     MemberAssignment,
     SyncGroup,
 )
-from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse, JoinGroupResponse
+from state.kafka.responses import (
+    AnyResponse,
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupResponse,
+    ShareGroupHeartbeatResponse,
+)
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
@@ -72,40 +78,21 @@ from tests.harness import (
     offset_requests,
     options,
     partition_text,
+    share_requests,
     story,
 )
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common, classic_group, kafka_effects, kafka_group
+from tests.harness.scenario_clients import API_OF, DEFAULTS, REMEMBERED, Client
 
-REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS
+REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS | share_requests.REQUESTS
 
-DEFAULTS = {
-    "group": "g",
-    "session": "10s",
-    "rebalance": "60s",
-    "protocols": "range",
-    "type": "consumer",
-    "api": "9",
-}
-API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "txn-commit": 5, "fetch": 9, "member": 1}
-REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions", "subscription", *consumer_requests.JOINED_WITH)
+SENT = ("join", "sync", "heartbeat", "leave", "release", "member", "share-member", "regex-resolved")
 NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
 
 
 class InjectedFault(Exception):
     """Raised by a step that the scenario chose to fail."""
-
-
-@dataclass
-class Client:
-    """A client's knowledge: the options of its last join, its member id, and its generation."""
-
-    name: str
-    joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
-    member_id: str = ""
-    generation: int = -1
-    protocol_name: str | None = None
-    member_options: dict[str, str] = field(default_factory=dict)
 
 
 class ScenarioPlayer:
@@ -133,7 +120,7 @@ class ScenarioPlayer:
         if command.startswith("expect "):
             return self._expect(command)
         self._answers.clear()
-        lines = self._run(consumer_requests.expand(command))
+        lines = self._run(share_requests.expand(command))
         if expected:
             answer = self._answers.get(f"requests-0-{self._offset - 1}")
             expectations.check_answer(expected, answer, self._cluster.labels)
@@ -161,9 +148,9 @@ class ScenarioPlayer:
                 return []
             case "show":
                 return self._show(words[0] if words else DEFAULTS["group"])
-            case "join" | "sync" | "heartbeat" | "leave" | "release" | "member" | "regex-resolved":
-                return self._send(verb, words[0], given)
-            case _ if verb in REQUESTS:
+            case _ if verb in share_requests.KINDS:
+                return self._report(verb, words[0], given)
+            case _ if verb in SENT or verb in REQUESTS:
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
 
@@ -226,8 +213,8 @@ class ScenarioPlayer:
         client = self._clients.setdefault(name, Client(name))
         if verb == "join":
             client.joined_with.update((k, v) for k, v in given.items() if k in REMEMBERED)
-        if verb == "member":
-            request = self._member(client, given)
+        if verb in ("member", "share-member"):
+            request = self._member(verb, client, given)
             remembered = consumer_requests.JOINED_WITH
             client.member_options.update((k, v) for k, v in given.items() if k in remembered)
         elif verb == "regex-resolved" or (verb == "topic-metadata" and "topics" not in given):
@@ -244,7 +231,9 @@ class ScenarioPlayer:
         request_id = f"requests-0-{self._offset}"
         self._offset += 1
         self._asked_by[request_id] = client
-        self._names.name_request(request_id, f"{client.name}.{'heartbeat' if verb == 'member' else verb}")
+        self._names.name_request(
+            request_id, f"{client.name}.{'heartbeat' if verb.endswith('member') else verb}"
+        )
         timeline = self._timelines.setdefault(request.group_id, self._timeline(request.group_id, None))
         at_ms = options.milliseconds(given["appended"]) if "appended" in given else self._now_ms
         timeline.apply(Row(at_ms, request_id, request))
@@ -258,17 +247,22 @@ class ScenarioPlayer:
             return consumer_requests.changed_topics(group, group_id, self._cluster)
         return consumer_requests.regexes_resolved(given, group, group_id, self._cluster, self._now_ms)
 
-    def _member(self, client: Client, given: dict[str, str]) -> AnyRequest:
+    def _report(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
+        """Append what the share coordinator answers."""
+        group_id = given.get("group", DEFAULTS["group"])
+        client = self._clients.setdefault(name, Client(name))
+        found = share_requests.outcomes(verb, given, self.any_group(group_id), group_id, self._cluster.labels)
+        return [line for result in found for line in self._apply(client, verb, result, given)]
+
+    def _member(self, verb: str, client: Client, given: dict[str, str]) -> AnyRequest:
         own_id = client.member_id or client.name
         member_id = self._own(self._names.resolve(given["id"]) if "id" in given else own_id)
         client.member_id = client.member_id or member_id
-        return consumer_requests.member_heartbeat(
-            self._common("member", client, client.joined_with | given, given),
-            given | {"id": member_id},
-            client.member_options,
-            self._cluster,
-            self._now_ms,
-        )
+        common = self._common("member", client, client.joined_with | given, given)
+        told, known = given | {"id": member_id}, client.member_options
+        if verb == "share-member":
+            return share_requests.share_heartbeat(common, told, known, self._cluster)
+        return consumer_requests.member_heartbeat(common, told, known, self._cluster, self._now_ms)
 
     def _own(self, member_id: str) -> str:
         """Note an id that a client sends and that the coordinator did not make."""
@@ -385,7 +379,10 @@ class ScenarioPlayer:
                 client.protocol_name = response.protocol_name
             elif isinstance(response, JoinGroupResponse) and response.member_id:
                 self._learn_id(client, response.member_id)
-            elif isinstance(response, ConsumerGroupHeartbeatResponse) and response.member_id:
+            elif (
+                isinstance(response, ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse)
+                and response.member_id
+            ):
                 self._learn_id(client, response.member_id)
                 client.generation = response.member_epoch
 

@@ -14,7 +14,17 @@ from state.kafka.consumer_group import (
     ResolvedRegex,
 )
 from state.kafka.group import Ended, Group, Offset, PendingOffsets, Topic
+from state.kafka.modern_group import ModernGroup
 from state.kafka.requests import Protocol, ReplyTo
+from state.kafka.share_group import (
+    Asked,
+    DeletingTopic,
+    InitializedTopic,
+    InitializingTopic,
+    ParkedDelete,
+    ShareGroup,
+    ShareMember,
+)
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
@@ -46,6 +56,20 @@ STORED = {
         Ended,
         Protocol,
     ),
+    ShareGroup: (
+        ShareGroup,
+        ShareMember,
+        InitializingTopic,
+        Asked,
+        InitializedTopic,
+        DeletingTopic,
+        ParkedDelete,
+        ReplyTo,
+        Topic,
+        Offset,
+        PendingOffsets,
+        Ended,
+    ),
     ConfigsOnly: (ConfigsOnly,),
     rocketmq.Group: (
         rocketmq.Group,
@@ -56,7 +80,7 @@ STORED = {
         MessageQueue,
     ),
 }
-"""The structs of each kind of group. A struct that both Kafka's kinds have is listed with both."""
+"""The structs of each kind of group. A struct that several of Kafka's kinds have is listed with each."""
 
 
 def sample() -> ClassicGroup:
@@ -194,7 +218,43 @@ def rocketmq_sample() -> rocketmq.Group:
     )
 
 
+def share_sample() -> ShareGroup:
+    """A share group in which no field has its default."""
+    foo, bar = b"\x07" * 16, b"\x08" * 16
+    asked = Asked("requests-0-7", 8, 0, 1_700_000_000_001, 15)
+    member = ShareMember(
+        member_id="m-1",
+        rack_id="r1",
+        client_id="m",
+        client_host="/10.0.0.1",
+        subscribed_topic_names=["bar", "foo"],
+        member_epoch=8,
+        previous_epoch=7,
+        assigned={foo: [0, 1]},
+        session_deadline_ms=1_700_000_045_000,
+    )
+    shell = consumer_sample()
+    return ShareGroup(
+        **{name: getattr(shell, name) for name in ModernGroup.__struct_fields__ if name != "group_id"},
+        group_id="share",
+        members={"m-1": member},
+        target={"m-1": {foo: [0, 1]}},
+        topics={"foo": Topic(foo, 3), "nope": None},
+        initializing={foo: InitializingTopic("foo", {2: asked})},
+        initialized={foo: InitializedTopic("foo", [0, 1])},
+        deleting={bar: DeletingTopic("bar", {0: 31}, "requests-0-8", 1_700_000_000_002)},
+        deletion="requests-0-8",
+        parked_deletes=[ParkedDelete(ReplyTo(1, "c-1", "requests-0-8"), 1_700_000_060_000)],
+    )
+
+
 def samples() -> dict[str, AnyGroup]:
     """A group of each kind."""
-    groups: tuple[AnyGroup, ...] = (sample(), rocketmq_sample(), consumer_sample(), configs_sample())
+    groups: tuple[AnyGroup, ...] = (
+        sample(),
+        rocketmq_sample(),
+        consumer_sample(),
+        share_sample(),
+        configs_sample(),
+    )
     return {group.group_id: group for group in groups}

@@ -25,9 +25,10 @@ from state.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
+from state.kafka.share_group import ShareGroup
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
-from tests.harness import consumer_story
+from tests.harness import consumer_story, share_story
 from tests.harness.options import time_text
 
 
@@ -158,6 +159,7 @@ def _reply(response: AnyResponse, names: Names) -> str:
             ]
         case _:
             parts += _about_offsets(response) or consumer_story.reply(response, names.topics)
+            parts += share_story.reply(response, names.topics)
     return " ".join(parts)
 
 
@@ -248,9 +250,13 @@ def _joined(ids: list[str] | None) -> str:
 
 def describe(group: KafkaGroup, names: Names) -> list[str]:
     """Describe the group: its head, its members, its offsets and armed deadlines."""
-    lines = (
-        _classic(group) if isinstance(group, ClassicGroup) else consumer_story.describe(group, names.topics)
-    )
+    match group:
+        case ClassicGroup():
+            lines = _classic(group)
+        case ShareGroup():
+            lines = share_story.describe(group, names.topics)
+        case _:
+            lines = consumer_story.describe(group, names.topics)
     return [names.put_in(line) for line in [*lines, *_shell(group)]]
 
 

@@ -31,12 +31,11 @@ from state.kafka.requests import (
     JoinGroup,
     OffsetCommit,
     Protocol,
-    TopicImage,
-    TopicImages,
 )
+from state.kafka.topic_images import TopicImage, TopicImages
 from state.timeline import Row
 from streaming.service.ownership.owner import claim_of
-from tests.harness import consumer_log, rocketmq_log
+from tests.harness import consumer_log, rocketmq_log, share_log
 from tests.harness.operator_call import CONFIG, call, spark_state
 from tests.harness.random_log import GROUPS, PARTITION_OF
 from tests.histories.recording import (
@@ -150,7 +149,13 @@ def _behind(rows: Sequence[Row], requests: Iterable[AnyRequest]) -> list[Row]:
     return added
 
 
-_PROTOCOLS = {"kafka": _of_kafka, "consumer": _of_consumer, "rocketmq": _of_rocketmq}
+def _of_share(seed: int) -> list[Row]:
+    world = share_log.ShareLog(seed, CONFIG)
+    world.play(LENGTH)
+    return _renamed(world.rows)
+
+
+_PROTOCOLS = {"kafka": _of_kafka, "consumer": _of_consumer, "share": _of_share, "rocketmq": _of_rocketmq}
 
 
 def _renamed(rows: Iterable[Row]) -> list[Row]:

@@ -7,14 +7,8 @@ from uuid import UUID
 from records.codec import offset_key
 from records.partitioner import partition_of
 from state.errors import ErrorCode
-from state.kafka.requests import (
-    CommittedPartition,
-    CommittedTopic,
-    OffsetCommit,
-    OffsetFetch,
-    TopicImage,
-    TopicMetadata,
-)
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch, TopicMetadata
+from state.kafka.topic_images import TopicImage
 from tests.spark.harness import Bench, Written, answers, dead_letters, events
 from tests.spark.log import LAYOUT, T0, Log
 

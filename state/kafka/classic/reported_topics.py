@@ -8,8 +8,9 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.history import EntryType
-from state.kafka.requests import TopicImages, TopicMetadata
+from state.kafka.requests import TopicMetadata
 from state.kafka.topic_facts import watched
+from state.kafka.topic_images import TopicImages
 
 
 def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_version, encode_assignment
-from state.kafka.consumer_group import AssignedPartitions, Partitions
+from state.kafka.consumer_group import AssignedPartitions
 from state.kafka.group import Topic
+from state.kafka.modern_group import Partitions
 
 
 def by_topic_id(

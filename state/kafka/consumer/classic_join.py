@@ -15,23 +15,15 @@ from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer import downgrade, migration_policy
 from state.kafka.consumer.classic_bytes import by_topic_id
-from state.kafka.consumer.joining import (
-    Client,
-    Sender,
-    admit,
-    check_room,
-    go_on,
-    is_full,
-    made_id,
-    record_refusal,
-)
+from state.kafka.consumer.joining import Sender, admit, check_room, go_on, is_full, made_id
 from state.kafka.consumer.member_update import Update
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.session import arm_session
-from state.kafka.consumer.topics import look, merge_reported
-from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Client, Refused, record_refusal
+from state.kafka.modern.topics import look, merge_reported
+from state.kafka.modern_group import Partitions
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.start_anew import start_anew
@@ -94,7 +86,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     subscription = _subscription(context, request)
     owned = _owned(context, group, request, subscription)
     _check_room(context, request, sender, subscription)
-    merge_reported(context, request.topics)
+    merge_reported(context, context.group_of(ConsumerGroup), request.topics)
     predecessor = sender.predecessor
     if is_static and predecessor is not None and downgrade.can_replace(context, predecessor):
         context.rule("CV15")
@@ -278,7 +270,7 @@ def _is_settled(
     before = sender.predecessor
     assert before is not None
     same_topics = sorted(set(subscription.topics)) == before.subscribed_topic_names
-    if not same_topics or before.subscribed_topic_regex or look(context):
+    if not same_topics or before.subscribed_topic_regex or look(context.group_of(ConsumerGroup)):
         return False
     others = [member for member in group.members.values() if member is not before]
     is_current = group.assignment_epoch == group.group_epoch

@@ -9,12 +9,12 @@ from state.errors import ErrorCode
 from state.kafka.classic import sync as classic_sync
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.fence import fence
-from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.target import maybe_update_target
-from state.kafka.consumer.topics import look
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, MemberState
 from state.kafka.context import StepContext, Verdict, deciding
+from state.kafka.modern.epochs import bump
+from state.kafka.modern.topics import look
 from state.kafka.requests import Heartbeat, LeaveGroup, LeavingMember, ReplyTo, SyncGroup
 from state.kafka.responses import HeartbeatResponse, LeaveGroupResponse, LeftMember, SyncGroupResponse
 
@@ -152,7 +152,7 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
     """
     if any(member.classic is None for member in group.members.values()):
         return
-    if group.metadata_stale and look(context):
+    if group.metadata_stale and look(group):
         bump(context, context.rule("DN13"), "the topics that members subscribe to have changed")
     if group.group_epoch > group.assignment_epoch:
         context.rule("DN13")

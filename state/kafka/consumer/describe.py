@@ -4,18 +4,17 @@ Source: GroupMetadataManager.consumerGroupDescribe, ConsumerGroup.asDescribedGro
 ConsumerGroupMember.asConsumerGroupDescribeMember.
 """
 
-from collections.abc import Collection, Mapping
-from uuid import UUID
+from collections.abc import Mapping
 
 from msgspec import UNSET
 
 from state.kafka.consumer.target import preferred_assignor
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
+from state.kafka.modern.answered import described_partitions
 from state.kafka.offsets.pending import pending_offsets
 from state.kafka.requests import ConsumerGroupDescribe, ReplyTo
 from state.kafka.responses import (
-    AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
@@ -57,18 +56,7 @@ def _member(
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
-        assignment=_described(held, names),
-        target_assignment=_described(group.target.get(member.member_id, {}), names),
+        assignment=described_partitions(held, names),
+        target_assignment=described_partitions(group.target.get(member.member_id, {}), names),
         member_type=_CONSUMER if member.classic is None else _CLASSIC,
     )
-
-
-def _described(
-    partitions: Mapping[bytes, Collection[int]], names: Mapping[bytes, str]
-) -> list[AssignedTopicPartitions]:
-    """Row AD5: the partitions by topic name. Topics that no longer exist are left out."""
-    return [
-        AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers), names[topic_id])
-        for topic_id, numbers in sorted(partitions.items(), key=lambda item: names.get(item[0], ""))
-        if topic_id in names
-    ]

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from state.kafka.consumer.downgrade import maybe_downgrade
 from state.kafka.consumer.joining import remove_member
-from state.kafka.consumer.member_update import bump
-from state.kafka.consumer.topics import forget_unused, look
-from state.kafka.consumer.wording import listed
+from state.kafka.consumer.topics import forget_unused
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.epochs import bump, come_to_rest
+from state.kafka.modern.topics import look
+from state.kafka.modern.wording import listed
 
 _NO_REASONS: Mapping[str, str | None] = {}
 
@@ -49,11 +50,10 @@ def fence(
         context.rule("HB43")
         return
     forget_unused(context)
-    look(context)
+    look(group)
     bump(context, context.rule("HB46"), cause)
     if not group.members:
-        # Row K5: the next member to join gets its partitions at once (KAFKA-20442).
-        group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
+        come_to_rest(context)  # row K5
 
 
 def _who(member_ids: Sequence[str]) -> str:

@@ -5,31 +5,30 @@ Source: GroupCoordinatorService.consumerGroupHeartbeat, GroupMetadataManager.con
 """
 
 from collections.abc import Callable
-from uuid import UUID
 
 from msgspec import UNSET
 
 from state.kafka.consumer.identity import identify
-from state.kafka.consumer.joining import Client, Sender, admit, check_room, go_on, record_refusal
+from state.kafka.consumer.joining import Sender, admit, check_room, go_on
 from state.kafka.consumer.leaving import leave
 from state.kafka.consumer.member_update import Update
 from state.kafka.consumer.no_consumer_group import maybe_create_consumer_group
 from state.kafka.consumer.reconcile import Owned
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.session import arm_session, settings_of
-from state.kafka.consumer.topics import merge_reported
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    AssignedPartitions,
     ConsumerGroup,
     ConsumerMember,
 )
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.answered import assigned_partitions
+from state.kafka.modern.refusal import Client, Refused, record_refusal
+from state.kafka.modern.topics import merge_reported
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, ReplyTo, TopicIdPartitions
-from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
@@ -79,7 +78,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
     if _has_new_pattern(request, sender):
         context.save()
     if request.topics is not None:
-        merge_reported(context, request.topics)
+        merge_reported(context, context.group_of(ConsumerGroup), request.topics)
     member = _member(context, request, sender)
     assigned_before = member.assigned
     go_on(context, member, _update(request, member), owned)
@@ -92,7 +91,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         member_id=member.member_id,
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=settings_of(context).heartbeat_interval_ms,
-        assignment=_assignment(member.assigned) if is_full else None,
+        assignment=assigned_partitions(member.assigned) if is_full else None,
         look=look_to_ask(context, member) or UNSET,
     )
 
@@ -210,10 +209,3 @@ def _owned(topic_partitions: list[TopicIdPartitions] | None) -> Owned | None:
         if topic.partitions:
             owned.setdefault(topic.topic_id.bytes, set()).update(topic.partitions)
     return owned
-
-
-def _assignment(assigned: AssignedPartitions) -> list[AssignedTopicPartitions]:
-    return [
-        AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers))
-        for topic_id, numbers in sorted(assigned.items())
-    ]

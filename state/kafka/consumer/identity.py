@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from state.errors import ErrorCode
 from state.kafka.consumer.joining import Sender, is_full, made_id
 from state.kafka.consumer.reconcile import Owned
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Refused
 from state.kafka.requests import ConsumerGroupHeartbeat
 
 

@@ -10,24 +10,19 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from state.errors import ErrorCode
-from state.kafka.consumer.member_update import Update, bump, update_member
+from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import Owned, reconcile
-from state.kafka.consumer.refusal import Refused
-from state.kafka.consumer.target import has_room, maybe_update_target
-from state.kafka.consumer.topics import forget_unused, look
+from state.kafka.consumer.target import maybe_update_target
+from state.kafka.consumer.topics import forget_unused
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import TopicImages
-
-
-class Client(Struct, frozen=True):
-    """What a request says of its sender, whichever protocol the sender speaks."""
-
-    client_id: str
-    client_host: str
-    instance_id: str | None
+from state.kafka.modern.epochs import bump
+from state.kafka.modern.refusal import Client, Refused
+from state.kafka.modern.room import has_room
+from state.kafka.modern.topics import look
+from state.kafka.topic_images import TopicImages
 
 
 class Sender(Struct, frozen=True):
@@ -109,21 +104,6 @@ def go_on(context: StepContext, member: ConsumerMember, update: Update, owned: O
     reconcile(context, member, owned, subscription_changed)
 
 
-def record_refusal(context: StepContext, refused: Refused, member_id: str, client: Client) -> None:
-    """Add the entry about a refused request, if it has one and its group exists."""
-    if refused.event is None or not context.has_group:
-        return
-    context.record(
-        refused.rule,
-        refused.event,
-        refused.message,
-        member_id=member_id or None,
-        group_instance_id=client.instance_id,
-        client_id=client.client_id,
-        client_host=client.client_host,
-    )
-
-
 def _replace_member(
     context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: Client
 ) -> ConsumerMember:
@@ -168,7 +148,7 @@ def _replace_member(
     )
     if other is not None:
         forget_unused(context)
-        look(context)
+        look(group)
         reason = f"member {member_id} gave up its own place for that of instance {member.instance_id}"
         bump(context, rule, reason, member_id=member_id)
     return member

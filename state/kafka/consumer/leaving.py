@@ -6,7 +6,6 @@ Source: GroupMetadataManager.consumerGroupLeave.
 from state.errors import ErrorCode
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.identity import check_instance
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     ConsumerGroup,
@@ -15,6 +14,7 @@ from state.kafka.consumer_group import (
 )
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Refused
 from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo
 from state.kafka.responses import ConsumerGroupHeartbeatResponse
 

@@ -3,17 +3,16 @@
 Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerGroup.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from state.kafka.consumer.regex import Change, update_regex
 from state.kafka.consumer.target import preferred_assignor
-from state.kafka.consumer.topics import forget_unused, look
-from state.kafka.consumer.wording import listed
+from state.kafka.consumer.topics import forget_unused
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
+from state.kafka.context import StepContext
+from state.kafka.modern.epochs import bump
+from state.kafka.modern.topics import look
+from state.kafka.modern.wording import names_change
 from state.kafka.requests import RegexResolution
 
 
@@ -53,7 +52,7 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
         context.retention_is_stale = True
     reasons = []
     if names_changed:
-        reasons.append(_names_change(names, update.subscribed_topic_names))
+        reasons.append(names_change(names, update.subscribed_topic_names))
     if change is Change.UPDATED_AND_RESOLVED:
         reasons.append(_regex_change(regex, update.subscribed_topic_regex))
     is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
@@ -61,7 +60,7 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
         reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
     if not reasons and not group.metadata_stale:
         return subscription_changed
-    topics_changed = look(context)
+    topics_changed = look(group)
     if reasons:
         row = context.rule(_row_of(names_changed, change))
         bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
@@ -90,16 +89,6 @@ def _change(context: StepContext, member: ConsumerMember, update: Update) -> Cha
     return update_regex(context, member, regex, update.resolution, checks_topics=update.checks_topics)
 
 
-def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
-    """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
-    group = context.group_of(ConsumerGroup)
-    was_rebalancing = group.progress.is_rebalancing
-    group.group_epoch += 1
-    if not was_rebalancing:
-        group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
-    context.record(rule, EntryType.GROUP_EPOCH_BUMPED, reason, **details)
-
-
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
     """Row HB48. Timers of a phase in which the member was on the classic protocol go with `classic`."""
     if update.instance_id != member.instance_id:
@@ -117,16 +106,6 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
     member.server_assignor = update.server_assignor
     group.subscribe(member, update.subscribed_topic_names, update.subscribed_topic_regex)
     member.classic = update.classic
-
-
-def _names_change(before: Sequence[str], after: Sequence[str]) -> str:
-    """`subscribes to a, b and no longer to c`, the rest of a sentence about a member."""
-    added, removed = sorted({*after}.difference(before)), sorted({*before}.difference(after))
-    if not removed:
-        return f"subscribes to {listed(added, 'topic')}"
-    if not added:
-        return f"no longer subscribes to {listed(removed, 'topic')}"
-    return f"subscribes to {listed(added, 'topic')} and no longer to {listed(removed, 'topic')}"
 
 
 def _regex_change(before: str, after: str) -> str:

@@ -7,11 +7,11 @@ Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.upgrade import upgrade
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
+from state.kafka.modern.refusal import Refused
 from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat, ReplyTo
 from state.kafka.responses import ConsumerGroupDescribeResponse
 from state.kafka.start_anew import start_anew

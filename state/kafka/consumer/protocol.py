@@ -14,7 +14,7 @@ from state.kafka.consumer.no_consumer_group import (
 )
 from state.kafka.consumer.progress import note_state, progress_of
 from state.kafka.consumer.regex_resolved import regex_resolved
-from state.kafka.consumer.settings import SETTINGS, conflict_of
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer.timers import armed, armed_of
 from state.kafka.consumer.topics import topic_metadata
 from state.kafka.consumer.view import view_of
@@ -54,7 +54,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         ConsumerGroupHeartbeat: refusal_of_heartbeat,
         ConsumerGroupDescribe: refusal_of_describe,
     }
-    settings = SETTINGS
+    settings = SETTINGS.settings
     checks_group_id = (ConsumerGroupHeartbeat,)  # row HB6
 
     timers = staticmethod(armed)
@@ -66,7 +66,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
 
     before = staticmethod(progress_of)
     settle = staticmethod(note_state)
-    conflict_of = staticmethod(conflict_of)
+    conflict_of = staticmethod(SETTINGS.conflict_of)
     check_commit = staticmethod(commits.check_commit)
     check_txn_commit = staticmethod(commits.check_txn_commit)
     check_fetch = staticmethod(commits.check_fetch)

@@ -10,16 +10,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from state.kafka.consumer.wording import listed, listed_partitions
-from state.kafka.consumer_group import (
-    AssignedPartitions,
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-    Partitions,
-)
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, MemberState
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.wording import listed, listed_partitions
+from state.kafka.modern_group import Partitions
 from state.kafka.snapshot import named
 
 Owned = Mapping[bytes, Collection[int]]

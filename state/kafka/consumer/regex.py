@@ -10,7 +10,6 @@ from enum import Enum
 from typing import TypeGuard
 
 from state.errors import ErrorCode
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex_checked import (
     begin_checks,
     is_look_due,
@@ -18,11 +17,12 @@ from state.kafka.consumer.regex_checked import (
     note_look,
     was_asked,
 )
-from state.kafka.consumer.topics import merge_reported
-from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Refused
+from state.kafka.modern.topics import merge_reported
+from state.kafka.modern.wording import listed
 from state.kafka.requests import RegexResolution
 
 
@@ -150,7 +150,7 @@ def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: Re
     has_entry = known is None or known.topics != sorted(resolution.topics)
     has_changed = store_result(context, rule, pattern, resolution)
     note_look(context, rule, pattern, resolution, has_entry=has_entry)
-    merge_reported(context, dict(resolution.topics))
+    merge_reported(context, context.group_of(ConsumerGroup), dict(resolution.topics))
     return has_changed
 
 

@@ -4,13 +4,14 @@ RG8, RX6.
 Source: GroupMetadataManager.handleRegularExpressionsResult.
 """
 
-from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.regex import store_result
 from state.kafka.consumer.regex_checked import allowed_of_watcher, note_seen
-from state.kafka.consumer.topics import forget_unused, look, store_topic_images
-from state.kafka.consumer.wording import listed
+from state.kafka.consumer.topics import forget_unused, store_topic_images
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
+from state.kafka.modern.epochs import bump
+from state.kafka.modern.topics import look
+from state.kafka.modern.wording import listed
 from state.kafka.requests import RegexResolution, RegexResolved
 
 
@@ -36,7 +37,7 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
     images = {name: image for result in taken.values() for name, image in result.topics.items()}
     store_topic_images(context, dict(images), set(images))
     forget_unused(context)
-    topics_changed = look(context)
+    topics_changed = look(context.group_of(ConsumerGroup))
     if not changed and not topics_changed:
         return
     reason = "the topics that members subscribe to have changed"

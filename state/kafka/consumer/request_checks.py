@@ -4,16 +4,13 @@ Source: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
 """
 
 from state.errors import ErrorCode
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.context import RuleId, StepContext
+from state.kafka.modern.refusal import Refused, is_blank
 from state.kafka.requests import ConsumerGroupHeartbeat
 
 # From this version on the client chooses its member id (KIP-1082).
 FIRST_VERSION_WITH_CLIENTS_MEMBER_ID = 1
-
-# What Java's String.trim takes away.
-_BLANKS = "".join(map(chr, range(33)))
 
 
 def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
@@ -41,13 +38,13 @@ def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleI
         or epoch > 0
         or epoch == LEAVE_GROUP_MEMBER_EPOCH
     )
-    if needs_id and _is_blank(request.member_id):
+    if needs_id and is_blank(request.member_id):
         return context.rule("HB5"), "MemberId can't be empty."
-    if _is_blank(request.group_id):
+    if is_blank(request.group_id):
         return context.rule("HB6"), "GroupId can't be empty."
-    if request.instance_id is not None and _is_blank(request.instance_id):
+    if request.instance_id is not None and is_blank(request.instance_id):
         return context.rule("HB7"), "InstanceId can't be empty."
-    if request.rack_id is not None and _is_blank(request.rack_id):
+    if request.rack_id is not None and is_blank(request.rack_id):
         return context.rule("HB7"), "RackId can't be empty."
     if epoch == 0:
         return _fault_of_join(context, request)
@@ -68,7 +65,3 @@ def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tup
             "HB10"
         ), "The first request must have SubscribedTopicNames or SubscribedTopicRegex."
     return None
-
-
-def _is_blank(text: str) -> bool:
-    return not text.strip(_BLANKS)

@@ -1,13 +1,14 @@
 """The session of a member, and the settings of its group."""
 
-from state.kafka.consumer.settings import GroupSettings, settings_in_force
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer_group import ConsumerMember
 from state.kafka.context import StepContext
+from state.kafka.modern.settings import GroupSettings
 
 
 def settings_of(context: StepContext) -> GroupSettings:
     """Return the settings in force for the group: its own, else the coordinator's."""
-    return settings_in_force(context.group.configs, context.config)
+    return SETTINGS.in_force(context.group.configs, context.config)
 
 
 def arm_session(context: StepContext, member: ConsumerMember) -> None:

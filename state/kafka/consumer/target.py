@@ -6,18 +6,20 @@ GroupMetadataManager.maybeUpdateTargetAssignment, TargetAssignmentBuilder.java, 
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer.session import settings_of
-from state.kafka.consumer.wording import counted, listed
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.history import EntryType
-from state.kafka.requests import TopicImages
+from state.kafka.modern.epochs import is_due
+from state.kafka.modern.room import assignable_topics
+from state.kafka.modern.wording import counted, listed
+from state.kafka.modern_group import Partitions
 from state.kafka.snapshot import named
 
 
@@ -28,7 +30,7 @@ def maybe_update_target(context: StepContext) -> None:
     group = context.group_of(ConsumerGroup)
     if group.assignment_epoch >= group.group_epoch:
         context.rule("TA1")
-    elif not _is_due(context, group):
+    elif not is_due(context, settings_of(context).assignment_interval_ms):
         context.rule("TA2")
     else:
         _compute(context, group)
@@ -44,47 +46,10 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
     return max(config.group_consumer_assignors, key=lambda name: votes[name])
 
 
-def has_room(
-    config: CoordinatorConfig,
-    group: ConsumerGroup | None,
-    member_id: str,
-    topics: Collection[str],
-    reported: TopicImages | None,
-) -> bool:
-    """Row TA31: whether a member, new or not, may subscribe to these topics without more than
-    `group.max.partitions` partitions in the group.
-
-    `reported` is what the request says of the topics. A member that adds no topic to the group's topics has
-    room, although they may have grown above the limit.
-    """
-    known = {} if group is None else group.topics
-    counts = {name: topic.partitions for name, topic in known.items() if topic is not None}
-    for name, image in (reported or {}).items():
-        topic = known.get(name)
-        if image is not None and (topic is None or topic.topic_id == image.id.bytes):
-            counts[name] = max(image.partitions, counts.get(name, 0))
-    most = config.group_max_partitions
-    if sum(counts.values()) <= most:
-        return True
-    # Counts are also known of topics that no member subscribes to.
-    if group is None:
-        return sum(counts.get(name, 0) for name in topics) <= most
-    others = (member for member in group.members.values() if member.member_id != member_id)
-    wanted = {topic for member in others for topic in group.topics_of(member)}.union(topics)
-    return wanted <= group.subscribed() or sum(counts.get(name, 0) for name in wanted) <= most
-
-
-def _is_due(context: StepContext, group: ConsumerGroup) -> bool:
-    """Row TA3: whether the assignment interval since the last computation is over."""
-    interval_ms = settings_of(context).assignment_interval_ms
-    computed_ms = group.assignment_timestamp_ms
-    return computed_ms == 0 or interval_ms == 0 or context.now_ms >= computed_ms + interval_ms
-
-
 def _compute(context: StepContext, group: ConsumerGroup) -> None:
     last_epoch, last = group.assignment_epoch, group.target
     name = preferred_assignor(group, context.config)
-    topics, left_out = _topics(group, context.config.group_max_partitions)
+    topics, left_out = assignable_topics(group, context.config.group_max_partitions)
     target = _assign(group, name, topics)
     group.target, group.target_assignor = target, name
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, context.now_ms
@@ -105,23 +70,6 @@ def _compute(context: StepContext, group: ConsumerGroup) -> None:
         moved_partitions=moved,
         targets={id_: named(has, names) for id_, has in target.items() if has != last.get(id_)},
     )
-
-
-def _topics(group: ConsumerGroup, most: int) -> tuple[dict[str, Topic], list[str]]:
-    """Return the topics to assign by name, and those that are left out, because the partitions of the others
-    leave no room for theirs (row TA32).
-    """
-    topics, left_out = {}, []
-    for name in sorted(group.subscribed()):
-        topic = group.topics.get(name)
-        if topic is None:
-            continue
-        if topic.partitions > most:
-            left_out.append(name)
-        else:
-            topics[name] = topic
-            most -= topic.partitions
-    return topics, left_out
 
 
 def _assign(group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]) -> dict[str, Partitions]:

@@ -13,14 +13,15 @@ from state.kafka.classic.reported_topics import record_topics
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.consumer.classic_bytes import by_topic_id
 from state.kafka.consumer.migration_policy import allows_upgrade
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.session import arm_session
-from state.kafka.consumer.topics import fingerprint
-from state.kafka.consumer.wording import listed
-from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Refused
+from state.kafka.modern.topics import fingerprint
+from state.kafka.modern.wording import listed
+from state.kafka.modern_group import Partitions
 from state.kafka.requests import ConsumerGroupHeartbeat
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import named

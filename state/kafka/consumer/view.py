@@ -1,18 +1,17 @@
 """The view of a group on the groups topic."""
 
-from uuid import UUID
-
 from msgspec import UNSET
 
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.modern_group import Partitions
 from state.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
     GroupSnapshot,
     MemberSnapshot,
-    TopicSnapshot,
     common_fields,
     named,
+    topic_snapshots,
 )
 
 
@@ -65,14 +64,10 @@ def _member(member: ConsumerMember, target: Partitions, names: dict[bytes, str])
 
 
 def _details(group: ConsumerGroup) -> ConsumerGroupSnapshot:
-    topics = {
-        name: None if topic is None else TopicSnapshot(str(UUID(bytes=topic.topic_id)), topic.partitions)
-        for name, topic in sorted(group.topics.items())
-    }
     return ConsumerGroupSnapshot(
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.target_assignor,
-        topics=topics,
+        topics=topic_snapshots(group.topics),
         resolved_regexes={p: r.topics for p, r in sorted(group.resolved_regexes.items())},
         unknown_topics=group.unknown_topics(),
         unresolved_regexes=group.unresolved_regexes(),

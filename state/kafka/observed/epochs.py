@@ -14,9 +14,9 @@ from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     ConsumerGroupState,
     MemberState,
-    Partitions,
 )
 from state.kafka.history import EntryType
+from state.kafka.modern_group import Partitions
 from state.kafka.observed import consumer, share, streams
 from state.kafka.observed.group import (
     CREATION,

@@ -10,9 +10,10 @@ from msgspec import Struct, field
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import ConsumerGroupState, MemberState, Partitions
+from state.kafka.consumer_group import ConsumerGroupState, MemberState
 from state.kafka.group import Offset
 from state.kafka.history import NOT_READY
+from state.kafka.modern_group import Partitions
 from state.kafka.observed.records import ClassicMember, MemberSubscription, SeenMember
 from state.kafka.snapshot import NamedPartitions, named
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.kafka.consumer.wording import listed as shortened
-from state.kafka.consumer_group import Partitions
 from state.kafka.effects import OffsetChange
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.modern.wording import listed as shortened
+from state.kafka.modern_group import Partitions
 from state.kafka.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
 from state.messages import RECORD_VERSION
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from state.kafka.consumer_group import Partitions
 from state.kafka.group import Offset
+from state.kafka.modern_group import Partitions
 
 
 class OffsetCommitted(Struct, frozen=True, gc=False):

@@ -5,8 +5,8 @@ assignment. Until the topics are right the group is NotReady, and no member has 
 """
 
 from assignors.kafka.api import TopicPartition
-from state.kafka.consumer_group import Partitions
 from state.kafka.history import EntryType
+from state.kafka.modern_group import Partitions
 from state.kafka.observed.group import ACTIVE, STREAMS, Topology, task_key
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.records import GroupEpoch, MemberSubscription, TopologySent

@@ -13,7 +13,8 @@ from state.kafka.group import Group, Offset
 from state.kafka.history import EntryType
 from state.kafka.offsets.fetch import is_of_another_topic
 from state.kafka.offsets.pending import forget_pending, set_topic_id
-from state.kafka.requests import TopicImage, TopicMetadata
+from state.kafka.requests import TopicMetadata
+from state.kafka.topic_images import TopicImage
 
 # The number of deleted topic ids that a group remembers.
 DELETED_IDS_MAX = 64

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct
 
-from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
+from state.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
+from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_views import GroupView, GroupViews
 from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
 from streaming.service.topic_watch.pattern_matches import PatternMatches

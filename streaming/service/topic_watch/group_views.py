@@ -1,13 +1,13 @@
 """What the topic watcher reads of the groups topic: what each group knows of topics and waits for. No IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from sys import intern
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from state.kafka.requests import TopicImage
+from state.kafka.topic_images import TopicImage
 
 # Images of topics that are shared. More of them have gone than any cluster has topics.
 _SHARED_MAX = 200_000
@@ -30,12 +30,20 @@ class _ConsumerRecord(Struct, frozen=True):
     checked_regexes: dict[str, str] | UnsetType = UNSET
 
 
+class _ShareRecord(Struct, frozen=True):
+    """The fields used of `state.kafka.snapshot.ShareGroupSnapshot`."""
+
+    topics: dict[str, _KnownTopic | None]
+    unknown_topics: list[str]
+
+
 class _GroupRecord(Struct, frozen=True):
     """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
     them for its conversion (row MI14).
     """
 
     consumer: _ConsumerRecord | None = None
+    share: _ShareRecord | None = None
     wanted_topics: list[str] = []
 
 
@@ -80,16 +88,21 @@ class GroupViews:
     def read(self, value: bytes) -> GroupView | None:
         """What the group needs, None if it needs nothing. Raises one of `records.codec.UNREADABLE`."""
         record = _group_record.decode(value)
-        consumer = record.consumer
+        consumer, share = record.consumer, record.share
+        if share is not None:
+            return GroupView(self._images(share.topics), unknown_topics=share.unknown_topics)
         if consumer is None:
             return GroupView(unknown_topics=record.wanted_topics) if record.wanted_topics else None
         return GroupView(
-            {intern(name): self._share(topic) for name, topic in consumer.topics.items()},
+            self._images(consumer.topics),
             {pattern: [*map(intern, names)] for pattern, names in consumer.resolved_regexes.items()},
             consumer.unknown_topics,
             consumer.unresolved_regexes,
             consumer.checked_regexes or {},
         )
+
+    def _images(self, topics: Mapping[str, _KnownTopic | None]) -> dict[str, TopicImage | None]:
+        return {intern(name): self._share(topic) for name, topic in topics.items()}
 
     def _share(self, topic: _KnownTopic | None) -> TopicImage | None:
         if topic is None:

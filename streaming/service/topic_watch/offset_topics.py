@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from records.codec import decode_offset_key
-from state.kafka.requests import TopicImage, TopicMetadata
+from state.kafka.requests import TopicMetadata
+from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.resend import Resend
 
 # Each group that gets a record costs the query a call, so the number at once is bounded.

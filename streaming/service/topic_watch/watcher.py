@@ -24,7 +24,8 @@ from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
-from state.kafka.requests import TopicImage, TopicMetadata
+from state.kafka.requests import TopicMetadata
+from state.kafka.topic_images import TopicImage
 from streaming.service.background import BackgroundThread
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt

@@ -90,7 +90,10 @@ def test_a_history_has_groups_in_every_state() -> None:
     }
     kafka_fields = {name for group in groups if "state" in group for name, held in group.items() if held}
     assert {"static_members", "pending_members", "offsets", "join_phase", "pending", "ended"} <= kafka_fields
-    _check_has_consumer_groups([group for group in groups if "group_epoch" in group])
+    _check_has_consumer_groups([group for group in groups if "static_members" in group and "target" in group])
+    of_shares = {name for group in groups if "initialized" in group for name, held in group.items() if held}
+    assert {"members", "target", "topics", "initializing", "initialized", "deleting"} <= of_shares
+    assert {"deletion", "parked_deletes"} <= of_shares
     assert [group["configs"] for group in groups if not {"members", "channels"} & group.keys()]
     assert {"channels", "subscriptions", "producers", "locks"} <= {
         name for group in groups for name, held in group.items() if held
@@ -152,7 +155,9 @@ def test_the_views_are_read() -> None:
                 g: (group.get("generation", group.get("group_epoch")), len(group["members"]))
                 for g, group in held.items()
             }
-            states = {group_id: view.state for group_id, view in of_kafka.items() if not view.consumer}
+            states = {
+                group_id: view.state for group_id, view in of_kafka.items() if view.group_type == "classic"
+            }
             assert states == {g: group["state"] for g, group in held.items() if "state" in group}
 
 

@@ -16,7 +16,8 @@ from gateway.metrics.loop_watch import loop_watched
 from records.codec import encode
 from records.topic_patterns import digest
 from state.kafka.consumer.regex_checked import LOOKS_APART_MS
-from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
+from state.kafka.requests import RegexResolution, RegexResolved
+from state.kafka.topic_images import TopicImage
 from state.messages import ANONYMOUS
 from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.unit.gateway.test_consumer_members import (

@@ -7,7 +7,8 @@ from assignors.kafka.consumer_protocol import encode_subscription
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.wire import codec
-from state.kafka.requests import JoinGroup, TopicImage
+from state.kafka.requests import JoinGroup
+from state.kafka.topic_images import TopicImage
 from state.messages import ANONYMOUS
 from tests.harness.gateway import TOPICS, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import JOIN, join_fields

@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from gateway.apis import topic_facts
 from gateway.authorization.acls import SUPPORTED, ResourceType
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicImage
+from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution
+from state.kafka.topic_images import TopicImage
 from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 

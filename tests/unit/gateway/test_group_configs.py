@@ -8,11 +8,12 @@ from gateway.authorization.acls import Acl, Operation, PatternType, Permission, 
 from gateway.authorization.authorizer import Authorizer
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from state.kafka.consumer.settings import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 from state.messages import ANONYMOUS
 from tests.harness.gateway import GatewayFixture, RawClient, played
 
+ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT = (setting.name for setting in SETTINGS.settings)
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 HEARTBEAT = 68
 TOPIC, GROUP = 2, 32  # ConfigResource.Type

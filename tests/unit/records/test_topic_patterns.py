@@ -6,7 +6,8 @@ import pytest
 
 from records import topic_patterns
 from records.topic_patterns import KAFKAS_INTERNAL_TOPICS, resolve
-from state.kafka.requests import RegexResolution, TopicImage
+from state.kafka.requests import RegexResolution
+from state.kafka.topic_images import TopicImage
 
 
 def images(*names: str) -> dict[str, TopicImage]:

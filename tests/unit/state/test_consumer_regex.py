@@ -8,14 +8,15 @@ from msgspec import structs
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Received
-from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex import Change, update_regex
 from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
+from state.kafka.modern.refusal import Refused
+from state.kafka.requests import RegexResolution, RegexResolved
 from state.kafka.step import step
+from state.kafka.topic_images import TopicImage
 
 A = UUID(int=1)
 FOUND = RegexResolution(topics={"b": TopicImage(A, 2), "a": TopicImage(UUID(int=2), 1)}, at_ms=1_000)

@@ -3,11 +3,13 @@
 from uuid import UUID
 
 from state.config import CoordinatorConfig
-from state.kafka.consumer.topics import fingerprint, forget_unused, look, merge_reported, topic_metadata
+from state.kafka.consumer.topics import forget_unused, topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.requests import TopicImage, TopicImages, TopicMetadata
+from state.kafka.modern.topics import fingerprint, look, merge_reported
+from state.kafka.requests import TopicMetadata
+from state.kafka.topic_images import TopicImage, TopicImages
 
 A, B, C = (UUID(int=n) for n in (1, 2, 3))
 
@@ -23,7 +25,7 @@ def group_of(*names: str, **topics: Topic | None) -> ConsumerGroup:
 
 def told(group: ConsumerGroup, **images: TopicImage | None) -> StepContext:
     context = context_of(group)
-    merge_reported(context, images)
+    merge_reported(context, group, images)
     return context
 
 
@@ -66,7 +68,7 @@ def test_a_request_only_adds_to_what_is_known() -> None:
 
 def test_a_request_that_reports_nothing_new_changes_nothing() -> None:
     group = group_of("t", t=Topic(A.bytes, 4))
-    merge_reported(context_of(group), None)
+    merge_reported(context_of(group), group, None)
     for image in (TopicImage(A, 4), TopicImage(A, 2), None, TopicImage(B, 9)):
         context = told(group, t=image)
         assert not context.rules and not group.metadata_stale
@@ -132,8 +134,7 @@ def test_a_deleted_topic_leaves_the_results_of_patterns_unless_they_come_as_in_k
 
 def test_the_fingerprint_is_of_the_existing_topics_that_members_subscribe_to() -> None:
     group = group_of("t", "u", t=Topic(A.bytes, 4), u=None, other=Topic(C.bytes, 1))
-    context = context_of(group)
-    assert look(context) and not look(context)
+    assert look(group) and not look(group)
     before = group.metadata_hash
     assert before == fingerprint(group_of("t", t=Topic(A.bytes, 4))) != b""
     group.topics = {"u": None, "t": Topic(A.bytes, 4)}

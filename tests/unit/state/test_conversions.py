@@ -13,7 +13,8 @@ from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.protocols import view_of
-from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage, TopicMetadata
+from state.kafka.requests import ConsumerGroupHeartbeat, TopicMetadata
+from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
 from tests.harness.scenario_player import ScenarioPlayer

@@ -12,6 +12,7 @@ from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType
 from state.kafka.kept_settings import KEPT_SETTINGS
+from state.kafka.protocols import SETTINGS
 from state.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
@@ -73,7 +74,7 @@ class Log:
         return {
             config.name: (config.value, config.is_default)
             for config in response.configs
-            if config.name not in KEPT or not config.is_default
+            if config.name.startswith("consumer.") or not config.is_default
         }
 
 
@@ -139,7 +140,7 @@ def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("share.session.timeout.ms", "60001"),
+        ("share.delivery.count.limit", "11"),
         ("share.auto.offset.reset", "first"),
         ("share.auto.offset.reset", "by_duration:P"),
         ("share.isolation.level", "committed"),
@@ -161,7 +162,7 @@ def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
 def test_settings_of_every_name_are_listed() -> None:
     response = Log().send(DescribeGroupConfigs(**TO))
     names = [config.name for config in response.configs]
-    assert names == sorted({*KEPT, ASSIGNMENT, HEARTBEAT, SESSION})
+    assert names == sorted({*KEPT, *(setting.name for setting in SETTINGS)})
     assert len(names) == 21, "as many as Kafka 4.4 tells of"
 
 

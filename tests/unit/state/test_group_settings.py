@@ -1,15 +1,16 @@
 """The settings in force for a group: its own ones within the coordinator's bounds, else the coordinator's."""
 
 from state.config import CoordinatorConfig
-from state.kafka.consumer.settings import GroupSettings, settings_in_force
+from state.kafka.consumer.settings import SETTINGS
+from state.kafka.modern.settings import GroupSettings
 
 
 def test_a_group_without_its_own_has_the_coordinators() -> None:
     """Row CF21: also after the coordinator's have changed."""
     config = CoordinatorConfig()
-    assert settings_in_force({}, config) == GroupSettings(45_000, 5_000, 1_000)
+    assert SETTINGS.in_force({}, config) == GroupSettings(45_000, 5_000, 1_000)
     changed = config.with_settings({"group.consumer.assignment.interval.ms": 0})
-    assert settings_in_force({}, changed) == GroupSettings(45_000, 5_000, 0)
+    assert SETTINGS.in_force({}, changed) == GroupSettings(45_000, 5_000, 0)
 
 
 def test_a_value_out_of_the_bounds_of_today_is_brought_into_them() -> None:
@@ -20,7 +21,7 @@ def test_a_value_out_of_the_bounds_of_today_is_brought_into_them() -> None:
         "consumer.assignment.interval.ms": 7,
     }
     config = CoordinatorConfig()
-    assert settings_in_force(own, config) == GroupSettings(60_000, 5_000, 7)
+    assert SETTINGS.in_force(own, config) == GroupSettings(60_000, 5_000, 7)
     narrow = config.with_settings(
         {
             "group.consumer.max.session.timeout.ms": 50_000,
@@ -29,4 +30,4 @@ def test_a_value_out_of_the_bounds_of_today_is_brought_into_them() -> None:
             "group.consumer.min.assignment.interval.ms": 100,
         }
     )
-    assert settings_in_force(own, narrow) == GroupSettings(50_000, 6_000, 100)
+    assert SETTINGS.in_force(own, narrow) == GroupSettings(50_000, 6_000, 100)

@@ -26,7 +26,7 @@ from state.rocketmq.requests import AnyRequest as RocketMqRequest
 
 STATE = Path(__file__).parents[3] / "state"
 CONFIG = CoordinatorConfig()
-GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ConfigsOnly", "KafkaGroup", "RocketMqGroup"}
+GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ShareGroup", "ConfigsOnly", "KafkaGroup", "RocketMqGroup"}
 MAY_ASK = {
     "kafka/step.py": "what is stored may be settings without a group",
     "kafka/consumer/no_consumer_group.py": "a classic group is converted, others are not",

@@ -9,8 +9,9 @@ from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import Topic
 from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, Protocol, TopicImage, TopicImages, TopicMetadata
+from state.kafka.requests import JoinGroup, Protocol, TopicMetadata
 from state.kafka.step import step
+from state.kafka.topic_images import TopicImage, TopicImages
 from state.timeline import Row, Timeline
 
 

@@ -18,9 +18,8 @@ def documented() -> dict[str, str]:
     """Return each row's last column: the scenario that reaches it, the test that names it (`test_...`), or
     why it cannot occur.
     """
-    text = "".join(
-        (ROOT / "docs" / name).read_text() for name in ("rules.md", "rules-consumer.md", "observe.md")
-    )
+    pages = ("rules.md", "rules-consumer.md", "rules-share.md", "observe.md")
+    text = "".join((ROOT / "docs" / name).read_text() for name in pages)
     rows = re.findall(r"^\| ([A-Z]+\d+[a-z]?) \|.*\| ([^|]+) \|$", text, re.MULTILINE)
     assert len(rows) == len(dict(rows)), "a row stands twice"
     return dict(rows)

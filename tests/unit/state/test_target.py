@@ -7,13 +7,15 @@ from uuid import UUID
 import pytest
 
 from state.config import CoordinatorConfig
-from state.kafka.consumer.target import has_room, maybe_update_target, preferred_assignor
-from state.kafka.consumer.wording import listed
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions, ResolvedRegex
+from state.kafka.consumer.target import maybe_update_target, preferred_assignor
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.effects import Effects
 from state.kafka.group import Topic
-from state.kafka.requests import TopicImage, TopicImages
+from state.kafka.modern.room import has_room
+from state.kafka.modern.wording import listed
+from state.kafka.modern_group import Partitions
+from state.kafka.topic_images import TopicImage, TopicImages
 
 T, U, V = b"t" * 16, b"u" * 16, b"v" * 16
 NOW_MS = 1_000_000

@@ -5,7 +5,8 @@ from uuid import UUID
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
+from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 
 

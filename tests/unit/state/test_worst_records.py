@@ -16,8 +16,8 @@ from records.layout import REQUEST_MAX_BYTES
 from records.partitioner import partition_of
 from state.dispatch import AnyRequest
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
-from tests.harness.worst_consumer_requests import all_worst
 from tests.harness.worst_requests import Worst
+from tests.harness.worst_share_requests import all_worst
 from tests.spark.log import LAYOUT, T0, Record
 
 # The figures of docs/tuning.md, with a margin for a busy machine.

@@ -8,7 +8,8 @@ import pytest
 
 from records import topic_patterns
 from records.topic_patterns import digest
-from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
+from state.kafka.requests import RegexResolution, RegexResolved
+from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_topics import ClusterTopics, Message
 from streaming.service.topic_watch.resend import FIRST_PAUSE_S
 from tests.unit.streaming.test_group_topics import OLD, OTHER, Watch, told

@@ -9,13 +9,8 @@ from uuid import UUID
 import pytest
 
 from records.topic_patterns import digest
-from state.kafka.requests import (
-    AnyRequest,
-    ConsumerGroupHeartbeat,
-    RegexResolution,
-    RegexResolved,
-    TopicImage,
-)
+from state.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, RegexResolution, RegexResolved
+from state.kafka.topic_images import TopicImage
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, Record

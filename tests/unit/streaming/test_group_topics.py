@@ -16,8 +16,9 @@ from records.codec import encode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
+from state.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
 from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from state.kafka.topic_images import TopicImage
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
 from streaming.service.topic_watch import group_topics, pattern_matches

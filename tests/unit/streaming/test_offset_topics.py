@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from records.codec import CommittedOffset, encode, offset_key
-from state.kafka.requests import TopicImage, TopicMetadata
+from state.kafka.requests import TopicMetadata
+from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch import offset_topics
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S

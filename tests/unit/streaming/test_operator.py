@@ -18,14 +18,8 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.inputs import Failed, Outage, Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import (
-    CommittedPartition,
-    CommittedTopic,
-    OffsetCommit,
-    TopicImage,
-    TopicMetadata,
-    Unanswered,
-)
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata, Unanswered
+from state.kafka.topic_images import TopicImage
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output_rows as output_module
 from streaming.query.handling import OperatorError

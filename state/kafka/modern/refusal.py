@@ -1,12 +1,22 @@
-"""The refusal of a request to a group of the consumer protocol. Whoever raises it may have changed the group
+"""The refusal of a request to a group with epochs. Whoever raises it may have changed the group
 before: the handler takes all changes back (`StepContext.undo`).
 """
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+
+# What Java's String.trim takes away.
+_BLANKS = "".join(map(chr, range(33)))
+
+
+def is_blank(text: str) -> bool:
+    """Whether the text is empty or blank, as Kafka sees it."""
+    return not text.strip(_BLANKS)
 
 
 class Refused(Exception):
@@ -32,3 +42,26 @@ class Refused(Exception):
         self.message = message
         self.event = event
         self.after = after
+
+
+class Client(Struct, frozen=True):
+    """What a request says of its sender, whichever protocol the sender speaks."""
+
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+
+
+def record_refusal(context: StepContext, refused: Refused, member_id: str, client: Client) -> None:
+    """Add the entry about a refused request, if it has one and its group exists."""
+    if refused.event is None or not context.has_group:
+        return
+    context.record(
+        refused.rule,
+        refused.event,
+        refused.message,
+        member_id=member_id or None,
+        group_instance_id=client.instance_id,
+        client_id=client.client_id,
+        client_host=client.client_host,
+    )

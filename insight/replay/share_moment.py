@@ -1,0 +1,54 @@
+"""A share group as it was at a moment: its epochs, what each member has, and how far its partitions are."""
+
+from collections.abc import Iterator, Mapping
+
+from insight.admin.tables import Column, render_table
+from insight.replay.consumer_moment import partitions_text
+from insight.why.names import Names
+from insight.why.wording import count
+from state.kafka.share_group import ShareGroup
+from state.kafka.snapshot import named
+from state.kafka.timers import TimerKind
+
+WHATS: Mapping[TimerKind, str] = {
+    TimerKind.HEARTBEAT: "the session of {} ends",
+    TimerKind.DELETION: "a DeleteGroups is answered, whatever the share coordinator has done",
+}
+"""What happens at a deadline of a share group."""
+
+
+def share_headline(group: ShareGroup) -> str:
+    """`epoch 7, target assignment of epoch 6, 3 members`."""
+    parts = [f"epoch {group.group_epoch}"]
+    if group.assignment_epoch != group.group_epoch:
+        parts.append(f"target assignment of epoch {group.assignment_epoch}")
+    return ", ".join([*parts, count(len(group.members), "member")])
+
+
+def share_member_table(group: ShareGroup, names: Names) -> str:
+    """Format the members with their epochs, and what they fetch from."""
+    topics = group.names_by_id()
+    columns = [Column("MEMBER"), Column("HOST", 10), Column("EPOCH", 5), Column("HAS"), Column("TARGET", 0)]
+    rows = [
+        [
+            names.of(member.member_id),
+            member.client_host or None,
+            member.member_epoch,
+            partitions_text(named(member.assigned, topics)),
+            partitions_text(named(group.target.get(member.member_id, {}), topics)),
+        ]
+        for member in group.members.values()
+    ]
+    return render_table(columns, rows)
+
+
+def share_state_lines(group: ShareGroup) -> Iterator[str]:
+    """Yield a line for each kind of partitions that the group has."""
+    kinds = {
+        "Initialized": {topic.name: topic.partitions for topic in group.initialized.values()},
+        "Initializing": {topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
+        "Deleting": {topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
+    }
+    for kind, partitions in kinds.items():
+        if partitions:
+            yield f"{kind}: {partitions_text(partitions)}"

@@ -1,0 +1,31 @@
+"""The group epoch: what raises it, and when the next target assignment is due. Rows HB49 to HB55, TA3, SH21
+to SH24, ST2, ST3.
+
+Source: GroupMetadataManager (consumerGroupHeartbeat, shareGroupHeartbeat, maybeUpdateTargetAssignment).
+"""
+
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+from state.kafka.modern_group import ModernGroup
+
+
+def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
+    """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
+    group = context.group_of(ModernGroup)
+    was_rebalancing = group.is_rebalancing
+    group.group_epoch += 1
+    if not was_rebalancing:
+        group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
+    context.record(rule, EntryType.GROUP_EPOCH_BUMPED, reason, **details)
+
+
+def is_due(context: StepContext, interval_ms: int) -> bool:
+    """Whether the assignment interval since the last computation is over."""
+    computed_ms = context.group_of(ModernGroup).assignment_timestamp_ms
+    return computed_ms == 0 or interval_ms == 0 or context.now_ms >= computed_ms + interval_ms
+
+
+def come_to_rest(context: StepContext) -> None:
+    """The last member is gone: the next one to join gets its partitions at once (KAFKA-20442)."""
+    group = context.group_of(ModernGroup)
+    group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0

@@ -1,0 +1,60 @@
+"""The end of a membership: a heartbeat with epoch -1, or the end of the session. Rows SH29 to SH33, SG4.
+
+Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
+"""
+
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+from state.kafka.modern.epochs import bump, come_to_rest
+from state.kafka.modern.topics import look
+from state.kafka.requests import ReplyTo
+from state.kafka.responses import ShareGroupHeartbeatResponse
+from state.kafka.share.deletion import deletion_overdue
+from state.kafka.share.identity import no_member
+from state.kafka.share.settings import settings_of
+from state.kafka.share.topics import forget_unused
+from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
+from state.kafka.share_requests import ShareGroupHeartbeat
+from state.kafka.timers import DeadlineReached, TimerKind
+
+
+def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Remove the member. Its epoch is not checked. Raise Refused if it is none."""
+    member = context.group_of(ShareGroup).members.get(request.member_id)
+    if member is None:
+        raise no_member(context, "SH30", request.member_id)
+    row = context.rule("SH31")
+    _remove(context, row, member, "left the group")
+    context.reply(
+        reply_to,
+        ShareGroupHeartbeatResponse,
+        row,
+        member_id=member.member_id,
+        member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+    )
+
+
+def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Remove the member whose session is over, or answer a DeleteGroups that has waited for too long."""
+    if deadline.kind is TimerKind.DELETION:
+        deletion_overdue(context, deadline)
+        return
+    member = context.group_of(ShareGroup).members[deadline.member_id]
+    timeout_ms = settings_of(context).session_timeout_ms
+    reason = f"no heartbeat within the session timeout of {timeout_ms} ms"
+    _remove(context, context.rule("SH33"), member, reason)
+
+
+def _remove(context: StepContext, rule: RuleId, member: ShareMember, reason: str) -> None:
+    """Remove the member with its partitions, and raise the group epoch. No target is computed: the next
+    heartbeat does it.
+    """
+    group = context.group_of(ShareGroup)
+    group.remove(member)
+    context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
+    forget_unused(context)
+    look(group)
+    bump(context, rule, f"member {member.member_id} was removed: {reason}")
+    if not group.members:
+        come_to_rest(context)
+        context.record(context.rule("SH32"), EntryType.EMPTY, "the last member is gone")

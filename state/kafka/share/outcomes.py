@@ -1,0 +1,27 @@
+"""What the share coordinator answers for a partition. Row SI10."""
+
+from collections.abc import Collection, Mapping
+
+from state.errors import ErrorCode
+from state.kafka.modern.wording import listed
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors that pass. The task stays open, and whoever carries it out tries again."""
+
+
+def error_of(code: int) -> ErrorCode:
+    """Return the error of the code, UNKNOWN_SERVER_ERROR if it is none that the coordinator answers with."""
+    return ErrorCode(code) if code in set(ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def in_words(partitions: Mapping[str, Collection[int]]) -> str:
+    """Return partitions by topic name as `topic-number`."""
+    texts = [f"{name}-{number}" for name, numbers in sorted(partitions.items()) for number in sorted(numbers)]
+    return listed(texts, "partition")

@@ -1,0 +1,82 @@
+"""The protocol of share groups (KIP-932) as an object."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from state.kafka.context import StepContext
+from state.kafka.protocol import Before, KafkaProtocol, Learners
+from state.kafka.requests import (
+    DeleteGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetDelete,
+    OffsetFetch,
+    SyncGroup,
+    TopicMetadata,
+)
+from state.kafka.share import others, takeover
+from state.kafka.share.deletion import answer_parked, delete_group
+from state.kafka.share.describe import describe
+from state.kafka.share.heartbeat import heartbeat, heartbeat_no_share_group
+from state.kafka.share.leaving import deadline_reached
+from state.kafka.share.no_share_group import describe_no_group, refusal_of_describe, refusal_of_heartbeat
+from state.kafka.share.settings import SETTINGS
+from state.kafka.share.state_result import state_result
+from state.kafka.share.timers import armed, armed_of
+from state.kafka.share.topics import topic_metadata
+from state.kafka.share.view import view_of
+from state.kafka.share_group import ShareGroup
+from state.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, ShareStateResult
+from state.protocol import Handlers, WhyRefused
+
+
+class Share(KafkaProtocol[ShareGroup]):
+    """The protocol of share groups. See `KafkaProtocol`. Only a DeleteGroups is parked."""
+
+    group_class = ShareGroup
+    handlers: ClassVar[Handlers] = {
+        ShareGroupHeartbeat: heartbeat,
+        ShareGroupDescribe: describe,
+        DeleteGroup: delete_group,
+        JoinGroup: others.join,
+        SyncGroup: others.sync,
+        Heartbeat: others.heartbeat,
+        LeaveGroup: others.leave,
+        OffsetFetch: others.fetch_offsets,
+        OffsetDelete: others.delete_offsets,
+    }
+    without_own_group: ClassVar[Handlers] = {
+        ShareGroupHeartbeat: heartbeat_no_share_group,
+        ShareGroupDescribe: describe_no_group,
+    }
+    facts: ClassVar[Learners] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
+    refusals: ClassVar[Mapping[type, WhyRefused]] = {
+        ShareGroupHeartbeat: refusal_of_heartbeat,
+        ShareGroupDescribe: refusal_of_describe,
+    }
+    settings = SETTINGS.settings
+    checks_group_id = (ShareGroupHeartbeat,)  # row SH7
+
+    timers = staticmethod(armed)
+    timers_of = staticmethod(armed_of)
+    deadline_reached = staticmethod(deadline_reached)
+    take_over = staticmethod(takeover.take_over)
+    shift_deadlines = staticmethod(takeover.shift_deadlines)
+    release = staticmethod(takeover.release)
+    answer_parked = staticmethod(answer_parked)
+
+    conflict_of = staticmethod(SETTINGS.conflict_of)
+    check_commit = staticmethod(others.check_commit)
+    check_txn_commit = staticmethod(others.check_commit)
+    view = staticmethod(view_of)
+
+    def settle(self, context: StepContext, before: Before) -> None:
+        """Note the time at which the state has changed. Each such change has a history entry."""
+        group = context.group_of(ShareGroup)
+        if context.has_history and group.state != before[0]:
+            context.rule("SG5" if group.members else "SG4")
+            group.state_timestamp_ms = context.now_ms
+
+
+SHARE = Share()

@@ -1,0 +1,88 @@
+"""The view of a share group on the groups topic, with the tasks for the share coordinator (row SP8)."""
+
+from uuid import UUID
+
+from state.kafka.share_group import Asked, ShareGroup, ShareMember
+from state.kafka.snapshot import (
+    GroupSnapshot,
+    MemberSnapshot,
+    ShareGroupSnapshot,
+    ShareMemberSnapshot,
+    ShareTask,
+    ShareTaskPartitions,
+    common_fields,
+    named,
+    topic_snapshots,
+)
+
+
+def view_of(group: ShareGroup) -> GroupSnapshot:
+    """Return a copy of the group for readers."""
+    names = group.names_by_id()
+    return GroupSnapshot(
+        **common_fields(group),
+        protocol_name=None,
+        leader_id=None,
+        members=[_member(group, member, names) for member in group.members.values()],
+        pending_members=[],
+        subscribed_topics=sorted(group.subscribed()),
+        share=ShareGroupSnapshot(
+            assignment_epoch=group.assignment_epoch,
+            topics=topic_snapshots(group.topics),
+            unknown_topics=group.unknown_topics(),
+            initializing={topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
+            initialized={topic.name: topic.partitions for topic in group.initialized.values()},
+            deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
+            tasks=_tasks(group),
+        ),
+    )
+
+
+def _member(group: ShareGroup, member: ShareMember, names: dict[bytes, str]) -> MemberSnapshot:
+    return MemberSnapshot(
+        member_id=member.member_id,
+        group_instance_id=None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=0,
+        rebalance_timeout_ms=0,
+        metadata=b"",
+        assignment=b"",
+        rejoined=False,
+        share=ShareMemberSnapshot(
+            member_epoch=member.member_epoch,
+            previous_epoch=member.previous_epoch,
+            rack_id=member.rack_id,
+            subscribed_topic_names=member.subscribed_topic_names,
+            assigned=named(member.assigned, names),
+            target=named(group.target.get(member.member_id, {}), names),
+        ),
+    )
+
+
+def _tasks(group: ShareGroup) -> list[ShareTask]:
+    """The open tasks, the oldest first. A task has partitions of like requests together."""
+    tasks: dict[str, ShareTask] = {}
+    for topic_id, initializing in group.initializing.items():
+        alike: dict[Asked, list[int]] = {}
+        for number, asked in initializing.partitions.items():
+            if asked.task:
+                alike.setdefault(asked, []).append(number)
+        for asked, numbers in alike.items():
+            task = tasks.setdefault(asked.task, ShareTask(asked.task, "initialize", asked.at_ms, []))
+            task.topics.append(
+                ShareTaskPartitions(
+                    str(UUID(bytes=topic_id)),
+                    initializing.name,
+                    sorted(numbers),
+                    asked.state_epoch,
+                    asked.start_offset,
+                    asked.error_code,
+                )
+            )
+    for topic_id, deleting in group.deleting.items():
+        numbers = sorted(number for number, code in deleting.partitions.items() if not code)
+        if deleting.task and numbers:
+            task = tasks.setdefault(deleting.task, ShareTask(deleting.task, "delete", deleting.at_ms, []))
+            task.topics.append(ShareTaskPartitions(str(UUID(bytes=topic_id)), deleting.name, numbers))
+    return sorted(tasks.values(), key=lambda task: (task.asked_at_ms, task.task))

@@ -1,0 +1,235 @@
+"""A share group (KIP-932): its epochs, its members, its target assignment, and how far its partitions are.
+
+This file holds data and queries only; `state.kafka.share` changes a group. The order of the fields is the
+layout of the stored state. Source: ShareGroup.java, ShareGroupMember.java,
+ShareGroupStatePartitionMetadataValue.json.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import cached_property
+from typing import ClassVar
+
+from msgspec import Struct, field
+
+from state.kafka.group import Topic
+from state.kafka.modern_group import ModernGroup, Partitions
+from state.kafka.requests import ReplyTo
+
+PROTOCOL_TYPE = "share"
+LEAVE_GROUP_MEMBER_EPOCH = -1
+
+NO_START_OFFSET = -1
+"""The partition leader decides where the group begins: by `share.auto.offset.reset`."""
+
+
+class ShareGroupState(StrEnum):
+    """The state of a group: Empty without members (row SG4), else Stable (row SG5)."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
+    """One member of the group. Times are in milliseconds.
+
+    `subscribed_topic_names` is sorted. `previous_epoch` is the member epoch before the last target that the
+    member came to. `assigned` are the partitions that the member may fetch from, by topic id. Other members
+    may have them, too.
+    """
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = []
+    member_epoch: int = 0
+    previous_epoch: int = -1
+    assigned: Partitions = {}
+    session_deadline_ms: int | None = None
+
+    instance_id: ClassVar[None] = None
+    """Share groups have no static members."""
+
+
+class Asked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How the share coordinator was asked to initialize the state of a partition.
+
+    `task` is the open task, "" if it ended with the error `error_code`: the next heartbeat asks again, with
+    the same `state_epoch` and `start_offset`, so that an equal epoch always means that this very state was
+    written (SP16). `error_code` is that of the last result, 0 before the first. `at_ms` is the time of the
+    asking.
+    """
+
+    task: str
+    state_epoch: int
+    start_offset: int
+    at_ms: int
+    error_code: int = 0
+
+
+class InitializingTopic(Struct, array_like=True, forbid_unknown_fields=True):
+    """The partitions of a topic that are not initialized yet."""
+
+    name: str
+    partitions: dict[int, Asked]
+
+
+class InitializedTopic(Struct, array_like=True, forbid_unknown_fields=True):
+    """The partitions of a topic, sorted, that can be assigned."""
+
+    name: str
+    partitions: list[int]
+
+
+class DeletingTopic(Struct, array_like=True, forbid_unknown_fields=True):
+    """The partitions of a topic whose state the share coordinator was asked to delete at `at_ms`, each with
+    the error code of its last outcome, 0 before one. `task` is the open task, "" if it ended with an error.
+    """
+
+    name: str
+    partitions: dict[int, int]
+    task: str
+    at_ms: int
+
+
+class ParkedDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A DeleteGroups that waits for the share coordinator, until `deadline_ms`."""
+
+    reply_to: ReplyTo
+    deadline_ms: int
+
+
+class ShareGroup(ModernGroup, tag="KafkaShare"):
+    """The state of one share group.
+
+    `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
+    name that no topic has. Only the methods of this class change the members, what they subscribe to, and the
+    target, because they keep what is derived. By topic id, `initializing` are the partitions whose state the
+    share coordinator was asked to initialize, `initialized` those for which it has, which alone can be
+    assigned, and `deleting` those whose state it has to delete. `deletion` is the task that deletes the state
+    of the whole group, "" if none does: the group ends with it, and `parked_deletes` are answered.
+    """
+
+    type_name = "share"
+
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
+    topics: dict[str, Topic | None] = field(default_factory=dict)
+    initializing: dict[bytes, InitializingTopic] = field(default_factory=dict)
+    initialized: dict[bytes, InitializedTopic] = field(default_factory=dict)
+    deleting: dict[bytes, DeletingTopic] = field(default_factory=dict)
+    deletion: str = ""
+    parked_deletes: list[ParkedDelete] = field(default_factory=list)
+
+    @property
+    def state(self) -> ShareGroupState:
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a target assignment has to be computed."""
+        return self.group_epoch > self.assignment_epoch
+
+    @property
+    def protocol_type(self) -> str:
+        return PROTOCOL_TYPE
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def is_over(self) -> bool:
+        """A share group never ends by itself (row SG6)."""
+        return False
+
+    def is_consumer_group(self) -> bool:
+        """Whether the protocol type is `consumer`."""
+        return False
+
+    @property
+    def can_expire_offsets(self) -> bool:
+        """A share group has no committed offsets."""
+        return False
+
+    @property
+    def abandoned_since_ms(self) -> None:
+        return None
+
+    def why_expired(self) -> tuple[str, str]:
+        raise AssertionError("a share group has no committed offsets")
+
+    def topics_of(self, member: ShareMember) -> set[str]:
+        """Return the names of the topics that the member subscribes to."""
+        return set(member.subscribed_topic_names)
+
+    def subscribed(self) -> set[str]:
+        """Return the names of all topics that members subscribe to."""
+        return self._subscribed
+
+    @cached_property
+    def _subscribed(self) -> set[str]:
+        return {name for member in self.members.values() for name in member.subscribed_topic_names}
+
+    def add(self, member: ShareMember) -> None:
+        """Add a member that subscribes to nothing."""
+        self.members[member.member_id] = member
+
+    def remove(self, member: ShareMember) -> None:
+        """Remove a member with its target."""
+        del self.members[member.member_id]
+        if member.member_id in self.target:
+            self.set_target({id_: has for id_, has in self.target.items() if id_ != member.member_id})
+        self.__dict__.pop("_subscribed", None)
+
+    def subscribe(self, member: ShareMember, names: list[str]) -> None:
+        """Set the topics that the member subscribes to. `names` are sorted."""
+        member.subscribed_topic_names = names
+        self.__dict__.pop("_subscribed", None)
+
+    @cached_property
+    def covered(self) -> dict[bytes, set[int]]:
+        """The partitions that are in the target of a member, by topic id."""
+        covered: dict[bytes, set[int]] = {}
+        for partitions in self.target.values():
+            for topic_id, numbers in partitions.items():
+                covered.setdefault(topic_id, set()).update(numbers)
+        return covered
+
+    def set_target(self, target: dict[str, Partitions]) -> None:
+        """Set the target assignment."""
+        self.target = target
+        self.__dict__.pop("covered", None)
+
+    def subscribed_of(self, topics: Iterable[str]) -> set[str]:
+        """Return those of the topics that a member subscribes to."""
+        return self.subscribed().intersection(topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic."""
+        return topic in self.subscribed()
+
+    def unknown_topics(self) -> list[str]:
+        """Return the subscribed names, sorted, that the group knows nothing of (row MI12)."""
+        return sorted(self.subscribed() - self.topics.keys())
+
+    def names_by_id(self) -> dict[bytes, str]:
+        """Return the names of the known topics that exist, by topic id."""
+        return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}
+
+    def subscribed_ids(self, member: ShareMember) -> set[bytes]:
+        """Return the ids that the topics of the member have now (row ST5)."""
+        known = (self.topics.get(name) for name in member.subscribed_topic_names)
+        return {topic.topic_id for topic in known if topic is not None}
+
+    def assignable(self, topic: Topic) -> list[int]:
+        """Return the partitions of the topic, sorted, whose state is initialized."""
+        initialized = self.initialized.get(topic.topic_id)
+        return [] if initialized is None else [p for p in initialized.partitions if p < topic.partitions]
+
+    def state_partitions(self) -> Iterator[tuple[bytes, str, list[int]]]:
+        """Yield all that the share coordinator may know of the group: topic id, name, partitions, sorted."""
+        for topic_id in sorted(self.initializing.keys() | self.initialized.keys() | self.deleting.keys()):
+            parts = (self.initializing, self.initialized, self.deleting)
+            found = [of[topic_id] for of in parts if topic_id in of]
+            yield topic_id, found[-1].name, sorted({number for topic in found for number in topic.partitions})

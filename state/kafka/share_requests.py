@@ -1,0 +1,60 @@
+"""The requests of share groups (KIP-932): see `state.kafka.requests`."""
+
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+from state.kafka.responses import ShareGroupDescribeResponse, ShareGroupHeartbeatResponse
+from state.kafka.topic_images import TopicImages
+from state.messages import RECORD_VERSION, Int16, Int32, Int64, Request, ShortStr
+
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
+    """The one request of a member of a share group: it joins, keeps its session alive, and leaves.
+
+    `member_epoch` is 0 to join and -1 to leave. A field that is None says that nothing has changed. Kafka's
+    request has the fields up to `subscribed_topic_names`. `topics` are the topics of these names, as the
+    sender knows them from the brokers' metadata. It is None in a request without names, and where the sender
+    could not reach the brokers.
+    """
+
+    member_id: ShortStr = ""
+    member_epoch: Int32
+    rack_id: ShortStr | None = None
+    subscribed_topic_names: list[ShortStr] | None = None
+    topics: TopicImages | None = None
+
+
+class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
+    """One group of a ShareGroupDescribe."""
+
+
+class ShareStatePartition(Struct, frozen=True):
+    """What came of a task for one partition.
+
+    `error_code` is the share coordinator's. `state_epoch` and `start_offset` are what it has recorded, if it
+    refused the task for that (FENCED_STATE_EPOCH), else None.
+    """
+
+    topic_id: UUID
+    partition: PartitionNumber
+    error_code: Int16 = 0
+    state_epoch: Int32 | None = None
+    start_offset: Int64 | None = None
+
+
+class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    """What the cluster's share coordinator answered to a task of a share group, by partition. A partition
+    without an outcome is left out.
+
+    Kafka has no such request, because its coordinator calls the share coordinator itself. The coordinator's
+    own service sends it (`GroupSnapshot.share` has the tasks). It has no answer.
+    """
+
+    group_id: ShortStr
+    task: ShortStr
+    partitions: list[ShareStatePartition]
+    version: int = RECORD_VERSION

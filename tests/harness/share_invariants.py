@@ -1,0 +1,69 @@
+"""The invariants of a share group between two steps: rows SV1, SV2, SV4 to SV6 (SV3 and SV7 are properties of
+a log, and so is that no epoch falls).
+"""
+
+from state.kafka.share_group import ShareGroup, ShareMember
+
+
+def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
+    """Return what has to hold, and whether it does."""
+    members = group.members
+    ing = {(id_, n) for id_, topic in group.initializing.items() for n in topic.partitions}
+    ed = {(id_, n) for id_, topic in group.initialized.items() for n in topic.partitions}
+    deleting = {(id_, n) for id_, topic in group.deleting.items() for n in topic.partitions}
+    outcomes = {code for topic in group.deleting.values() for code in topic.partitions.values()}
+    subscribed = {n for member in members.values() for n in member.subscribed_topic_names}
+    covered = {
+        (id_, n) for target in group.target.values() for id_, numbers in target.items() for n in numbers
+    }
+    return [
+        ("SV1: the target is not ahead of the group", 1 <= group.assignment_epoch <= group.group_epoch),
+        (
+            "SV1: no member is ahead of the target",
+            all(m.previous_epoch < m.member_epoch <= group.assignment_epoch for m in members.values()),
+        ),
+        ("SV1: an Empty group has no target ahead", bool(members) or not group.is_rebalancing),
+        ("SV4: a partition is initializing or initialized", not ing & ed),
+        ("SV4: what is deleted is neither", not deleting & (ing | ed)),
+        ("SV5: every member has a session", all(m.session_deadline_ms is not None for m in members.values())),
+        (
+            "SV6: a member has no more than its target",
+            all(_has_no_more(group, m) for m in members.values() if m.member_epoch == group.assignment_epoch),
+        ),
+        ("only members have a target", group.target.keys() <= members.keys()),
+        ("the covered partitions are those of the targets", covered == _pairs(group.covered)),
+        ("the subscribed names are those of the members", group.subscribed() == subscribed),
+        ("a deletion has an Empty group", not group.deletion or not members),
+        ("a request waits for a deletion", not group.parked_deletes or bool(group.deletion)),
+        ("a deletion is open", not group.deletion or 0 in outcomes),
+        ("members are kept by their ids", all(m.member_id == i for i, m in members.items())),
+        (
+            "subscribed names are sorted",
+            all(m.subscribed_topic_names == sorted(set(m.subscribed_topic_names)) for m in members.values()),
+        ),
+        (
+            "partitions are sorted, and no topic has none",
+            all(
+                numbers and numbers == sorted(set(numbers))
+                for of in (
+                    {id_: topic.partitions for id_, topic in group.initialized.items()},
+                    *group.target.values(),
+                )
+                for numbers in of.values()
+            ),
+        ),
+        (
+            "no topic without partitions waits",
+            all(topic.partitions for topic in group.initializing.values())
+            and all(topic.partitions for topic in group.deleting.values()),
+        ),
+    ]
+
+
+def _pairs(partitions: dict[bytes, set[int]]) -> set[tuple[bytes, int]]:
+    return {(id_, n) for id_, numbers in partitions.items() for n in numbers}
+
+
+def _has_no_more(group: ShareGroup, member: ShareMember) -> bool:
+    target = group.target.get(member.member_id, {})
+    return all(target.get(id_) == numbers for id_, numbers in member.assigned.items())

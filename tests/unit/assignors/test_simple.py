@@ -1,0 +1,145 @@
+"""The rules of the broker's SimpleAssignor of share groups: rows SB1 to SB10, and invariant SV3."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.simple import assign, quotas
+from tests.harness.examples import examples
+
+TOPICS = ("t", "u", "v")
+
+Last = dict[str, list[TopicPartition]]
+
+
+def parts(text: str) -> list[TopicPartition]:
+    """ "t0 u1" is partition 0 of topic t and partition 1 of u."""
+    return [TopicPartition(word[0], int(word[1:])) for word in text.split()]
+
+
+def deal(counts: dict[str, int], names: dict[str, str], last: dict[str, str] | None = None) -> dict[str, str]:
+    """The members subscribe to topics of one letter: "tu" is t and u."""
+    answer = assign(
+        {name: range(count) for name, count in counts.items()},
+        {member: set(topics) for member, topics in names.items()},
+        {member: parts(text) for member, text in (last or {}).items()},
+    )
+    return {m: " ".join(f"{topic}{number}" for topic, number in dealt) for m, dealt in answer.items()}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "members", "expected"),
+    [
+        (4, 3, [2, 1, 1]),
+        (2, 3, [2, 1, 1]),
+        (4, 5, [2, 2, 1, 2, 1]),
+        (2, 2, [1, 1]),
+        (1, 4, [1, 1, 1, 1]),
+        (0, 3, [0, 0, 0]),
+        (3, 0, []),
+    ],
+)
+def test_quotas_are_those_of_kafka(partitions: int, members: int, expected: list[int]) -> None:
+    """Rows SB1 and SB2, with the values of Kafka's own class."""
+    assert quotas(partitions, members) == expected
+
+
+@given(st.integers(1, 400), st.integers(1, 300))
+def test_quotas_divide_the_places_evenly(partitions: int, members: int) -> None:
+    of_each = quotas(partitions, members)
+    sharing = -(-members // partitions)
+    assert sum(of_each) == sharing * partitions
+    assert 1 <= min(of_each) <= max(of_each) <= min(of_each) + 1
+
+
+def test_partitions_are_exclusive_as_long_as_there_are_enough() -> None:
+    """Row SB1."""
+    assert deal({"t": 4}, {"a": "t", "b": "t", "c": "t"}) == {"a": "t0 t3", "b": "t1", "c": "t2"}
+
+
+def test_members_share_partitions_where_there_are_more_members() -> None:
+    """Rows SB1 and SB6."""
+    assert deal({"t": 2}, {"a": "t", "b": "t", "c": "t"}) == {"a": "t0 t1", "b": "t0", "c": "t1"}
+
+
+def test_no_partition_is_assigned_that_is_not_there() -> None:
+    assert deal({}, {"a": "t"}, {"a": "t0 t1"}) == {"a": ""}
+    assert assign({"t": [1, 3]}, {"a": {"t"}}, {}) == {"a": parts("t1 t3")}
+
+
+def test_nobody_gets_what_nobody_subscribes_to() -> None:
+    """Row SB3, and SB12, in which Kafka keeps what a member had."""
+    assert deal({"t": 1, "u": 2}, {"a": "t", "b": "t"}, {"a": "u0 u1"}) == {"a": "t0", "b": "t0"}
+    assert deal({"t": 1, "u": 2, "v": 1}, {"a": "t", "b": "v"}, {"a": "u0 u1"}) == {"a": "t0", "b": "v0"}
+
+
+def test_a_member_above_its_quota_gives_up_its_highest_partitions() -> None:
+    """Row SB4."""
+    assert deal({"t": 4}, {"a": "t", "b": "t"}, {"a": "t0 t1 t2 t3"}) == {"a": "t0 t1", "b": "t2 t3"}
+
+
+def test_a_partition_with_too_many_members_loses_the_first_ones() -> None:
+    """Row SB5: three members on one of three partitions."""
+    last = dict.fromkeys("abc", "t0")
+    assert deal({"t": 3}, {"a": "t", "b": "t", "c": "t"}, last) == {"a": "t1", "b": "t2", "c": "t0"}
+
+
+def test_topics_are_divided_one_by_one_if_members_differ() -> None:
+    """Rows SB8 to SB10: a gets what cannot be divided of both topics."""
+    assert deal({"t": 3, "u": 3}, {"a": "tu", "b": "tu", "c": "t"}) == {
+        "a": "t0 u0 u2",
+        "b": "t1 u1",
+        "c": "t2",
+    }
+
+
+def test_a_member_loses_a_topic_to_which_others_alone_subscribe() -> None:
+    """Row SB9."""
+    assert deal({"t": 2, "u": 2}, {"a": "u", "b": "t"}, {"a": "t0 t1"}) == {"a": "u0 u1", "b": "t0 t1"}
+
+
+def test_a_name_without_a_topic_makes_subscriptions_unequal() -> None:
+    """Names are compared, whether or not they are topics: t and u are divided one by one."""
+    assert deal({"t": 1, "u": 1}, {"a": "tu", "b": "tu"}) == {"a": "t0", "b": "u0"}
+    assert deal({"t": 1, "u": 1}, {"a": "tuv", "b": "tu"}) == {"a": "t0 u0", "b": "t0 u0"}
+
+
+@given(st.integers(0, 2**32 - 1))
+@examples(150)
+def test_every_partition_has_a_member_and_the_shares_are_even(seed: int) -> None:
+    """Invariant SV3 after each of some steps, in which members, topics and partitions come and go."""
+    random = Random(seed)
+    is_equal = random.random() < 0.5
+    last: Last = {}
+    for _ in range(6):
+        everybody = set(random.sample(TOPICS, random.randint(1, 3)))
+        names = {
+            f"m{n}": everybody if is_equal else set(random.sample(TOPICS, random.randint(0, 3)))
+            for n in random.sample(range(12), random.randint(1, 12))
+        }
+        available = {name: random.sample(range(8), random.randint(0, 8)) for name in random.sample(TOPICS, 2)}
+        target = assign(available, names, last)
+        check(available, names, target)
+        shuffled = dict(random.sample(sorted(names.items()), len(names)))
+        assert assign(available, shuffled, last) == target
+        last = target
+
+
+def check(available: dict[str, list[int]], names: dict[str, set[str]], target: Last) -> None:
+    assert target.keys() == names.keys()
+    for member, dealt in target.items():
+        assert dealt == sorted(set(dealt))
+        assert all(topic in names[member] and number in available.get(topic, ()) for topic, number in dealt)
+    members_of = Counter(partition for dealt in target.values() for partition in dealt)
+    for topic, numbers in available.items():
+        if any(topic in of_member for of_member in names.values()):
+            sharers = [members_of[TopicPartition(topic, number)] for number in numbers]
+            assert not sharers or 1 <= min(sharers) >= max(sharers) - 1
+    subscribed = set().union(*names.values())
+    if all(of_member == subscribed for of_member in names.values()):
+        sizes = [len(dealt) for dealt in target.values()]
+        assert max(sizes) - min(sizes) <= 1

@@ -1,0 +1,138 @@
+"""Properties of every log of share groups: rows SV1 to SV7. The invariants of a group are checked after each
+step of a play (`tests.harness.share_invariants`).
+"""
+
+from collections import Counter
+from itertools import groupby, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.config import CoordinatorConfig
+from state.kafka.group import DEAD
+from state.kafka.history import HistoryEntry
+from state.kafka.share_group import ShareGroup, ShareGroupState
+from state.timeline import Timeline
+from tests.harness import batches
+from tests.harness.common import kafka_effects
+from tests.harness.examples import examples
+from tests.harness.random_log import GROUPS
+from tests.harness.share_log import ShareLog
+from tests.harness.share_story import tasks
+
+# A silent member's session ends after 45 s, which are 9 rounds. Then its partitions go to the others.
+ROUNDS = 14
+
+seeds = st.integers(0, 2**32 - 1)
+configs = st.builds(
+    CoordinatorConfig,
+    group_share_assignment_interval_ms=st.sampled_from((1_000, 0, 15_000)),
+    group_share_max_size=st.sampled_from((200, 200, 3)),
+    group_max_partitions=st.sampled_from((20_000, 20_000, 9)),
+    share_assign_at_once=st.booleans(),
+)
+logs = st.tuples(seeds, st.integers(10, 120), configs)
+Log = tuple[int, int, CoordinatorConfig]
+
+
+def played(log: Log) -> ShareLog:
+    seed, moves, config = log
+    world = ShareLog(seed, config)
+    world.play(moves)
+    return world
+
+
+@given(logs, seeds)
+@examples(8)
+def test_batching_does_not_matter(log: Log, seed: int) -> None:
+    """SV7: two replays of a log give the same bytes, however it is cut."""
+    batches.check_batching(played(log).rows, log[2], seed)
+
+
+@given(logs)
+@examples(12)
+def test_epochs_never_fall_and_the_history_has_no_gap(log: Log) -> None:
+    """SV1."""
+    rows, config = played(log).rows, log[2]
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, config, step=batches.checked_step)
+        before: dict[str, int] = {}
+        incarnation = ""
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+                group = timeline.group
+                epochs = epochs_of(group) if isinstance(group, ShareGroup) else {}
+                if isinstance(group, ShareGroup) and group.incarnation == incarnation:
+                    assert all(epochs.get(name, epoch) >= epoch for name, epoch in before.items())
+                incarnation, before = (group.incarnation if group is not None else ""), epochs
+        history = [entry for effects in kafka_effects(timeline.drain_effects()) for entry in effects.history]
+        for _, entries in groupby(history, lambda entry: entry.incarnation):
+            check_life(list(entries))
+
+
+def epochs_of(group: ShareGroup) -> dict[str, int]:
+    epochs = {"group": group.group_epoch, "target": group.assignment_epoch}
+    return epochs | {f"member {id_}": member.member_epoch for id_, member in group.members.items()}
+
+
+def check_life(history: list[HistoryEntry]) -> None:
+    """Check the history of a group from its creation to its end, if it has ended."""
+    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    for before, after in pairwise(history):
+        assert before.at_ms <= after.at_ms
+        assert before.to_state == after.from_state != DEAD
+        assert before.generation <= after.generation
+
+
+@given(logs)
+@examples(12)
+def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
+    """SV2, SV3: after the last change each partition of a subscribed topic has a member, shares are even, and
+    the clients fetch from what the target says.
+    """
+    world = played(log)
+    world.settle(ROUNDS)
+    for group_id in GROUPS:
+        group = world.group(group_id)
+        if group is None or not group.members:
+            continue
+        assert group.state is ShareGroupState.STABLE and not group.is_rebalancing
+        assert not tasks(group)
+        check_shares(group, log[2])
+        for client in world.clients:
+            member = group.members.get(client.member_id) if client.group_id == group_id else None
+            if member is not None:
+                assert {id_.bytes: numbers for id_, numbers in (client.has or {}).items()} == member.assigned
+                assert member.assigned == group.target[client.member_id]
+
+
+def check_shares(group: ShareGroup, config: CoordinatorConfig) -> None:
+    counts = Counter(
+        (id_, n) for target in group.target.values() for id_, numbers in target.items() for n in numbers
+    )
+    exist = [topic for name in group.subscribed() if (topic := group.topics.get(name)) is not None]
+    wanted = {(topic.topic_id, n) for topic in exist for n in range(topic.partitions)}
+    assert counts.keys() <= wanted
+    assert counts.keys() == wanted or len(wanted) > config.group_max_partitions
+    for topic in exist:
+        sharers = [counts[topic.topic_id, n] for n in range(topic.partitions)]
+        assert max(sharers) - min(sharers) <= 1
+    if len({tuple(member.subscribed_topic_names) for member in group.members.values()}) == 1:
+        sizes = [sum(map(len, target.values())) for target in group.target.values()]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_random_logs_reach_deep() -> None:
+    """The logs above must reach the rows that need a long sequence of moves."""
+    deep = {f"SH{n}" for n in (12, 14, 15, 16, 18, 19, 20, 21, 22, 23, 28, 29, 30, 31, 32, 33)}
+    deep |= {"ST1", "ST2", "ST3", "ST9", "ST10", "ST11", "SI5", "SI6", "SI7", "SI10", "SI11", "SI13", "SI14"}
+    deep |= {"SI18", "SP9", "SP12", "SP16", "SP17", "SD14", "SD15", "SD16", "TA31", "TA32", "MI10", "MI11"}
+    for seed in range(1_000):
+        config = CoordinatorConfig(group_share_max_size=4, group_max_partitions=20 if seed % 3 else 9)
+        world = ShareLog(seed, config)
+        world.play(120)
+        deep -= world.rules
+        if not deep:
+            return
+    raise AssertionError(f"not reached: {sorted(deep)}")
