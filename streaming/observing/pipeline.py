@@ -100,11 +100,13 @@ def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
 
 
 def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
-    """Read the sightings topic. Those that were deleted before they were read are missed by nobody."""
+    """Read the sightings topic, which has one partition. Those that were deleted before they were read are
+    missed by nobody. A consumer that subscribed would be a member of a group.
+    """
     return (
         spark.readStream.format("kafka")
         .options(**cluster_options(client_config))
-        .option("subscribe", topic)
+        .option("assign", json.dumps({topic: [0]}))
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "false")
         .option("maxOffsetsPerTrigger", MAX_SIGHTINGS_A_BATCH)
