@@ -18,12 +18,14 @@ from state.kafka.responses import GroupConfigValue
 _BROKER = 4  # ConfigResource.Type.BROKER
 _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigSource
 _PREFIXES = "group.", "offsets.", "offset.metadata."
+# Share groups are the brokers' own, and so is what they say of them.
+_BROKERS_PREFIX = "group.share."
 # All shards of the coordinator have the same settings, so any name does.
 _ANY_GROUP = "settings"
 
 
 def _is_coordinators(name: str) -> bool:
-    return name.startswith(_PREFIXES)
+    return name.startswith(_PREFIXES) and not name.startswith(_BROKERS_PREFIX)
 
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:

@@ -33,7 +33,7 @@ def resource(name: str = "1", kind: int = BROKER, **more: Any) -> dict[str, Any]
 BROKERS = [
     config("group.max.size", "7"),
     config("group.initial.rebalance.delay.ms", "0"),
-    config("group.share.max.size", "200"),
+    config("group.streams.max.size", "200"),
     config("group.consumer.assignors", "range"),
     config("offsets.retention.minutes", "1"),
     config("offsets.topic.num.partitions", "4"),
@@ -104,7 +104,7 @@ def test_what_is_given_at_the_start_is_not_changed_by_request(api: int, version:
         passed = codec.decode_request(request_header(message), message)
         assert [r.resource_name for r in passed.resources] == ["2", "orders"]
         world.broker.passed.clear()
-        for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.share.max.size"):
+        for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.streams.max.size"):
             only = [resource(configs=[{"name": name, "value": "1"}])]
             (entry,) = (await client.ask(api, version, resources=only)).responses
             assert (entry.error_code, entry.error_message.split()[0]) == (INVALID_CONFIG, name)
