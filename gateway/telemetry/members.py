@@ -32,7 +32,7 @@ class Pusher(TypedDict):
 def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
     """The record of a push, None if it is about no member, or has no figure of what was asked for.
 
-    A client that is told its member id between two metrics of a push sends both, of which the last counts.
+    A client that gets its member id between two metrics of a push sends both ids. The last one counts.
     """
     attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
     if attributes is None:

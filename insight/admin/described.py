@@ -1,4 +1,4 @@
-"""Descriptions of groups by their types, and what a user is told of a group in some state."""
+"""Descriptions of groups by their types, and remarks about their states."""
 
 from insight.admin.requests import AnyDescribed
 from state.kafka.classic_group import GroupState

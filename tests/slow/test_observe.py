@@ -280,7 +280,7 @@ def told_unasked(
     observing: Observing, webhook: Webhook, notify: Child, since_ms: int, group_ids: set[str]
 ) -> None:
     """Each rebalance since `notify` began is one message. The observer may have written earlier ones before.
-    No alarm is told, and only topics that are there are read.
+    No alarm is sent, and only topics that are there are read.
     """
     happened = {
         (group_id, r.began_ms, r.ended_ms)

@@ -7,7 +7,7 @@ from state.kafka.responses import AssignedTopicPartitions
 
 
 def assigned_partitions(assigned: Mapping[bytes, Collection[int]]) -> list[AssignedTopicPartitions]:
-    """Return the partitions by topic id, as a member is told them."""
+    """Return the partitions by topic id, as a response to a heartbeat has them."""
     return [
         AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers))
         for topic_id, numbers in sorted(assigned.items())

@@ -73,7 +73,7 @@ def _tell_gone(seen: Observation, was: ShareState, now: ShareState) -> None:
         text = f"the share coordinator was asked to delete the state of {_names(now, asked)}"
         _tell(seen, "OB44", kind, text, {t: was.initialized.get(t, []) for t in asked})
     deleted = [topic_id for topic_id in was.deleting if topic_id not in _topics(now)]
-    if deleted:  # a topic that is initializing again is told of by OB40
+    if deleted:  # OB40 has a topic that is initializing again
         text = f"the state of {_names(now, deleted)} was deleted, or the topic was"
         _tell(seen, "OB44", kind, text, {topic_id: [] for topic_id in deleted})
 

@@ -8,7 +8,7 @@ from state.kafka.share_requests import ShareStateResult
 
 
 def state_result(context: StepContext, result: ShareStateResult) -> None:
-    """Take the outcome of a task. No member is told: the next heartbeats bring what follows."""
+    """Take the outcome of a task. Members learn by their next heartbeats what follows."""
     if context.group_of(ShareGroup).deletion:
         note_deletion(context, result)
     else:
