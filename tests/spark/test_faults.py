@@ -99,7 +99,7 @@ def test_an_unreadable_state_row_fails_the_query_and_is_named(make_bench: Callab
     bench.operator = make_operator()
     partition = partition_of("broken", LAYOUT.request_partitions)
     name = f"shard {shard_of('broken', 0, DEFAULT_SHARDS)} of partition {partition}"
-    expected = f"the state of '{name}' is of version 99; this code reads version {STATE_VERSION}"
+    expected = f"the state of '{name}' is of version 99; this code reads version 1, {STATE_VERSION}"
     with pytest.raises(StreamingQueryException, match=expected):
         bench.run([log.request(T0, join("broken"))])
     bench.query = None
