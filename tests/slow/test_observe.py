@@ -66,6 +66,7 @@ class Observing:
     children: Children
     folder: Path
     prefix: str
+    poll_interval_ms: int = 1_000
     starts: int = 0
     child: Child | None = None
 
@@ -86,6 +87,8 @@ class Observing:
             self.prefix,
             "--batch-interval-ms",
             "200",
+            "--poll-interval-ms",
+            str(self.poll_interval_ms),
         )
         self.running.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
 

@@ -90,11 +90,13 @@ def test_no_kill_loses_or_repeats_an_entry(broker: EmbeddedBroker, topic: str, t
 
 @contextmanager
 def observing_as(name: str, broker: EmbeddedBroker, folder: Path) -> Iterator[Observing]:
-    """An observer with a data folder, logs and topics of its own, which is not started."""
+    """An observer with a data folder, logs and topics of its own, which is not started. It does not look at the
+    brokers, because two observers look at different times.
+    """
     own = folder / name
     own.mkdir()
     with Children(own) as children:
-        yield Observing(broker, children, own, f"{name}-{uuid.uuid4()}")
+        yield Observing(broker, children, own, f"{name}-{uuid.uuid4()}", poll_interval_ms=0)
 
 
 class Load:
