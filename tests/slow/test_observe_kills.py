@@ -90,8 +90,8 @@ def test_no_kill_loses_or_repeats_an_entry(broker: EmbeddedBroker, topic: str, t
 
 @contextmanager
 def observing_as(name: str, broker: EmbeddedBroker, folder: Path) -> Iterator[Observing]:
-    """An observer with a data folder, logs and topics of its own, which is not started. It does not look at the
-    brokers, because two observers look at different times.
+    """An observer with a data folder, logs and topics of its own, which is not started. It does not look at
+    the brokers, because two observers look at different times.
     """
     own = folder / name
     own.mkdir()
