@@ -193,11 +193,13 @@ class Judge:
         if r.is_begin_unknown or r.preparing_ms is None:
             yield self._verdict(step, Line.BEGINNING, None, "not in the log")
             return
+        within_ms = r.began_within_ms or 0  # the interval of the looks, where it was seen
         is_right = step.began_ms <= r.began_ms and r.began_ms + r.preparing_ms <= step.ended_ms
         if r.cause.kind in _GONE and CauseKind.MEMBER_GONE in step.causes:
             earliest_ms, latest_ms = self._gone_ms(step)
-            is_right = is_right and r.began_ms >= earliest_ms and r.began_ms <= latest_ms
-        yield self._verdict(step, Line.BEGINNING, is_right, r.preparing_ms, (step.began_ms, step.ended_ms))
+            is_right = is_right and earliest_ms <= r.began_ms <= latest_ms + within_ms
+        said = self._verdict(step, Line.BEGINNING, is_right, r.preparing_ms, (step.began_ms, step.ended_ms))
+        yield replace(said, class_=Class.INFERRED) if within_ms and is_right else said
 
     def _gone_ms(self, step: Step) -> tuple[int, int]:
         """Between which times a member went: when it left, or when its session was over."""

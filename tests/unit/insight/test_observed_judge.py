@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from insight.why.model import CauseKind
 from insight.why.report import Report, report
 from tests.harness.observed_log import Watched, real_records
 from tests.observed.judge import Judge, offsets_verdict
 from tests.observed.lines import Class, Line
-from tests.observed.truth import Step, Truth
+from tests.observed.truth import Seen, Step, Truth
 
 GROUP = "classic"
 START_MS = 1_795_713_000_000
@@ -53,6 +54,27 @@ def test_a_report_that_says_what_happened_has_nothing_wrong() -> None:
     assert classes[Line.MOVED] == classes[Line.TIME] == classes[Line.MEMBERS] == {Class.EXACT}
     assert classes[Line.CAUSE] == {Class.INFERRED}
     assert classes[Line.HOW_GONE] == classes[Line.BEGINNING] == {Class.UNKNOWN}
+
+
+@pytest.mark.parametrize(("late_ms", "class_"), [(40, Class.INFERRED), (90, Class.WRONG)])
+def test_a_beginning_that_was_seen_is_right_within_the_interval_of_the_looks(
+    late_ms: int, class_: Class
+) -> None:
+    """A member has ended some time before the rebalance for that is seen."""
+    happened, told = truth(), observed()
+    step, place = happened.steps[2], 2
+    happened.seen.append(Seen(at_ms=step.began_ms, client_id="c2", event="ended", words=()))
+    seen = structs.replace(
+        told.rebalances[place],
+        began_ms=step.began_ms + late_ms,
+        began_within_ms=60,
+        beginning_lost=False,
+        preparing_ms=0,
+    )
+    rebalances = [seen if number == place else one for number, one in enumerate(told.rebalances)]
+    verdicts = Judge(happened, structs.replace(told, rebalances=rebalances), is_observed=True).verdicts()
+    (found,) = [it.class_ for it in verdicts if it.line is Line.BEGINNING and it.action == step.action]
+    assert found is class_
 
 
 def another_client(happened: Truth) -> None:
