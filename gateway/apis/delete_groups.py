@@ -7,6 +7,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
+from gateway.apis import share_groups
 from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_delete_group
 from gateway.apis.batch import together
@@ -51,6 +52,6 @@ async def _screen_share_groups(context: RequestContext, message: bytes) -> Scree
 API = Api(
     key=ApiKey.DeleteGroups,
     serve=serve,
-    is_passed=lambda services: services.share_groups.are_at_brokers,
+    is_passed=share_groups.are_passed,
 )
 ROW = Passed(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_share_groups)

@@ -5,6 +5,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
+from gateway.apis import share_groups
 from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
@@ -80,6 +81,6 @@ API = Api(
     key=ApiKey.ListGroups,
     serve=serve,
     is_alone=True,
-    is_passed=lambda services: services.share_groups.are_at_brokers,
+    is_passed=share_groups.are_passed,
 )
 ROW = Passed(key=ApiKey.ListGroups, is_free=True, screen=_screen_share_groups)

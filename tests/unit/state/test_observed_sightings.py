@@ -92,7 +92,7 @@ def test_a_member_that_was_gone_when_the_group_was_seen_caused_it() -> None:
 
 @pytest.mark.parametrize("is_told", [False, True])
 def test_a_member_that_subscribes_to_other_topics_is_told_once(is_told: bool) -> None:
-    """When the beginning is told before the generation is there, nobody knows yet what it subscribes to."""
+    """The history has the beginning before the generation. What the member subscribes to is not known yet."""
     looks = (
         seen(28_000, "a", "b"),
         seen(29_000, "a", "b", first_ms=28_000, read_ms=28_100 if is_told else None),
