@@ -27,7 +27,14 @@ from state.kafka.responses import (
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
-from state.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, ShareStateResult
+from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
+    ShareGroupDescribe,
+    ShareGroupHeartbeat,
+    ShareStateResult,
+)
 from state.kafka.topic_images import PartitionCount, TopicImage, TopicImages
 from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
@@ -340,6 +347,9 @@ AnyAnswered = (
     | ConsumerGroupDescribe
     | ShareGroupHeartbeat
     | ShareGroupDescribe
+    | DescribeShareGroupOffsets
+    | AlterShareGroupOffsets
+    | DeleteShareGroupOffsets
     | DescribeGroupConfigs
     | AlterGroupConfigs
     | ReleaseGroup

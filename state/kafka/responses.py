@@ -262,6 +262,62 @@ class ShareGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="Share
     members: list[ShareGroupMemberDescription] = []
 
 
+class ShareTopicPartitions(Struct, frozen=True):
+    """Partitions, sorted, of one topic."""
+
+    topic_name: str
+    topic_id: UUID
+    partitions: list[int]
+
+
+class DescribeShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DescribeShareGroupOffsets"):
+    """The partitions, by topic name, whose state the share coordinator has initialized for the group."""
+
+    error_message: str | None = None
+    topics: list[ShareTopicPartitions] = []
+
+
+class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
+    """The outcome for one partition. It is as short as can be, because a group has thousands of them."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlteredShareTopic(Struct, frozen=True):
+    """The outcomes for partitions of one topic. The id is zero if no topic has the name."""
+
+    topic_name: str
+    topic_id: UUID
+    partitions: list[AlteredSharePartition]
+
+
+class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="AlterShareGroupOffsets"):
+    """One entry for each topic of the request. With an error of the whole request there is none."""
+
+    error_message: str | None = None
+    responses: list[AlteredShareTopic] = []
+
+
+class DeletedShareTopic(Struct, frozen=True):
+    """The outcome for one topic. The id is zero if no topic has the name."""
+
+    topic_name: str
+    topic_id: UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
+    """One entry for each topic of the request, none if the group has no state at all. With an error of the
+    whole request there is none either.
+    """
+
+    error_message: str | None = None
+    responses: list[DeletedShareTopic] = []
+
+
 class GroupConfigValue(Struct, frozen=True):
     """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own."""
 

@@ -5,7 +5,13 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from state.kafka.responses import ShareGroupDescribeResponse, ShareGroupHeartbeatResponse
+from state.kafka.responses import (
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatResponse,
+)
 from state.kafka.topic_images import TopicImages
 from state.messages import RECORD_VERSION, Int16, Int32, Int64, Request, ShortStr
 
@@ -30,6 +36,48 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
 
 class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
     """One group of a ShareGroupDescribe."""
+
+
+class DescribeShareGroupOffsets(
+    Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
+):
+    """Which partitions of one group have a state. Where the group stands in them the share coordinator alone
+    knows: Kafka's DescribeShareGroupOffsets asks it, and so has the sender to do.
+    """
+
+
+class AlterSharePartition(Struct, frozen=True):
+    """Where the group has to begin in a partition, -1 for what `share.auto.offset.reset` decides."""
+
+    partition: Int32
+    start_offset: Int64
+
+
+class AlterShareTopic(Struct, frozen=True):
+    """Partitions of one topic of an AlterShareGroupOffsets."""
+
+    topic_name: ShortStr
+    partitions: list[AlterSharePartition]
+
+
+class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
+    """Let a group without members begin elsewhere. The answer waits for the share coordinator.
+
+    `images` are the topics by name as the sender knows them from the brokers' metadata, None if it could not
+    reach the brokers.
+    """
+
+    topics: list[AlterShareTopic]
+    images: TopicImages | None = None
+
+
+class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
+    """Forget where a group without members stands in these topics. The answer waits for the share
+    coordinator. `images` are as in AlterShareGroupOffsets.
+    """
+
+    topics: list[ShortStr]
+    images: TopicImages | None = None
 
 
 class ShareStatePartition(Struct, frozen=True):

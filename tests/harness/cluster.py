@@ -20,6 +20,7 @@ from state.kafka.requests import (
     TopicPartitions,
     TxnOffsetCommit,
 )
+from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
 from state.kafka.topic_images import TopicImage, TopicImages
 from tests.harness.offset_requests import topic_id
 
@@ -88,12 +89,16 @@ class Cluster:
         topics = {name: image for name, image in found.topics.items() if name in allowed}
         return replace(found, topics=topics, seen=topic_patterns.digest(sorted(found.topics)))
 
-    def with_topic_ids(self, request: AnyRequest) -> AnyRequest:
-        """Return a commit or a fetch with the topic ids that a gateway adds (row MI3)."""
+    def with_topics(self, request: AnyRequest) -> AnyRequest:
+        """Return a request with what a gateway adds of topics: to a commit or a fetch their ids (row MI3)."""
         if isinstance(request, OffsetCommit | TxnOffsetCommit):
             return replace(request, topics=[self._with_id(topic) for topic in request.topics])
         if isinstance(request, OffsetFetch) and request.topics is not None:
             return replace(request, topics=[self._with_id(topic) for topic in request.topics])
+        if isinstance(request, AlterShareGroupOffsets):
+            return replace(request, images=self.facts(topic.topic_name for topic in request.topics))
+        if isinstance(request, DeleteShareGroupOffsets):
+            return replace(request, images=self.facts(request.topics))
         return request
 
     def _with_id(self, topic: T) -> T:

@@ -300,7 +300,7 @@ class ScenarioPlayer:
             if verb == "fetch":  # only a fetch of version 9 or later that names its epoch is a member's
                 identity = {} if "epoch" not in given else identity
             told = identity | {k: v for k, v in given.items() if k != "id"}
-            return self._cluster.with_topic_ids(REQUESTS[verb](common, told))
+            return self._cluster.with_topics(REQUESTS[verb](common, told))
         if verb == "heartbeat":
             return Heartbeat(
                 **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id

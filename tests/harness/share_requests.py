@@ -12,7 +12,13 @@ the open tasks, of all their partitions or of some:
     init watcher                        all done; `partitions[foo 0]`: of these, `task=...`: of another task
     init watcher error=31               CLUSTER_AUTHORIZATION_FAILED; `epoch=7 start=40`: what it has recorded
     deleted watcher                     of the tasks that delete, with the same options
+
+An administrator's requests:
+
     describe-share admin
+    describe-offsets admin              DescribeShareGroupOffsets
+    alter-offsets admin offsets=foo-0=10,foo-1=-1
+    reset-offsets admin topics=foo,bar  DeleteShareGroupOffsets
 """
 
 from collections.abc import Callable, Mapping
@@ -22,13 +28,18 @@ from state.kafka.requests import AnyRequest
 from state.kafka.share.view import view_of
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    AlterSharePartition,
+    AlterShareTopic,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
     ShareGroupDescribe,
     ShareGroupHeartbeat,
     ShareStatePartition,
     ShareStateResult,
 )
 from state.kafka.snapshot import ShareTask
-from tests.harness import consumer_requests, partition_text
+from tests.harness import consumer_requests, options, partition_text
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common
 
@@ -101,7 +112,19 @@ def _outcome(
     )
 
 
+def _altered(given: dict[str, str]) -> list[AlterShareTopic]:
+    return [
+        AlterShareTopic(topic, [AlterSharePartition(number, int(offset)) for number, offset in partitions])
+        for topic, partitions in options.partitions(given["offsets"])
+    ]
+
+
 # By the command's verb.
 REQUESTS: dict[str, Callable[[Common, dict[str, str]], AnyRequest]] = {
     "describe-share": lambda common, _: ShareGroupDescribe(**common),
+    "describe-offsets": lambda common, _: DescribeShareGroupOffsets(**common),
+    "alter-offsets": lambda common, given: AlterShareGroupOffsets(**common, topics=_altered(given)),
+    "reset-offsets": lambda common, given: DeleteShareGroupOffsets(
+        **common, topics=[name for name in given["topics"].split(",") if name]
+    ),
 }

@@ -1,7 +1,13 @@
 """Share groups, and answers about them, as text."""
 
 from state.kafka.responses import (
+    AlteredSharePartition,
+    AlteredShareTopic,
+    AlterShareGroupOffsetsResponse,
     AnyResponse,
+    DeletedShareTopic,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
     ShareGroupMemberDescription,
@@ -17,7 +23,12 @@ from tests.harness.options import time_text
 def reply(response: AnyResponse, labels: Labels) -> list[str]:
     """Describe an answer. Empty if it is none of a share group."""
     match response:
-        case ShareGroupHeartbeatResponse() | ShareGroupDescribeResponse() if response.error_code:
+        case (
+            ShareGroupHeartbeatResponse()
+            | ShareGroupDescribeResponse()
+            | AlterShareGroupOffsetsResponse()
+            | DeleteShareGroupOffsetsResponse()
+        ) if response.error_code:
             return [f"- {response.error_message}"] if response.error_message else []
         case ShareGroupHeartbeatResponse():
             shown = [epoch_and_assignment(response, labels)]
@@ -28,7 +39,22 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             epochs = f"epochs={response.group_epoch}/{response.assignment_epoch}"
             head = [response.group_state, epochs, f"assignor={response.assignor_name}"]
             return head + [f"\n     {_described(member, labels)}" for member in response.members]
+        case DescribeShareGroupOffsetsResponse():
+            return [f"{t.topic_name} {partition_text.runs(t.partitions)}" for t in response.topics]
+        case AlterShareGroupOffsetsResponse():
+            return [_altered(topic) for topic in response.responses]
+        case DeleteShareGroupOffsetsResponse():
+            return [f"{t.topic_name}:{outcome(t)}" for t in response.responses]
     return []
+
+
+def _altered(topic: AlteredShareTopic) -> str:
+    return " ".join(f"{topic.topic_name}-{one.partition}:{outcome(one)}" for one in topic.partitions)
+
+
+def outcome(of: AlteredSharePartition | DeletedShareTopic) -> str:
+    """The error, with its text."""
+    return of.error_code.name + (f"({of.error_message})" if of.error_message else "")
 
 
 def _described(member: ShareGroupMemberDescription, labels: Labels) -> str:

@@ -39,6 +39,20 @@ def _outcome(n: int) -> str:
     return f'{{"topic_id":"{TOPIC_ID}","partition":{n}}}'
 
 
+def _altering() -> bytes:
+    partitions = [{"topic_name": TOPIC, "partitions": "@"}]
+    images = {TOPIC: {"id": TOPIC_ID, "partitions": GROUP_MAX_PARTITIONS}}
+    return request("AlterShareGroupOffsets", api_version=0, topics=partitions, images=images)
+
+
+def _altered(n: int) -> str:
+    return f'{{"partition":{n},"start_offset":7}}'
+
+
+def _resetting() -> bytes:
+    return request("DeleteShareGroupOffsets", api_version=0, topics="@")
+
+
 def _of_share_groups(records: WorstRequests) -> dict[str, Worst]:
     many = records.array(member(subscribed_topic_names="@"), lambda n: f'"{n:x}"')
     others = records.array(member("n", subscribed_topic_names="@"), lambda n: f'"_{n:x}"')
@@ -52,6 +66,11 @@ def _of_share_groups(records: WorstRequests) -> dict[str, Worst]:
         "ShareGroupHeartbeat, that assigns most partitions": Worst(of_topic("n"), [known, ready]),
         "ShareGroupHeartbeat, leaving with most partitions": Worst(member(epoch=-1), [known, ready]),
         "ShareGroupDescribe": Worst(records.padded("ShareGroupDescribe", api_version=1), [known, ready]),
+        "DescribeShareGroupOffsets": Worst(
+            records.padded("DescribeShareGroupOffsets", api_version=1), [known, ready]
+        ),
+        "AlterShareGroupOffsets": Worst(records.array(_altering(), _altered)),
+        "DeleteShareGroupOffsets": Worst(records.array(_resetting(), lambda n: f'"{n:x}"')),
         "ShareStateResult, of most partitions": Worst(ready, [known]),
         "ShareStateResult, one partition many times": Worst(again, [known]),
     }

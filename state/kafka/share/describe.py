@@ -1,16 +1,23 @@
-"""ShareGroupDescribe. Row SD3.
+"""ShareGroupDescribe, and DescribeShareGroupOffsets as far as the coordinator knows. Rows SD3, SO3.
 
 Source: GroupMetadataManager.shareGroupDescribe, ShareGroup.asDescribedGroup,
-ShareGroupMember.asShareGroupDescribeMember.
+ShareGroupMember.asShareGroupDescribeMember, GroupCoordinatorService.describeShareGroupAllOffsets.
 """
+
+from uuid import UUID
 
 from assignors.kafka import simple
 from state.kafka.context import StepContext
 from state.kafka.modern.answered import described_partitions
 from state.kafka.requests import ReplyTo
-from state.kafka.responses import ShareGroupDescribeResponse, ShareGroupMemberDescription
+from state.kafka.responses import (
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeResponse,
+    ShareGroupMemberDescription,
+    ShareTopicPartitions,
+)
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import ShareGroupDescribe
+from state.kafka.share_requests import DescribeShareGroupOffsets, ShareGroupDescribe
 
 
 def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> None:
@@ -36,5 +43,21 @@ def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> 
                 assignment=described_partitions(member.assigned, names),
             )
             for _, member in sorted(group.members.items())
+        ],
+    )
+
+
+def describe_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """Answer with the partitions that are initialized, of topics that exist, by name."""
+    group = context.group_of(ShareGroup)
+    names = group.names_by_id()
+    found = sorted((names[id_], id_) for id_ in group.initialized if id_ in names)
+    context.reply(
+        reply_to,
+        DescribeShareGroupOffsetsResponse,
+        context.rule("SO3"),
+        topics=[
+            ShareTopicPartitions(name, UUID(bytes=id_), group.initialized[id_].partitions)
+            for name, id_ in found
         ],
     )

@@ -1,4 +1,5 @@
-"""Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11.
+"""Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11,
+SO5.
 
 Source: GroupMetadataManager.getOrMaybeCreateShareGroup, shareGroup.
 """
@@ -8,9 +9,9 @@ from state.errors import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.modern.refusal import Refused
 from state.kafka.requests import ReplyTo
-from state.kafka.responses import ShareGroupDescribeResponse
+from state.kafka.responses import DescribeShareGroupOffsetsResponse, ShareGroupDescribeResponse
 from state.kafka.share.request_checks import check_request
-from state.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat
+from state.kafka.share_requests import DescribeShareGroupOffsets, ShareGroupDescribe, ShareGroupHeartbeat
 from state.protocol import Refusal
 
 
@@ -36,6 +37,11 @@ def describe_no_group(context: StepContext, _: ShareGroupDescribe, reply_to: Rep
     message = _is_not_ours(context.group_id) if context.has_group else f"Group {context.group_id} not found."
     row, error = context.rule("SD2"), ErrorCode.GROUP_ID_NOT_FOUND
     context.reply(reply_to, ShareGroupDescribeResponse, row, error, error_message=message)
+
+
+def describe_no_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """Row SO5: as in Kafka, that there is no share group is no error."""
+    context.reply(reply_to, DescribeShareGroupOffsetsResponse, context.rule("SO5"))
 
 
 def refusal_of_heartbeat(

@@ -17,17 +17,29 @@ from state.kafka.requests import (
 )
 from state.kafka.share import others, takeover
 from state.kafka.share.deletion import answer_parked, delete_group
-from state.kafka.share.describe import describe
+from state.kafka.share.describe import describe, describe_offsets
 from state.kafka.share.heartbeat import heartbeat, heartbeat_no_share_group
 from state.kafka.share.leaving import deadline_reached
-from state.kafka.share.no_share_group import describe_no_group, refusal_of_describe, refusal_of_heartbeat
+from state.kafka.share.no_share_group import (
+    describe_no_group,
+    describe_no_offsets,
+    refusal_of_describe,
+    refusal_of_heartbeat,
+)
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share.state_result import state_result
 from state.kafka.share.timers import armed, armed_of
 from state.kafka.share.topics import topic_metadata
 from state.kafka.share.view import view_of
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, ShareStateResult
+from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
+    ShareGroupDescribe,
+    ShareGroupHeartbeat,
+    ShareStateResult,
+)
 from state.protocol import Handlers, WhyRefused
 
 
@@ -38,6 +50,9 @@ class Share(KafkaProtocol[ShareGroup]):
     handlers: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat,
         ShareGroupDescribe: describe,
+        DescribeShareGroupOffsets: describe_offsets,
+        AlterShareGroupOffsets: others.alter_offsets,
+        DeleteShareGroupOffsets: others.delete_share_offsets,
         DeleteGroup: delete_group,
         JoinGroup: others.join,
         SyncGroup: others.sync,
@@ -49,11 +64,15 @@ class Share(KafkaProtocol[ShareGroup]):
     without_own_group: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat_no_share_group,
         ShareGroupDescribe: describe_no_group,
+        DescribeShareGroupOffsets: describe_no_offsets,
+        AlterShareGroupOffsets: others.alter_offsets,
+        DeleteShareGroupOffsets: others.delete_share_offsets,
     }
     facts: ClassVar[Learners] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
     refusals: ClassVar[Mapping[type, WhyRefused]] = {
         ShareGroupHeartbeat: refusal_of_heartbeat,
         ShareGroupDescribe: refusal_of_describe,
+        DescribeShareGroupOffsets: refusal_of_describe,
     }
     settings = SETTINGS.settings
     checks_group_id = (ShareGroupHeartbeat,)  # row SH7
