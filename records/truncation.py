@@ -97,12 +97,10 @@ def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
 
 def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
     """A member without its bytes, and in a group with epochs without what it has and subscribes to."""
-    consumer, share = member.consumer, member.share
+    consumer = member.consumer
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
-    if share:
-        share = structs.replace(share, subscribed_topic_names=[], assigned={}, target={})
-    return structs.replace(member, metadata=b"", assignment=b"", consumer=consumer, share=share)
+    return structs.replace(member, metadata=b"", assignment=b"", consumer=consumer)
 
 
 def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
@@ -128,36 +126,24 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,
-            share=ShareSnapshot({}, {}, []) if consumer.share else UNSET,
+            share=ShareSnapshot({}, {}, {}, consumer.share.tasks) if consumer.share else UNSET,
             streams=structs.replace(consumer.streams, subtopologies={}) if consumer.streams else UNSET,
         )
-    share = view.share
-    if share:
-        share = structs.replace(
-            share,
-            topics={},
-            unknown_topics=share.unknown_topics[:AWAITED_MAX],
-            initializing={},
-            initialized={},
-            deleting={},
-        )
-    return structs.replace(view, subscribed_topics=None, consumer=consumer, share=share)
+    return structs.replace(view, subscribed_topics=None, consumer=consumer)
 
 
 def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
     consumer = view.consumer
     if consumer:
-        consumer = structs.replace(consumer, unknown_topics=[], unresolved_regexes=[])
-    share = view.share
-    if share:
-        share = structs.replace(share, unknown_topics=[], tasks=_first_tasks(share.tasks))
-    return structs.replace(view, consumer=consumer, share=share)
+        share = consumer.share
+        if share and share.tasks:
+            share = structs.replace(share, tasks=_first_tasks(share.tasks))
+        consumer = structs.replace(consumer, unknown_topics=[], unresolved_regexes=[], share=share)
+    return structs.replace(view, consumer=consumer)
 
 
 def _first_tasks(tasks: list[ShareTask]) -> list[ShareTask]:
     """The first partitions of the oldest task. The others are shown when these have their outcome."""
-    if not tasks:
-        return []
     topics = [structs.replace(t, partitions=t.partitions[:AWAITED_MAX]) for t in tasks[0].topics[:1]]
     return [structs.replace(tasks[0], topics=topics)]
 

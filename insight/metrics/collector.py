@@ -52,7 +52,7 @@ class MetricsStateCollector(Collector):
         yield from epoch_counts(numbers.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
             return
-        classic = {g: group for g, group in numbers.groups.items() if not (group.consumer or group.share)}
+        classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
         of_consumers = {
             g: ConsumerGroupRow(
                 group.state,

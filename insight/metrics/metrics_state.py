@@ -54,8 +54,8 @@ _PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnec
 
 
 class GroupRow(Struct, frozen=True):
-    """The kept fields of a record of the groups topic, for Kafka's groups. `consumer` is set in a consumer
-    group, and `share` in a share group.
+    """The kept fields of a record of the groups topic, for Kafka's groups. `consumer` is set in a group with
+    epochs.
     """
 
     state: str = ""
@@ -65,13 +65,10 @@ class GroupRow(Struct, frozen=True):
     protocol: str = KAFKA
     generation: int = 0
     consumer: EpochsRow | None = None
-    share: EpochsRow | None = None
 
     @property
     def group_type(self) -> str:
         """The type of the group as its history names it."""
-        if self.share is not None:
-            return "share"
         return "classic" if self.consumer is None else self.consumer.group_type
 
     @property

@@ -158,6 +158,10 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         """Whether this step has recorded an entry."""
         return bool(self._history)
 
+    def has_recorded(self, event: EntryType) -> bool:
+        """Whether this step has recorded an entry of this type."""
+        return any(entry.type is event for entry in self._history)
+
     def delete_group(self, rule: RuleId, reason: str) -> None:
         """Delete the group and its offsets. Its own settings stay."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)

@@ -48,17 +48,15 @@ class EntryType(StrEnum):
     TOPICS_CHANGED = "TopicsChanged"
     REGEX_RESOLVED = "RegexResolved"
     CONFIGS_CHANGED = "ConfigsChanged"
-    # Of share and streams groups of the cluster's own coordinator:
+    # Of share groups:
     SHARE_PARTITIONS_INITIALIZING = "SharePartitionsInitializing"
     SHARE_PARTITIONS_INITIALIZED = "SharePartitionsInitialized"
+    SHARE_PARTITIONS_NOT_INITIALIZED = "SharePartitionsNotInitialized"
+    SHARE_PARTITIONS_DELETING = "SharePartitionsDeleting"
+    SHARE_PARTITIONS_NOT_DELETED = "SharePartitionsNotDeleted"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
+    # Of streams groups of the cluster's own coordinator:
     TOPOLOGY_CHANGED = "TopologyChanged"
-    # Of share groups of this coordinator:
-    SHARE_STATE_INITIALIZING = "ShareStateInitializing"
-    SHARE_STATE_INITIALIZED = "ShareStateInitialized"
-    SHARE_STATE_NOT_INITIALIZED = "ShareStateNotInitialized"
-    SHARE_STATE_DELETING = "ShareStateDeleting"
-    SHARE_STATE_NOT_DELETED = "ShareStateNotDeleted"
 
 
 NOT_READY = "NotReady"

@@ -131,6 +131,16 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         """Whether a target assignment has to be computed."""
         return self.group_epoch > self.assignment_epoch
 
+    @cached_property
+    def is_settled(self) -> bool:
+        """Whether each member has the target of the group epoch; derived anew after `forget_progress`."""
+        epoch = self.assignment_epoch
+        return self.group_epoch == epoch and all(m.member_epoch == epoch for m in self.members.values())
+
+    def forget_progress(self) -> None:
+        """Derive `is_settled` anew at its next use, because a step has changed the group."""
+        self.__dict__.pop("is_settled", None)
+
     @property
     def protocol_type(self) -> str:
         return PROTOCOL_TYPE

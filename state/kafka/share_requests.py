@@ -99,7 +99,7 @@ class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     without an outcome is left out.
 
     Kafka has no such request, because its coordinator calls the share coordinator itself. The coordinator's
-    own service sends it (`GroupSnapshot.share` has the tasks). It has no answer.
+    own service sends it (`state.kafka.snapshot.ShareSnapshot` has the tasks). It has no answer.
     """
 
     group_id: ShortStr

@@ -48,25 +48,12 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     streams: StreamsMemberSnapshot | UnsetType = UNSET
 
 
-class ShareMemberSnapshot(Struct, frozen=True):
-    """What a member of a share group has beside the fields of `MemberSnapshot`. `assigned` is what the member
-    may fetch from, `target` what the target assignment has for it.
-    """
-
-    member_epoch: int
-    previous_epoch: int
-    rack_id: str | None
-    subscribed_topic_names: list[str]
-    assigned: NamedPartitions
-    target: NamedPartitions
-
-
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
     Stable.
 
     In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
-    is the group's. `consumer` is set in a consumer group, `share` in a share group.
+    is the group's. `consumer` is set in a group with epochs.
     """
 
     member_id: str
@@ -79,7 +66,6 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     assignment: bytes
     rejoined: bool
     consumer: ConsumerMemberSnapshot | None = None
-    share: ShareMemberSnapshot | None = None
 
 
 class TopicSnapshot(Struct, frozen=True):
@@ -87,59 +73,6 @@ class TopicSnapshot(Struct, frozen=True):
 
     topic_id: str
     partitions: int
-
-
-class ShareSnapshot(Struct, frozen=True):
-    """The partitions that the share coordinator was asked to initialize and those that it has initialized.
-
-    `deleting` are the topics whose state it was asked to delete.
-    """
-
-    initializing: NamedPartitions
-    initialized: NamedPartitions
-    deleting: list[str]
-
-
-class StreamsSnapshot(Struct, frozen=True):
-    """The topology of a streams group: the topics that each subtopology reads.
-
-    `topology_epoch` is None without a topology. `validated_topology_epoch` is the epoch at which all topics
-    were found right, -1 for not now: then the group is NotReady. `assignment_configs` are the settings of the
-    assignment.
-    """
-
-    topology_epoch: int | None
-    validated_topology_epoch: int
-    subtopologies: dict[str, list[str]]
-    assignment_configs: dict[str, str]
-
-
-class ConsumerGroupSnapshot(Struct, frozen=True):
-    """What a group with epochs has beside the fields of `GroupSnapshot`: a consumer, share or streams group.
-
-    `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
-    topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
-    pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
-    `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
-    patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
-    last look found (left out without any): members' gateways look at these. `share` and `streams` are set for
-    groups of these types, which are only observed.
-    """
-
-    assignment_epoch: int
-    assignor_name: str
-    topics: dict[str, TopicSnapshot | None]
-    resolved_regexes: dict[str, list[str]]
-    unknown_topics: list[str]
-    unresolved_regexes: list[str]
-    checked_regexes: dict[str, str] | UnsetType = UNSET
-    share: ShareSnapshot | UnsetType = UNSET
-    streams: StreamsSnapshot | UnsetType = UNSET
-
-    @property
-    def group_type(self) -> str:
-        """The type of the group as its history names it."""
-        return "share" if self.share else "streams" if self.streams else "consumer"
 
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
@@ -165,30 +98,69 @@ class ShareTask(Struct, frozen=True):
     topics: list[ShareTaskPartitions]
 
 
-class ShareGroupSnapshot(Struct, frozen=True):
-    """What a share group has beside the fields of `GroupSnapshot`.
+class ShareSnapshot(Struct, frozen=True):
+    """How far the state of a share group's partitions is at the share coordinator. Only initialized ones are
+    assigned.
 
-    `topics` and `unknown_topics` are as in `ConsumerGroupSnapshot`. `initializing`, `initialized` and
-    `deleting` say how far the state of partitions is at the share coordinator. Only initialized ones are
-    assigned. `tasks` are those that are open, the oldest first.
+    `tasks` are those that are open, the oldest first. An observed group has none of them, and of the topics
+    in `deleting` no partitions: the log does not say them.
     """
 
-    assignment_epoch: int
-    topics: dict[str, TopicSnapshot | None]
-    unknown_topics: list[str]
     initializing: NamedPartitions
     initialized: NamedPartitions
     deleting: NamedPartitions
-    tasks: list[ShareTask]
+    tasks: list[ShareTask] | UnsetType = UNSET
+
+
+class StreamsSnapshot(Struct, frozen=True):
+    """The topology of a streams group: the topics that each subtopology reads.
+
+    `topology_epoch` is None without a topology. `validated_topology_epoch` is the epoch at which all topics
+    were found right, -1 for not now: then the group is NotReady. `assignment_configs` are the settings of the
+    assignment.
+    """
+
+    topology_epoch: int | None
+    validated_topology_epoch: int
+    subtopologies: dict[str, list[str]]
+    assignment_configs: dict[str, str]
+
+
+class ConsumerGroupSnapshot(Struct, frozen=True):
+    """What a group with epochs has beside the fields of `GroupSnapshot`: a consumer, share or streams group.
+
+    `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
+    topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
+    pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
+    `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
+    patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
+    last look found (left out without any): members' gateways look at these. `share` and `streams` are set for
+    groups of these types. Streams groups are only observed.
+    """
+
+    assignment_epoch: int
+    assignor_name: str
+    topics: dict[str, TopicSnapshot | None]
+    resolved_regexes: dict[str, list[str]]
+    unknown_topics: list[str]
+    unresolved_regexes: list[str]
+    checked_regexes: dict[str, str] | UnsetType = UNSET
+    share: ShareSnapshot | UnsetType = UNSET
+    streams: StreamsSnapshot | UnsetType = UNSET
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return "share" if self.share else "streams" if self.streams else "consumer"
 
 
 class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
     `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` is what consumer groups have,
-    and share and streams groups that are observed, and `share` what a share group of this coordinator has.
-    Both are left out in a classic group. `configs` are the group's own settings, left out if it has none.
+    assignments were omitted because the record would be too large. `consumer` is what consumer, share and
+    streams groups have, left out in a classic group. `configs` are the group's own settings, left out if it
+    has none.
     `wanted_topics` are topics of which a classic group has to know the ids before it can be converted to the
     consumer protocol, left out without any; the topic watcher sends them. `observed` is True for a group of
     the cluster's own coordinator, else left out.
@@ -216,13 +188,10 @@ class GroupSnapshot(Struct, frozen=True):
     configs: dict[str, SettingValue] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
     observed: bool | UnsetType = UNSET
-    share: ShareGroupSnapshot | UnsetType = UNSET
 
     @property
     def group_type(self) -> str:
         """The type of the group as its history names it."""
-        if self.share:
-            return "share"
         return self.consumer.group_type if self.consumer else "classic"
 
 

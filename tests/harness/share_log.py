@@ -18,7 +18,7 @@ from state.errors import ErrorCode
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.requests import AlterGroupConfigs, AnyRequest, DeleteGroup, TopicMetadata
 from state.kafka.responses import ShareGroupHeartbeatResponse
-from state.kafka.share.view import view_of
+from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import (
     ShareGroupDescribe,
@@ -188,9 +188,8 @@ class ShareLog:
     def _coordinate(self, group_id: str, *, works: bool) -> None:
         """What the share coordinator answers to an open task, or once more to a former one."""
         group = self.group(group_id)
-        share = None if group is None else view_of(group).share
-        if share and (works or self.random.random() < 0.9):
-            for task in share.tasks if works else share.tasks[:1]:
+        if group is not None and (works or self.random.random() < 0.9):
+            for task in open_tasks(group) if works else open_tasks(group)[:1]:
                 self._answer(group_id, task, works=works)
         elif self._answered:
             self._send(None, replace(self.random.choice(self._answered), group_id=group_id))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from state.kafka.requests import AnyRequest
-from state.kafka.share.view import view_of
+from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import (
     AlterShareGroupOffsets,
@@ -80,7 +80,7 @@ def outcomes(
 ) -> list[ShareStateResult]:
     """Return what the share coordinator answers to the open tasks, by default that all is done."""
     assert isinstance(group, ShareGroup), f"there is no share group {group_id}"
-    tasks = [task for task in view_of(group).share.tasks if task.kind == KINDS[verb]]  # type: ignore[union-attr]
+    tasks = [task for task in open_tasks(group) if task.kind == KINDS[verb]]
     wanted = partition_text.parse(given["partitions"]) if "partitions" in given else None
     results = [_outcome(task, given, group_id, labels, wanted) for task in tasks]
     return [result for result in results if result.partitions]

@@ -12,7 +12,7 @@ from state.kafka.responses import (
     ShareGroupHeartbeatResponse,
     ShareGroupMemberDescription,
 )
-from state.kafka.share.view import view_of
+from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareMember
 from state.kafka.snapshot import ShareTask
 from tests.harness import partition_text
@@ -80,19 +80,12 @@ def describe(group: ShareGroup, labels: Labels) -> list[str]:
         if topics := getattr(group, what):
             partitions = {topic_id: topic.partitions for topic_id, topic in topics.items()}
             lines.append(f"  {what} {by_label(partitions, labels)}")
-    lines += [f"  {_task(task)}" for task in tasks(group)]
+    lines += [f"  {_task(task)}" for task in open_tasks(group)]
     if group.parked_deletes:
         lines.append(f"  {len(group.parked_deletes)} waiting for the deletion")
     if group.configs:
         lines.append(f"  configs {' '.join(f'{name}={value}' for name, value in group.configs.items())}")
     return lines
-
-
-def tasks(group: ShareGroup) -> list[ShareTask]:
-    """The open tasks for the share coordinator."""
-    share = view_of(group).share
-    assert share
-    return share.tasks
 
 
 def _task(task: ShareTask) -> str:
@@ -126,7 +119,7 @@ def of_group(group: ShareGroup) -> set[str]:
     epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
     asked = {
         f"{'INIT' if task.kind == 'initialize' else 'DELETE'}:{text}"
-        for task in tasks(group)
+        for task in open_tasks(group)
         for text in task_texts(task)
     }
     parts = {

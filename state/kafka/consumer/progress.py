@@ -3,6 +3,7 @@
 from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.progress import record_stable
 from state.kafka.protocol import Before
 
 
@@ -29,13 +30,6 @@ def note_state(context: StepContext, before: Before) -> None:
     if state is ConsumerGroupState.EMPTY:
         context.record(context.rule("GS1"), EntryType.EMPTY, "the last member is gone")
     elif state is ConsumerGroupState.STABLE:
-        began_ms = group.last_rebalance_at_ms
         # A static member that comes back in time ends no rebalance.
-        has_rebalanced = began_ms is not None and (was_rebalancing or began_ms == context.now_ms)
-        context.record(
-            context.rule("GS4"),
-            EntryType.STABLE,
-            "every member has its target assignment",
-            members=list(group.members),
-            took_ms=context.now_ms - began_ms if has_rebalanced and began_ms is not None else None,
-        )
+        has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
+        record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)

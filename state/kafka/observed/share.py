@@ -64,14 +64,15 @@ def _tell_gone(seen: Observation, was: ShareState, now: ShareState) -> None:
     if failed:
         which = listed_partitions(seen, failed)
         text = f"{which} are not initializing any more: that failed, or the topic was deleted"
-        _tell(seen, "OB42", kind, text, failed)
+        _tell(seen, "OB42", EntryType.SHARE_PARTITIONS_NOT_INITIALIZED, text, failed)
     if ended:
         text = f"{listed_partitions(seen, ended)} are not initialized any more: the topic was deleted"
         _tell(seen, "OB42", kind, text, ended)
     asked = [topic_id for topic_id in now.deleting if topic_id not in was.deleting]
     if asked:
         text = f"the share coordinator was asked to delete the state of {_names(now, asked)}"
-        _tell(seen, "OB44", kind, text, {t: was.initialized.get(t, []) for t in asked})
+        had = {t: was.initialized.get(t, []) for t in asked}
+        _tell(seen, "OB44", EntryType.SHARE_PARTITIONS_DELETING, text, had)
     deleted = [topic_id for topic_id in was.deleting if topic_id not in _topics(now)]
     if deleted:  # OB40 has a topic that is initializing again
         text = f"the state of {_names(now, deleted)} was deleted, or the topic was"

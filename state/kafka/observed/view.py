@@ -148,7 +148,7 @@ def _share(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> 
     return ShareSnapshot(
         initializing=group.shown(state.initializing, names),
         initialized=group.shown(state.initialized, names),
-        deleting=list(group.shown({topic_id: [] for topic_id in state.deleting}, names)),
+        deleting=group.shown({topic_id: [] for topic_id in state.deleting}, names),
     )
 
 

@@ -43,7 +43,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
     named = dict(sorted(partitions.values()))
     context.record(
         row,
-        EntryType.SHARE_STATE_DELETING,
+        EntryType.SHARE_PARTITIONS_DELETING,
         f"the group is to be deleted: the share coordinator is asked to delete {in_words(named)}",
         partitions=named,
         deadline_ms=deadline_ms,
@@ -85,7 +85,7 @@ def maybe_end_deletion(context: StepContext) -> None:
     failed = {topic.name: sorted(topic.partitions) for topic in group.deleting.values()}
     context.record(
         row,
-        EntryType.SHARE_STATE_NOT_DELETED,
+        EntryType.SHARE_PARTITIONS_NOT_DELETED,
         f"the share coordinator has not deleted {in_words(failed)}, error {codes[0]}: the group stays",
         partitions=failed,
     )

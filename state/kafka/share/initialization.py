@@ -50,7 +50,7 @@ def ask_for_initialization(context: StepContext) -> None:
     partitions = {name: sorted(asked) for name, asked in wanted.items()}
     context.record(
         row,
-        EntryType.SHARE_STATE_INITIALIZING,
+        EntryType.SHARE_PARTITIONS_INITIALIZING,
         f"the share coordinator is asked to initialize {_sentence(wanted)}",
         partitions=partitions,
     )
@@ -133,7 +133,7 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
         group.assignment_timestamp_ms = 0
     context.record(
         context.rule("SI13"),
-        EntryType.SHARE_STATE_INITIALIZED,
+        EntryType.SHARE_PARTITIONS_INITIALIZED,
         f"the share coordinator has initialized {in_words(names)}",
         partitions=_sorted(names),
         took_ms=took_ms,
@@ -167,7 +167,7 @@ def _record_failure(context: StepContext, code: int, partitions: Numbers) -> Non
     then = "it goes on trying" if stays else "the next heartbeat asks again"
     context.record(
         context.rule("SI10" if stays else "SI14"),
-        EntryType.SHARE_STATE_NOT_INITIALIZED,
+        EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
         f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {then}",
         partitions=_sorted(partitions),
     )

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from state.kafka.context import StepContext
-from state.kafka.protocol import Before, KafkaProtocol, Learners
+from state.kafka.protocol import KafkaProtocol, Learners
 from state.kafka.requests import (
     DeleteGroup,
     Heartbeat,
@@ -26,6 +25,7 @@ from state.kafka.share.no_share_group import (
     refusal_of_describe,
     refusal_of_heartbeat,
 )
+from state.kafka.share.progress import note_state, progress_of
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share.state_result import state_result
 from state.kafka.share.timers import armed, armed_of
@@ -88,14 +88,9 @@ class Share(KafkaProtocol[ShareGroup]):
     conflict_of = staticmethod(SETTINGS.conflict_of)
     check_commit = staticmethod(others.check_commit)
     check_txn_commit = staticmethod(others.check_commit)
+    before = staticmethod(progress_of)
+    settle = staticmethod(note_state)
     view = staticmethod(view_of)
-
-    def settle(self, context: StepContext, before: Before) -> None:
-        """Note the time at which the state has changed. Each such change has a history entry."""
-        group = context.group_of(ShareGroup)
-        if context.has_history and group.state != before[0]:
-            context.rule("SG5" if group.members else "SG4")
-            group.state_timestamp_ms = context.now_ms
 
 
 SHARE = Share()

@@ -6,9 +6,11 @@ Source: GroupMetadataManager (onMetadataUpdate, maybeCleanupShareGroupState).
 from typing import TypeVar
 
 from state.kafka.context import StepContext
+from state.kafka.history import EntryType
 from state.kafka.modern.topics import forget_topics, store_watched
 from state.kafka.requests import TopicMetadata
 from state.kafka.share.deletion import maybe_end_deletion
+from state.kafka.share.outcomes import in_words
 from state.kafka.share_group import ShareGroup
 
 T = TypeVar("T")
@@ -25,7 +27,13 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
         return
     gone = known - group.names_by_id().keys()
     if gone & {topic_id for topic_id, _, _ in group.state_partitions()}:
-        context.rule("SI18")
+        forgotten = {name: numbers for id_, name, numbers in group.state_partitions() if id_ in gone}
+        context.record(
+            context.rule("SI18"),
+            EntryType.SHARE_PARTITIONS_REMOVED,
+            f"the topic was deleted, and with it the state of {in_words(forgotten)}",
+            partitions=forgotten,
+        )
         group.initializing = _without(group.initializing, gone)
         group.initialized = _without(group.initialized, gone)
         group.deleting = _without(group.deleting, gone)

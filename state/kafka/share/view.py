@@ -2,12 +2,15 @@
 
 from uuid import UUID
 
+from assignors.kafka import simple
+from state.kafka.consumer_group import MemberState
 from state.kafka.share_group import Asked, ShareGroup, ShareMember
 from state.kafka.snapshot import (
+    ConsumerGroupSnapshot,
+    ConsumerMemberSnapshot,
     GroupSnapshot,
     MemberSnapshot,
-    ShareGroupSnapshot,
-    ShareMemberSnapshot,
+    ShareSnapshot,
     ShareTask,
     ShareTaskPartitions,
     common_fields,
@@ -26,15 +29,25 @@ def view_of(group: ShareGroup) -> GroupSnapshot:
         members=[_member(group, member, names) for member in group.members.values()],
         pending_members=[],
         subscribed_topics=sorted(group.subscribed()),
-        share=ShareGroupSnapshot(
+        consumer=ConsumerGroupSnapshot(
             assignment_epoch=group.assignment_epoch,
+            assignor_name=simple.NAME,
             topics=topic_snapshots(group.topics),
+            resolved_regexes={},
             unknown_topics=group.unknown_topics(),
-            initializing={topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
-            initialized={topic.name: topic.partitions for topic in group.initialized.values()},
-            deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
-            tasks=_tasks(group),
+            unresolved_regexes=[],
+            share=share_snapshot(group),
         ),
+    )
+
+
+def share_snapshot(group: ShareGroup) -> ShareSnapshot:
+    """Return how far the group's partitions are, with the open tasks."""
+    return ShareSnapshot(
+        initializing={topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
+        initialized={topic.name: topic.partitions for topic in group.initialized.values()},
+        deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
+        tasks=open_tasks(group),
     )
 
 
@@ -49,19 +62,24 @@ def _member(group: ShareGroup, member: ShareMember, names: dict[bytes, str]) -> 
         metadata=b"",
         assignment=b"",
         rejoined=False,
-        share=ShareMemberSnapshot(
+        consumer=ConsumerMemberSnapshot(
             member_epoch=member.member_epoch,
             previous_epoch=member.previous_epoch,
+            state=MemberState.STABLE.value,
             rack_id=member.rack_id,
             subscribed_topic_names=member.subscribed_topic_names,
+            subscribed_topic_regex="",
+            server_assignor=None,
             assigned=named(member.assigned, names),
+            revoking={},
             target=named(group.target.get(member.member_id, {}), names),
+            member_type=group.type_name,
         ),
     )
 
 
-def _tasks(group: ShareGroup) -> list[ShareTask]:
-    """The open tasks, the oldest first. A task has partitions of like requests together."""
+def open_tasks(group: ShareGroup) -> list[ShareTask]:
+    """Return the open tasks, the oldest first. A task has partitions of like requests together."""
     tasks: dict[str, ShareTask] = {}
     for topic_id, initializing in group.initializing.items():
         alike: dict[Asked, list[int]] = {}

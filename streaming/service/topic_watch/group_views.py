@@ -30,20 +30,12 @@ class _ConsumerRecord(Struct, frozen=True):
     checked_regexes: dict[str, str] | UnsetType = UNSET
 
 
-class _ShareRecord(Struct, frozen=True):
-    """The fields used of `state.kafka.snapshot.ShareGroupSnapshot`."""
-
-    topics: dict[str, _KnownTopic | None]
-    unknown_topics: list[str]
-
-
 class _GroupRecord(Struct, frozen=True):
     """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
     them for its conversion (row MI14).
     """
 
     consumer: _ConsumerRecord | None = None
-    share: _ShareRecord | None = None
     wanted_topics: list[str] = []
 
 
@@ -88,9 +80,7 @@ class GroupViews:
     def read(self, value: bytes) -> GroupView | None:
         """What the group needs, None if it needs nothing. Raises one of `records.codec.UNREADABLE`."""
         record = _group_record.decode(value)
-        consumer, share = record.consumer, record.share
-        if share is not None:
-            return GroupView(self._images(share.topics), unknown_topics=share.unknown_topics)
+        consumer = record.consumer
         if consumer is None:
             return GroupView(unknown_topics=record.wanted_topics) if record.wanted_topics else None
         return GroupView(

@@ -149,7 +149,7 @@ def test_an_initialization_that_does_not_come_failed_or_its_topic_was_deleted() 
     """The log does not say which: GroupMetadataManager.uninitializeShareGroupState."""
     said = (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(2,))), *at(9_100, share_partitions(0, 1)))
     entry = watch(*said)[-1]
-    assert (entry.type, entry.rule) == (EntryType.SHARE_PARTITIONS_REMOVED, "OB42")
+    assert (entry.type, entry.rule) == (EntryType.SHARE_PARTITIONS_NOT_INITIALIZED, "OB42")
     assert entry.reason == "orders-2 are not initializing any more: that failed, or the topic was deleted"
 
 
@@ -173,7 +173,7 @@ def test_a_deleted_group_leaves_nothing() -> None:
     ended = (*BEGUN, *gone, *at(9_500, share_partitions(deleting=True)), *at(9_600, *group_removed(SHARE)))
     watched = Watched().take(ended)
     assert told(watched.history)[-2:] == [
-        ("SharePartitionsRemoved", None, "OB44"),
+        ("SharePartitionsDeleting", None, "OB44"),
         ("GroupDeleted", None, "OB12"),
     ]
     assert watched.groups == {}
@@ -237,7 +237,7 @@ def test_a_real_broker_s_share_group_tells_what_happened() -> None:
         ("MemberAdded", "s2"),
         ("MemberRemoved", "s1"),
         ("MemberRemoved", "s2"),
-        ("SharePartitionsRemoved", None),
+        ("SharePartitionsDeleting", None),
         ("GroupDeleted", None),
     ]
     held = [(clients[e.member_id], e.assigned) for e in history if e.type is EntryType.MEMBER_RECONCILED]

@@ -102,10 +102,10 @@ def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
         },
     )
     view = view_of(group)
-    assert isinstance(view, GroupSnapshot) and view.share
+    assert isinstance(view, GroupSnapshot) and view.consumer and view.consumer.share
     tasks = [
         (t.task, t.kind, t.asked_at_ms, [(p.partitions, p.state_epoch, p.start_offset) for p in t.topics])
-        for t in view.share.tasks
+        for t in view.consumer.share.tasks or ()
     ]
     assert tasks == [("b", "initialize", 4, [([1], 3, 0)]), ("a", "initialize", 5, [([0, 2], 2, -1)])]
     assert view.group_type == "share" and view.protocol_type == "share"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from state.config import CoordinatorConfig
 from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
+from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
 from state.timeline import Timeline
 from tests.harness import batches
@@ -18,7 +19,6 @@ from tests.harness.common import kafka_effects
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
 from tests.harness.share_log import ShareLog
-from tests.harness.share_story import tasks
 
 # A silent member's session ends after 45 s, which are 9 rounds. Then its partitions go to the others.
 ROUNDS = 14
@@ -98,7 +98,7 @@ def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
         if group is None or not group.members:
             continue
         assert group.state is ShareGroupState.STABLE and not group.is_rebalancing
-        assert not tasks(group)
+        assert not open_tasks(group)
         check_shares(group, log[2])
         for client in world.clients:
             member = group.members.get(client.member_id) if client.group_id == group_id else None

@@ -66,9 +66,15 @@ class World:
         (answer,) = self.answers
         return answer
 
+    @property
+    def share(self) -> dict[str, Any]:
+        """How far the partitions are, in the view."""
+        share: dict[str, Any] = self.view["consumer"]["share"]
+        return share
+
     def done(self) -> None:
         """The share coordinator has done the first open task."""
-        task = self.view["share"]["tasks"][0]
+        task = self.share["tasks"][0]
         outcomes = [
             ShareStatePartition(UUID(t["topic_id"]), n) for t in task["topics"] for n in t["partitions"]
         ]
@@ -80,13 +86,13 @@ def test_a_share_group_lives_by_the_log() -> None:
     """Rows SP5, SP8: a task is in the view until its outcome comes, and a DeleteGroups waits for one."""
     world = World()
     assert world.beat(0, "foo")["member_epoch"] == 2
-    share = world.view["share"]
+    share = world.share
     (task,) = share["tasks"]
     assert (task["kind"], share["initializing"], share["initialized"]) == ("initialize", {"foo": [0, 1]}, {})
     (topic,) = task["topics"]
     assert (topic["state_epoch"], topic["start_offset"], topic["partitions"]) == (2, -1, [0, 1])
     world.done()
-    assert (world.view["share"]["tasks"], world.view["share"]["initialized"]) == ([], {"foo": [0, 1]})
+    assert (world.share["tasks"], world.share["initialized"]) == ([], {"foo": [0, 1]})
     answer = world.beat(2)
     assert (answer["type"], answer["member_epoch"]) == ("ShareGroupHeartbeat", 3)
     assert answer["assignment"] == [{"topic_id": str(FOO), "partitions": [0, 1], "topic_name": ""}]
@@ -96,7 +102,7 @@ def test_a_share_group_lives_by_the_log() -> None:
     world.beat(-1)
     world.send(DeleteGroup(**TO))
     assert world.answers == []
-    assert [task["kind"] for task in world.view["share"]["tasks"]] == ["delete"]
+    assert [task["kind"] for task in world.share["tasks"]] == ["delete"]
     world.done()
     assert [(answer["type"], answer["error_code"]) for answer in world.answers] == [("DeleteGroup", 0)]
     assert world.view == {} and not world.state.exists
@@ -118,12 +124,12 @@ def test_a_view_that_is_too_large_keeps_its_oldest_task() -> None:
     world = World()
     world.beat(0, "foo")
     view = decode_snapshot(json.encode(world.view))
-    assert view is not None and view.share
+    assert view is not None and view.consumer and view.consumer.share
     assert shortened(view, 10_000) == view
     left = shortened(view, 1)
-    assert left.truncated and left.share
-    assert left.share.tasks == view.share.tasks
-    assert left.members == [] and left.share.topics == {} and left.share.initializing == {}
+    assert left.truncated and left.consumer and left.consumer.share
+    assert left.consumer.share.tasks == view.consumer.share.tasks
+    assert left.members == [] and left.consumer.topics == {} and left.consumer.share.initializing == {}
 
 
 def shortened(view: GroupSnapshot, max_bytes: int) -> GroupSnapshot:
