@@ -19,10 +19,10 @@ from gateway.net.options import GatewayOptions
 from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
 from gateway.telemetry.subscription import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
+from gateway.upstream.share_groups import Coordinators
 from records.layout import TopicLayout
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
-AT_BROKERS, OFF = "brokers", "off"
 GATEWAYS, CLIENTS = "gateway", "client"
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -111,7 +111,7 @@ class Listening:
             templates=self.templates,
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
-            share_groups=self.share_groups == AT_BROKERS,
+            share_groups=Coordinators(self.share_groups),
             telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
         )
 
@@ -247,10 +247,10 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--share-groups",
-            type=click.Choice([AT_BROKERS, OFF]),
-            default=AT_BROKERS,
+            type=click.Choice([one.value for one in Coordinators]),
+            default=Coordinators.BROKERS.value,
             show_default=True,
-            help="Whether share groups (KIP-932) are those of the brokers' own coordinators, or refused.",
+            help="Who coordinates share groups (KIP-932): this coordinator, the brokers' own, or nobody.",
         ),
         *_TELEMETRY_OPTIONS,
         *_ACL_OPTIONS,

@@ -61,7 +61,7 @@ SERVED = _by_key(
     offset_delete.API,
     consumer_group_heartbeat.API,
     consumer_group_describe.API,
-    *share_groups.REFUSALS,
+    *share_groups.APIS,
     telemetry.GET_API,
     telemetry.PUSH_API,
 )
@@ -91,7 +91,7 @@ async def _restrict(context: RequestContext, response: Any) -> None:
         hidden |= of_consumers
         own = {key: versions for key, versions in own.items() if key not in of_consumers}
     features = api_versions.HIDDEN_FEATURES
-    if share_groups.are_passed(services):
+    if share_groups.are_offered(services):
         features -= {api_versions.SHARE_VERSION}
     api_versions.restrict(response, own, BOUNDS, hidden, features)
     if services.consumer_protocol:

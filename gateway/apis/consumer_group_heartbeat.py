@@ -1,6 +1,5 @@
 """ConsumerGroupHeartbeat (key 68), the one request of a member on the consumer protocol (KIP-848)."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,28 +8,23 @@ from kafka.protocol.api_key import ApiKey
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import GROUP_REFUSED, may_describe_topic, may_read_group
+from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.modern_groups import TOO_MUCH, TOPIC_REFUSED, heartbeat_fields, may_describe_all
 from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
 from gateway.wire import codec
 from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_keep_alive
 from records.wire.schema_reader import Pause
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
-from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+from state.kafka.responses import ConsumerGroupHeartbeatResponse
 from state.kafka.topic_images import TopicImages
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""
-
-_TOO_MUCH = {
-    "error_code": ErrorCode.INVALID_REQUEST,
-    "error_message": "The member subscribes to more topics than one request to the coordinator can describe.",
-}
 
 log = structlog.get_logger()
 
@@ -52,7 +46,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     if refused is not None:
         return refused
     if is_too_much(request.subscribed_topic_names):
-        return _TOO_MUCH
+        return TOO_MUCH
     topics, regex = None, None
     looked: dict[str, RegexResolution] | UnsetType = UNSET
     if request.member_epoch >= 0 and request.subscribed_topic_names is not None:
@@ -63,7 +57,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
         looked = await _look(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
-        return _TOO_MUCH
+        return TOO_MUCH
     return _send(context, request, _Facts(topics, regex, looked))
 
 
@@ -97,9 +91,7 @@ def _refused(context: RequestContext, request: Any) -> Fields | None:
         return OFF
     if not may_read_group(context, request.group_id):
         return GROUP_REFUSED
-    if not all(may_describe_topic(context, name) for name in request.subscribed_topic_names or ()):
-        return {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
-    return None
+    return None if may_describe_all(context, request.subscribed_topic_names) else TOPIC_REFUSED
 
 
 def _send(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
@@ -132,18 +124,7 @@ def _owned(topic: Any) -> TopicIdPartitions:
 def _fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
         looks.add(answer.group_id, answer.member_id, answer.look)
-    return {
-        "error_code": answer.error_code,
-        "error_message": answer.error_message,
-        "member_id": answer.member_id,
-        "member_epoch": answer.member_epoch,
-        "heartbeat_interval_ms": answer.heartbeat_interval_ms,
-        "assignment": None if answer.assignment is None else {"topic_partitions": _topics(answer.assignment)},
-    }
-
-
-def _topics(assigned: Sequence[AssignedTopicPartitions]) -> list[Fields]:
-    return [{"topic_id": topic.topic_id, "partitions": topic.partitions} for topic in assigned]
+    return heartbeat_fields(answer)
 
 
 def _decode(header: RequestHeader, message: bytes, pause: Pause | None) -> Any:

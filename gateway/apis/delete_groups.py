@@ -7,12 +7,12 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import share_groups
 from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_delete_group
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.screened import Screened
+from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import beside
 from gateway.wire.codec import Fields
@@ -52,6 +52,6 @@ async def _screen_share_groups(context: RequestContext, message: bytes) -> Scree
 API = Api(
     key=ApiKey.DeleteGroups,
     serve=serve,
-    is_passed=share_groups.are_passed,
+    is_passed=are_at_brokers,
 )
 ROW = Passed(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_share_groups)

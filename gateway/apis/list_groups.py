@@ -5,12 +5,12 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import share_groups
 from gateway.apis.api import Api, Passed
 from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
 from gateway.apis.guards import may_on_cluster
 from gateway.apis.screened import Screened
+from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.authorization.acls import Operation
 from gateway.wire import beside
 from gateway.wire.codec import Fields
@@ -81,6 +81,6 @@ API = Api(
     key=ApiKey.ListGroups,
     serve=serve,
     is_alone=True,
-    is_passed=share_groups.are_passed,
+    is_passed=are_at_brokers,
 )
 ROW = Passed(key=ApiKey.ListGroups, is_free=True, screen=_screen_share_groups)

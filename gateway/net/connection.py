@@ -179,6 +179,7 @@ class Connection:
             and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= beside.AT_ONCE_BYTES
             and header.api_version in api.versions
+            and not api.passes(self._listener.services)
         )
 
     async def _in_order(self, place: Place, kind: Kind) -> None:

@@ -10,6 +10,7 @@ from gateway.authorization.sources import AclOptions
 from gateway.limits import Limits
 from gateway.net.advertised import Template
 from gateway.security.authentication import Security
+from gateway.upstream.share_groups import Coordinators
 from records.layout import TopicLayout
 
 
@@ -25,7 +26,7 @@ class GatewayOptions:
     `reply_partition` None: the gateway draws one. `acls` None: every client may do everything. `quotas` is
     a file: see `gateway.quotas.rules`. With `expose_internal_topics` clients see the coordinator's own topics
     as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0,
-    without `share_groups` one whose feature `share.version` is 0.
+    with `share_groups` OFF one whose feature `share.version` is 0.
     `telemetry_interval_ms` is how often clients push their metrics to the gateway, None if it takes none.
     """
 
@@ -42,5 +43,5 @@ class GatewayOptions:
     quotas: Path | None = None
     expose_internal_topics: bool = False
     consumer_protocol: bool = True
-    share_groups: bool = True
+    share_groups: Coordinators = Coordinators.BROKERS
     telemetry_interval_ms: int | None = None

@@ -80,7 +80,7 @@ class Gateway:
             self._listener_port,
             InternalTopics(layout.topics, exposed=options.expose_internal_topics),
             Transactions(cluster, layout),
-            ShareGroups(cluster, are_offered=options.share_groups),
+            ShareGroups(cluster, options.share_groups),
             self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,

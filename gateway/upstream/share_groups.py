@@ -1,7 +1,10 @@
-"""What the gateway knows of share groups (KIP-932), which the brokers' own coordinators have."""
+"""What the gateway knows of the cluster's share groups (KIP-932): whether there are any, and, where the
+brokers' own coordinators have them, which broker coordinates one.
+"""
 
 import asyncio
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import lru_cache
 
 import structlog
@@ -23,25 +26,50 @@ _GROUPS_REMEMBERED = 10_000
 log = structlog.get_logger()
 
 
+class Coordinators(StrEnum):
+    """Who coordinates the share groups of the gateway's clients: this project's coordinator, the brokers' own
+    coordinators, or nobody.
+    """
+
+    OURS = "coordinator"
+    BROKERS = "brokers"
+    OFF = "off"
+
+
 class ShareGroups:
-    """Whether the cluster has share groups, and which broker coordinates one.
+    """Who coordinates share groups, and which broker does so where they are the brokers'.
 
     The leaders are found beside the requests. So no request waits for them, and a client that is sent to
     another broker gets NOT_COORDINATOR from it and looks for the coordinator again.
     """
 
-    def __init__(self, cluster: Cluster, *, are_offered: bool) -> None:
+    def __init__(self, cluster: Cluster, wanted: Coordinators) -> None:
         self._cluster = cluster
-        self._are_offered = are_offered
+        self._wanted = wanted
         self._level = 0
         self._leaders: list[int] = []
         self._found_s: float | None = None
         self._finding: asyncio.Task[None] | None = None
 
     @property
+    def coordinators(self) -> Coordinators:
+        """Who coordinates them: nobody while the brokers' feature `share.version` is 0 (row SH1)."""
+        return self._wanted if self._level >= _FIRST_LEVEL else Coordinators.OFF
+
+    @property
+    def are_ours(self) -> bool:
+        """Whether this project's coordinator has them."""
+        return self.coordinators is Coordinators.OURS
+
+    @property
     def are_at_brokers(self) -> bool:
-        """Whether the requests of share groups pass to the brokers."""
-        return self._are_offered and self._level >= _FIRST_LEVEL
+        """Whether the brokers' own coordinators have them."""
+        return self.coordinators is Coordinators.BROKERS
+
+    @property
+    def are_off(self) -> bool:
+        """Whether their requests are refused."""
+        return self.coordinators is Coordinators.OFF
 
     def learn(self, level: int) -> None:
         """The brokers' feature `share.version` has this level, 0 without it."""

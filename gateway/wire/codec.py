@@ -46,6 +46,7 @@ _FREQUENT = frozenset(
         ApiKey.TxnOffsetCommit,
         ApiKey.OffsetDelete,
         ApiKey.ConsumerGroupHeartbeat,
+        ApiKey.ShareGroupHeartbeat,
     }
 )
 

@@ -5,6 +5,9 @@ import math
 from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from msgspec import UNSET
 
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import failed
@@ -16,6 +19,8 @@ from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from state.kafka.requests import AnyRequest, DescribeGroup, RegexResolved
 from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from state.kafka.share_group import ShareGroup
+from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import Request, Response
 from state.timeline import Row, Timeline
@@ -112,11 +117,26 @@ class CoreBackend:
             changed=changed,
         )
 
-    def tell(self, told: RegexResolved) -> None:
-        """Apply what the topic watcher sends a group."""
+    def tell(self, told: RegexResolved | ShareStateResult) -> None:
+        """Apply what the topic watcher sends a group, or the one that carries out its tasks."""
         name = f"requests-0-{next(self._numbers)}"
         self._timelines[told.group_id].apply(Row(self.now_ms, name, told))
         self._settle()
+
+    def carry_out_tasks(self, group_id: str) -> None:
+        """Tell a share group that the share coordinator has done all that it was asked."""
+        (view,) = (one for one in self._current() if one.group_id == group_id)
+        assert view.consumer is not UNSET
+        share = view.consumer.share
+        assert share is not UNSET
+        assert share.tasks is not UNSET
+        for task in share.tasks:
+            partitions = [
+                ShareStatePartition(UUID(topic.topic_id), number)
+                for topic in task.topics
+                for number in topic.partitions
+            ]
+            self.tell(ShareStateResult(group_id=group_id, task=task.task, partitions=partitions))
 
     def advance(self, ms: int) -> None:
         """Advance the time, and fire the deadlines that become due."""
@@ -148,7 +168,7 @@ class CoreBackend:
         return [
             view_of(t.group)
             for _, t in sorted(self._timelines.items())
-            if isinstance(t.group, (ClassicGroup, ConsumerGroup))
+            if isinstance(t.group, (ClassicGroup, ConsumerGroup, ShareGroup))
         ]
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:

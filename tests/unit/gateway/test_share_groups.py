@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.share_groups import ShareGroups, partition_hash
+from gateway.upstream.share_groups import Coordinators, ShareGroups, partition_hash
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, played
@@ -49,11 +49,13 @@ REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("key", REQUESTS)
-@pytest.mark.parametrize(("is_on", "level"), [(True, 0), (False, 1)])
-def test_without_share_groups_clients_get_kafkas_refusal(key: int, level: int, is_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "level"), [(Coordinators.OURS, 0), (Coordinators.BROKERS, 0), (Coordinators.OFF, 1)]
+)
+def test_without_share_groups_clients_get_kafkas_refusal(key: int, level: int, wanted: Coordinators) -> None:
     """Also where the brokers are older than the APIs: a client without them waits for ever."""
 
-    @played(share_groups=is_on)
+    @played(share_groups=wanted)
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world, level)
         answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
@@ -190,7 +192,7 @@ async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture
         return {"coordinators": []}
 
     world.broker.scripts[ApiKey.FindCoordinator] = create
-    known = ShareGroups(world.cluster, are_offered=True)
+    known = ShareGroups(world.cluster, Coordinators.BROKERS)
     known.look("g")
     assert known.coordinator_of("g") is None  # the brokers have no share groups
     known.learn(1)
