@@ -12,7 +12,8 @@ from state.kafka.timers import TimerKind
 
 WHATS: Mapping[TimerKind, str] = {
     TimerKind.HEARTBEAT: "the session of {} ends",
-    TimerKind.DELETION: "a DeleteGroups is answered, whatever the share coordinator has done",
+    TimerKind.PARKED: "an administrator is answered, whatever the share coordinator has done",
+    TimerKind.TASK: "tasks that the share coordinator has not done get an entry",
 }
 """What happens at a deadline of a share group."""
 

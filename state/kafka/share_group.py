@@ -58,7 +58,8 @@ class Asked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     `task` is the open task, "" if it ended with the error `error_code`: the next heartbeat asks again, with
     the same `state_epoch` and `start_offset`, so that an equal epoch always means that this very state was
     written (SP16). `error_code` is that of the last result, 0 before the first. `at_ms` is the time of the
-    asking.
+    asking. `altered`: an administrator gave the start offset. Such a partition may be initialized, too, and
+    is so again if the task fails.
     """
 
     task: str
@@ -66,6 +67,7 @@ class Asked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     start_offset: int
     at_ms: int
     error_code: int = 0
+    altered: bool = False
 
 
 class InitializingTopic(Struct, array_like=True, forbid_unknown_fields=True):
@@ -93,11 +95,36 @@ class DeletingTopic(Struct, array_like=True, forbid_unknown_fields=True):
     at_ms: int
 
 
-class ParkedDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A DeleteGroups that waits for the share coordinator, until `deadline_ms`."""
+class ParkedKind(StrEnum):
+    """The requests that wait for the share coordinator."""
 
+    DELETE_GROUP = "DeleteGroup"
+    ALTER_OFFSETS = "AlterShareGroupOffsets"
+    DELETE_OFFSETS = "DeleteShareGroupOffsets"
+
+
+class ParkedTopic(Struct, array_like=True, forbid_unknown_fields=True):
+    """A topic that a parked request names. `topic_id` is b"" if no topic has the name.
+
+    `outcomes` are error codes by partition, None for one that the share coordinator has still to answer. The
+    row `refused` says why nothing of the topic was asked for, "" if something was.
+    """
+
+    name: str
+    topic_id: bytes
+    outcomes: dict[int, int | None] = {}
+    refused: str = ""
+
+
+class Parked(Struct, array_like=True, forbid_unknown_fields=True):
+    """A request that waits for the share coordinator, until `deadline_ms`. A DeleteGroups has no `topics`: it
+    waits for the end of the group.
+    """
+
+    kind: ParkedKind
     reply_to: ReplyTo
     deadline_ms: int
+    topics: list[ParkedTopic] = []
 
 
 class ShareGroup(ModernGroup, tag="KafkaShare"):
@@ -108,7 +135,9 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
     target, because they keep what is derived. By topic id, `initializing` are the partitions whose state the
     share coordinator was asked to initialize, `initialized` those for which it has, which alone can be
     assigned, and `deleting` those whose state it has to delete. `deletion` is the task that deletes the state
-    of the whole group, "" if none does: the group ends with it, and `parked_deletes` are answered.
+    of the whole group, "" if none does: the group ends with it. `parked` are the requests that wait for the
+    share coordinator. At `overdue_deadline_ms` the open tasks are looked at, None if no task is open, or all
+    were found overdue. Those that were asked for after `noted_until_ms` were not found overdue yet.
     """
 
     type_name = "share"
@@ -120,7 +149,9 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
     initialized: dict[bytes, InitializedTopic] = field(default_factory=dict)
     deleting: dict[bytes, DeletingTopic] = field(default_factory=dict)
     deletion: str = ""
-    parked_deletes: list[ParkedDelete] = field(default_factory=list)
+    parked: list[Parked] = field(default_factory=list)
+    overdue_deadline_ms: int | None = None
+    noted_until_ms: int = 0
 
     @property
     def state(self) -> ShareGroupState:
@@ -233,9 +264,15 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return {topic.topic_id for topic in known if topic is not None}
 
     def assignable(self, topic: Topic) -> list[int]:
-        """Return the partitions of the topic, sorted, whose state is initialized."""
-        initialized = self.initialized.get(topic.topic_id)
-        return [] if initialized is None else [p for p in initialized.partitions if p < topic.partitions]
+        """Return the partitions of the topic, sorted, whose state is initialized, and about to stay so."""
+        initialized, initializing = (
+            self.initialized.get(topic.topic_id),
+            self.initializing.get(topic.topic_id),
+        )
+        if initialized is None:
+            return []
+        altered = () if initializing is None else initializing.partitions
+        return [p for p in initialized.partitions if p < topic.partitions and p not in altered]
 
     def state_partitions(self) -> Iterator[tuple[bytes, str, list[int]]]:
         """Yield all that the share coordinator may know of the group: topic id, name, partitions, sorted."""

@@ -1,8 +1,8 @@
 """The deadlines of a group and their order.
 
 The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then session before
-rebalance before join before sync before deletion before retention; then, in a classic group, the order in
-which members joined, members before pending ids, and in a consumer group the member id (row TM14).
+rebalance before join before sync before parked before task before retention; then, in a classic group, the
+order in which members joined, members before pending ids, and in a consumer group the member id (row TM14).
 """
 
 from enum import IntEnum
@@ -14,8 +14,8 @@ class TimerKind(IntEnum):
     """The kinds of timers, in the order that decides ties. HEARTBEAT is a member's session timeout.
 
     In a classic group, JOIN and SYNC are timers of the rebalance. In a consumer group they are timers of a
-    classic member, and REBALANCE is that of a member that has to revoke partitions. DELETION is that of
-    requests to delete a share group.
+    classic member, and REBALANCE is that of a member that has to revoke partitions. In a share group, PARKED
+    is that of requests that wait for the share coordinator, and TASK that of the tasks for it.
     """
 
     HEARTBEAT = 0
@@ -23,7 +23,8 @@ class TimerKind(IntEnum):
     SYNC = 2
     RETENTION = 3
     REBALANCE = 4
-    DELETION = 5
+    PARKED = 5
+    TASK = 6
 
 
 _ORDER = (
@@ -31,7 +32,8 @@ _ORDER = (
     TimerKind.REBALANCE,
     TimerKind.JOIN,
     TimerKind.SYNC,
-    TimerKind.DELETION,
+    TimerKind.PARKED,
+    TimerKind.TASK,
     TimerKind.RETENTION,
 )
 RANK = {kind: rank for rank, kind in enumerate(_ORDER)}

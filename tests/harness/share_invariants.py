@@ -1,14 +1,19 @@
-"""The invariants of a share group between two steps: rows SV1, SV2, SV4 to SV6 (SV3 and SV7 are properties of
-a log, and so is that no epoch falls).
+"""The invariants of a share group between two steps: rows SV1, SV2, SV4 to SV6, SK2, SP15 (SV3 and SV7 are
+properties of a log, and so is that no epoch falls).
 """
 
-from state.kafka.share_group import ShareGroup, ShareMember
+from state.kafka.share.overdue import OVERDUE_MS
+from state.kafka.share_group import Parked, ParkedKind, ShareGroup, ShareMember
 
 
 def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
     """Return what has to hold, and whether it does."""
     members = group.members
-    ing = {(id_, n) for id_, topic in group.initializing.items() for n in topic.partitions}
+    asked = {
+        (id_, n): one for id_, topic in group.initializing.items() for n, one in topic.partitions.items()
+    }
+    altered = {partition for partition, one in asked.items() if one.altered}
+    ing = asked.keys()
     ed = {(id_, n) for id_, topic in group.initialized.items() for n in topic.partitions}
     deleting = {(id_, n) for id_, topic in group.deleting.items() for n in topic.partitions}
     outcomes = {code for topic in group.deleting.values() for code in topic.partitions.values()}
@@ -23,9 +28,12 @@ def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
             all(m.previous_epoch < m.member_epoch <= group.assignment_epoch for m in members.values()),
         ),
         ("SV1: an Empty group has no target ahead", bool(members) or not group.is_rebalancing),
-        ("SV4: a partition is initializing or initialized", not ing & ed),
+        ("SV2: what is altered is assigned to nobody", not altered & _assignable(group)),
+        ("SV4: a partition is initializing or initialized, unless it is altered", not (ing - altered) & ed),
+        ("SK2: what an administrator asked for is open", all(asked[partition].task for partition in altered)),
         ("SV4: what is deleted is neither", not deleting & (ing | ed)),
         ("SV5: every member has a session", all(m.session_deadline_ms is not None for m in members.values())),
+        ("SP15: tasks that are not old are watched", _watches(group)),
         (
             "SV6: a member has no more than its target",
             all(_has_no_more(group, m) for m in members.values() if m.member_epoch == group.assignment_epoch),
@@ -34,7 +42,7 @@ def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
         ("the covered partitions are those of the targets", covered == _pairs(group.covered)),
         ("the subscribed names are those of the members", group.subscribed() == subscribed),
         ("a deletion has an Empty group", not group.deletion or not members),
-        ("a request waits for a deletion", not group.parked_deletes or bool(group.deletion)),
+        ("what a request waits for is open", all(_is_open(group, parked) for parked in group.parked)),
         ("a deletion is open", not group.deletion or 0 in outcomes),
         ("members are kept by their ids", all(m.member_id == i for i, m in members.items())),
         (
@@ -58,6 +66,44 @@ def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
             and all(topic.partitions for topic in group.deleting.values()),
         ),
     ]
+
+
+def _assignable(group: ShareGroup) -> set[tuple[bytes, int]]:
+    topics = [topic for topic in group.topics.values() if topic is not None]
+    return {(topic.topic_id, n) for topic in topics for n in group.assignable(topic)}
+
+
+def _is_open(group: ShareGroup, parked: Parked) -> bool:
+    """Whether the share coordinator has still to answer what the request waits for, and nothing else."""
+    if parked.kind is ParkedKind.DELETE_GROUP:
+        return bool(group.deletion)
+    waits = [
+        (topic.topic_id, n) for topic in parked.topics for n, code in topic.outcomes.items() if code is None
+    ]
+    if parked.kind is ParkedKind.ALTER_OFFSETS:
+        return bool(waits) and all(_asked_task(group, *partition) for partition in waits)
+    return bool(waits) and all(_delete_task(group, *partition) for partition in waits)
+
+
+def _asked_task(group: ShareGroup, topic_id: bytes, number: int) -> str:
+    topic = group.initializing.get(topic_id)
+    return "" if topic is None or number not in topic.partitions else topic.partitions[number].task
+
+
+def _delete_task(group: ShareGroup, topic_id: bytes, number: int) -> str:
+    topic = group.deleting.get(topic_id)
+    return "" if topic is None or topic.partitions.get(number) != 0 else topic.task
+
+
+def _watches(group: ShareGroup) -> bool:
+    times = [
+        one.at_ms for topic in group.initializing.values() for one in topic.partitions.values() if one.task
+    ]
+    times += [t.at_ms for t in group.deleting.values() if t.task and 0 in t.partitions.values()]
+    if not times:
+        return group.overdue_deadline_ms is None
+    is_young = max(times) + OVERDUE_MS > group.clock_ms
+    return group.overdue_deadline_ms is not None or not is_young
 
 
 def _pairs(partitions: dict[bytes, set[int]]) -> set[tuple[bytes, int]]:

@@ -21,6 +21,11 @@ from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    AlterSharePartition,
+    AlterShareTopic,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
     ShareGroupDescribe,
     ShareGroupHeartbeat,
     ShareStatePartition,
@@ -127,7 +132,7 @@ class ShareLog:
         return group if isinstance(group, ShareGroup) else None
 
     def _odd_move(self, client: Client) -> None:
-        match self.random.randrange(10):
+        match self.random.randrange(13):
             case 0:
                 self._send(None, self._heartbeat(client, -1))
                 client.epoch, client.has, client.is_full = 0, None, True
@@ -140,12 +145,46 @@ class ShareLog:
             case 4 | 5 | 6:
                 self._coordinate(client.group_id, works=False)
             case 7:
-                self._send(None, DeleteGroup(**client.common()))
-            case 8:
                 self._send(None, self._stranger(client))
-            case 9:
+            case _:
+                self._administer(client)
+
+    def _administer(self, client: Client) -> None:
+        """An administrator's move."""
+        match self.random.randrange(5):
+            case 0:
+                self._send(None, DeleteGroup(**client.common()))
+            case 1:
                 configs = {"share.assignment.interval.ms": self.random.choice(("0", "2000", None))}
                 self._send(None, AlterGroupConfigs(**client.common(), configs=configs))
+            case 2:
+                self._empty(client.group_id)
+            case 3:
+                self._send(None, self._altering(client))
+            case 4:
+                names = self._some_topics()
+                images = self.cluster.images(names)
+                self._send(None, DeleteShareGroupOffsets(**client.common(), topics=names, images=images))
+
+    def _empty(self, group_id: str) -> None:
+        """All members leave, as before an administrator's requests about offsets."""
+        group = self.group(group_id)
+        for client in self.clients:
+            if group is not None and client.group_id == group_id and client.member_id in group.members:
+                self._send(None, self._heartbeat(client, -1))
+                client.epoch, client.has, client.is_full = 0, None, True
+
+    def _some_topics(self) -> list[str]:
+        return self.random.sample(("foo", "bar", "baz", "missing"), self.random.randint(1, 2))
+
+    def _altering(self, client: Client) -> AlterShareGroupOffsets:
+        names = self._some_topics()
+        topics = [
+            AlterShareTopic(name, [AlterSharePartition(n, 7) for n in range(3) if self.random.random() < 0.7])
+            for name in names
+        ]
+        images = self.cluster.images(names) if self.random.random() < 0.9 else None
+        return AlterShareGroupOffsets(**client.common(), topics=topics, images=images)
 
     def _beat(self, client: Client, *, lossy: bool) -> None:
         request = self._heartbeat(client, client.epoch)
@@ -165,12 +204,14 @@ class ShareLog:
         )
 
     def _stranger(self, client: Client) -> AnyRequest:
-        match self.random.randrange(3):
+        match self.random.randrange(4):
             case 0:
                 epoch = client.epoch + self.random.choice((-2, -1, 1, 100))
                 return self._heartbeat(client, epoch)
             case 1:
                 return ShareGroupDescribe(**client.common())
+            case 2:
+                return DescribeShareGroupOffsets(**client.common())
         return ShareGroupHeartbeat(**client.common(), member_id="nobody", member_epoch=3)
 
     def _watch(self, group_id: str) -> None:

@@ -81,8 +81,8 @@ def describe(group: ShareGroup, labels: Labels) -> list[str]:
             partitions = {topic_id: topic.partitions for topic_id, topic in topics.items()}
             lines.append(f"  {what} {by_label(partitions, labels)}")
     lines += [f"  {_task(task)}" for task in open_tasks(group)]
-    if group.parked_deletes:
-        lines.append(f"  {len(group.parked_deletes)} waiting for the deletion")
+    if group.parked:
+        lines.append(f"  {len(group.parked)} waiting")
     if group.configs:
         lines.append(f"  configs {' '.join(f'{name}={value}' for name, value in group.configs.items())}")
     return lines

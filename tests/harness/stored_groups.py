@@ -21,14 +21,16 @@ from state.kafka.share_group import (
     DeletingTopic,
     InitializedTopic,
     InitializingTopic,
-    ParkedDelete,
+    Parked,
+    ParkedKind,
+    ParkedTopic,
     ShareGroup,
     ShareMember,
 )
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
-ENUMS = (GroupState, MemberState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
+ENUMS = (GroupState, MemberState, ParkedKind, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 """The enums in the state."""
 
 STORED = {
@@ -63,7 +65,8 @@ STORED = {
         Asked,
         InitializedTopic,
         DeletingTopic,
-        ParkedDelete,
+        Parked,
+        ParkedTopic,
         ReplyTo,
         Topic,
         Offset,
@@ -244,7 +247,16 @@ def share_sample() -> ShareGroup:
         initialized={foo: InitializedTopic("foo", [0, 1])},
         deleting={bar: DeletingTopic("bar", {0: 31}, "requests-0-8", 1_700_000_000_002)},
         deletion="requests-0-8",
-        parked_deletes=[ParkedDelete(ReplyTo(1, "c-1", "requests-0-8"), 1_700_000_060_000)],
+        parked=[
+            Parked(
+                ParkedKind.DELETE_OFFSETS,
+                ReplyTo(1, "c-1", "requests-0-8"),
+                1_700_000_060_000,
+                [ParkedTopic("bar", bar, {0: 31, 1: None}), ParkedTopic("nope", b"", {}, "SO17")],
+            )
+        ],
+        overdue_deadline_ms=1_700_000_060_000,
+        noted_until_ms=1_699_999_940_000,
     )
 
 

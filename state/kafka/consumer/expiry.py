@@ -33,5 +33,5 @@ def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tup
             return context.rule("TM4"), f"did not join again {own}"
         case TimerKind.SYNC:
             return context.rule("TM5"), f"no SyncGroup {own}"
-        case TimerKind.RETENTION | TimerKind.DELETION:
+        case TimerKind.RETENTION | TimerKind.PARKED | TimerKind.TASK:
             raise AssertionError("this deadline belongs to no member")

@@ -4,18 +4,19 @@ AD2.
 Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
 """
 
-from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.upgrade import upgrade
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
+from state.kafka.modern.no_group import is_not, not_found, refusal
 from state.kafka.modern.refusal import Refused
-from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat, ReplyTo
+from state.kafka.requests import ConsumerGroupHeartbeat
 from state.kafka.responses import ConsumerGroupDescribeResponse
 from state.kafka.start_anew import start_anew
-from state.protocol import Refusal
+
+_KIND = "consumer group"
 
 
 def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
@@ -49,34 +50,9 @@ def _no_consumer_group(context: StepContext, *, leaves: bool) -> Refused:
 
 
 def _of_another_type(rule: RuleId, group_id: str) -> Refused:
-    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id))
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, _KIND))
 
 
-def _is_not_ours(group_id: str) -> str:
-    return f"Group {group_id} is not a consumer group."
-
-
-def describe_no_group(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) -> None:
-    """Row AD2: there is nothing to describe."""
-    message = _is_not_ours(context.group_id) if context.has_group else f"Group {context.group_id} not found."
-    row, error = context.rule("AD2"), ErrorCode.GROUP_ID_NOT_FOUND
-    context.reply(reply_to, ConsumerGroupDescribeResponse, row, error, error_message=message)
-
-
-def refusal_of_heartbeat(
-    group_id: str, request: ConsumerGroupHeartbeat, request_id: str, config: CoordinatorConfig
-) -> Refusal:
-    """Why a group that is none of Kafka's refuses the request (row HB19), if it is not refused by itself."""
-    context = StepContext(None, group_id, request_id, 0, config)
-    try:
-        check_request(context, request)
-    except Refused as refused:
-        return refused.rule, refused.error, refused.message
-    return "HB19", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)
-
-
-def refusal_of_describe(
-    group_id: str, _: ConsumerGroupDescribe, request_id: str, config: CoordinatorConfig
-) -> Refusal:
-    """Row AD2, for a group that is none of Kafka's."""
-    return "AD2", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)
+describe_no_group = not_found("AD2", _KIND, ConsumerGroupDescribeResponse)
+refusal_of_heartbeat = refusal("HB19", _KIND, check_request)
+refusal_of_describe = refusal("AD2", _KIND)

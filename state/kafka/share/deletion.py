@@ -1,22 +1,24 @@
-"""DeleteGroups of a share group: the share coordinator deletes the state of its partitions first. Rows SD14
-to SD17, SP9, SP12, SP17.
+"""Deletion of the state of partitions at the share coordinator, for topics or for the whole group. Rows SD14
+to SD17, SP12, SP17, SI10.
 
-The answer waits for the outcome, which comes from the log, and nobody joins meanwhile. Source:
-GroupCoordinatorShard.sharePartitionDeleteRequests, GroupCoordinatorService.deleteGroups.
+A group is deleted with its state: DeleteGroups waits for the outcome, which comes from the log, and nobody
+joins meanwhile. Source: GroupCoordinatorShard.sharePartitionDeleteRequests,
+GroupCoordinatorService.deleteGroups.
 """
+
+from collections.abc import Mapping
 
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
+from state.kafka.modern.refusal import Refused
 from state.kafka.requests import DeleteGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse
-from state.kafka.share.outcomes import RETRIABLE, error_of, in_words
-from state.kafka.share_group import DeletingTopic, ParkedDelete, ShareGroup
+from state.kafka.share.outcomes import RETRIABLE, Ended, Numbers, error_of, in_words, ordered
+from state.kafka.share.overdue import watch_tasks
+from state.kafka.share.parked import park, refuse_parked
+from state.kafka.share_group import DeletingTopic, Parked, ParkedKind, ShareGroup
 from state.kafka.share_requests import ShareStateResult
-from state.kafka.timers import DeadlineReached
-
-PARKED_MS = 60_000
-"""How long a DeleteGroups waits for the share coordinator."""
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
@@ -27,46 +29,123 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
         return
     partitions = {id_: (name, numbers) for id_, name, numbers in group.state_partitions()}
     if not partitions:
-        _delete(context, [ParkedDelete(reply_to, 0)])
+        row = context.rule("SD16")
+        _delete(context, row)
+        context.reply(reply_to, DeleteGroupResponse, row)
         return
     row = context.rule("SP17")
-    deadline_ms = context.deadline(PARKED_MS)
-    group.parked_deletes.append(ParkedDelete(reply_to, deadline_ms))
+    deadline_ms = park(context, ParkedKind.DELETE_GROUP, reply_to, [])
     if group.deletion:
         return
     group.deletion = context.cause
     group.initializing, group.initialized = {}, {}
-    group.deleting = {
+    ask_for_deletion(context, row, partitions, "the group is to be deleted", deadline_ms)
+    _give_up_altering(context, row)
+
+
+def refuse_while_deleted(context: StepContext) -> None:
+    """Row SP17: raise Refused if the group is being deleted."""
+    if context.group_of(ShareGroup).deletion:
+        raise Refused(
+            context.rule("SP17"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(context.group_id)
+        )
+
+
+def _is_being_deleted(group_id: str) -> str:
+    return f"Group {group_id} is being deleted."
+
+
+def _give_up_altering(context: StepContext, row: RuleId) -> None:
+    """What an AlterShareGroupOffsets waits for is deleted with the group. DeleteShareGroupOffsets goes on."""
+    group = context.group_of(ShareGroup)
+    altering = [parked for parked in group.parked if parked.kind is ParkedKind.ALTER_OFFSETS]
+    group.parked = [parked for parked in group.parked if parked.kind is not ParkedKind.ALTER_OFFSETS]
+    error, message = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(group.group_id)
+    refuse_parked(context, altering, row, error, message)
+
+
+def ask_for_deletion(
+    context: StepContext,
+    row: RuleId,
+    partitions: Mapping[bytes, tuple[str, list[int]]],
+    why: str,
+    deadline_ms: int,
+) -> None:
+    """Ask the share coordinator to delete the state of these partitions, which are nothing else any more.
+    `partitions` are names and numbers by topic id, `why` begins a sentence, and `row` has asked for it.
+    """
+    group = context.group_of(ShareGroup)
+    asked = {
         id_: DeletingTopic(name, dict.fromkeys(numbers, 0), context.cause, context.now_ms)
         for id_, (name, numbers) in partitions.items()
     }
+    group.deleting = dict(sorted({**group.deleting, **asked}.items()))
+    watch_tasks(context)
     named = dict(sorted(partitions.values()))
     context.record(
         row,
         EntryType.SHARE_PARTITIONS_DELETING,
-        f"the group is to be deleted: the share coordinator is asked to delete {in_words(named)}",
+        f"{why}: the share coordinator is asked to delete {in_words(named)}",
         partitions=named,
         deadline_ms=deadline_ms,
     )
 
 
-def note_deletion(context: StepContext, result: ShareStateResult) -> None:
-    """Take the outcome of the task that deletes the state of the group (row SP12)."""
+def note_deletion(context: StepContext, result: ShareStateResult) -> Ended:
+    """Take the outcome of a task to delete, and return the partitions whose tasks have ended. What is not of
+    an open task changes nothing (row SP12).
+    """
     group = context.group_of(ShareGroup)
-    if not group.deletion or result.task != group.deletion:
-        context.rule("SP12")
-        return
+    ended: Ended = {}
+    deleted: Numbers = {}
+    failed: dict[int, Numbers] = {}  # by error code
     for outcome in result.partitions:
-        topic = group.deleting.get(outcome.topic_id.bytes)
-        if topic is None or topic.task != result.task or outcome.partition not in topic.partitions:
+        topic_id, number, code = outcome.topic_id.bytes, outcome.partition, outcome.error_code
+        topic = group.deleting.get(topic_id)
+        if topic is None or topic.task != result.task or topic.partitions.get(number) != 0:
             continue
-        if outcome.error_code == ErrorCode.NONE:
-            del topic.partitions[outcome.partition]
-            if not topic.partitions:
-                del group.deleting[outcome.topic_id.bytes]
-        elif outcome.error_code not in RETRIABLE:
-            topic.partitions[outcome.partition] = outcome.error_code
-    maybe_end_deletion(context)
+        if code == ErrorCode.NONE:
+            del topic.partitions[number]
+            deleted.setdefault(topic.name, []).append(number)
+        else:
+            failed.setdefault(code, {}).setdefault(topic.name, []).append(number)
+            topic.partitions[number] = 0 if code in RETRIABLE else code
+        if code not in RETRIABLE:
+            ended.setdefault(topic_id, {})[number] = code
+    for topic_id in ended:
+        _maybe_close(group, topic_id)
+    if deleted:
+        context.record(
+            context.rule("SO20"),
+            EntryType.SHARE_PARTITIONS_REMOVED,
+            f"the share coordinator has deleted {in_words(deleted)}",
+            partitions=ordered(deleted),
+        )
+    for code, partitions in sorted(failed.items()):
+        _record_failure(context, code, partitions)
+    if not deleted and not failed:
+        context.rule("SP12")
+    return ended
+
+
+def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
+    """Forget the topic if all of it is deleted. If all the rest has failed, its task has ended."""
+    topic = group.deleting[topic_id]
+    if not topic.partitions:
+        del group.deleting[topic_id]
+    elif 0 not in topic.partitions.values():
+        topic.task = ""
+
+
+def _record_failure(context: StepContext, code: int, partitions: Numbers) -> None:
+    stays = code in RETRIABLE
+    then = "it goes on trying" if stays else "who deletes it again, or joins, asks again"
+    context.record(
+        context.rule("SI10" if stays else "SD15"),
+        EntryType.SHARE_PARTITIONS_NOT_DELETED,
+        f"the share coordinator has not deleted {in_words(partitions)}, error {code}: {then}",
+        partitions=ordered(partitions),
+    )
 
 
 def maybe_end_deletion(context: StepContext) -> None:
@@ -75,46 +154,18 @@ def maybe_end_deletion(context: StepContext) -> None:
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
         return
-    parked, group.parked_deletes, group.deletion = group.parked_deletes, [], ""
+    parked, group.parked, group.deletion = group.parked, [], ""
+    error = error_of(codes[0]) if codes else ErrorCode.NONE
+    row = context.rule("SD15" if codes else "SD16")
     if not codes:
-        _delete(context, parked)
-        return
-    row = context.rule("SD15")
-    for topic in group.deleting.values():
-        topic.task = ""
-    failed = {topic.name: sorted(topic.partitions) for topic in group.deleting.values()}
-    context.record(
-        row,
-        EntryType.SHARE_PARTITIONS_NOT_DELETED,
-        f"the share coordinator has not deleted {in_words(failed)}, error {codes[0]}: the group stays",
-        partitions=failed,
-    )
-    _answer(context, parked, row, error_of(codes[0]))
+        _delete(context, row)
+    _answer(context, parked, row, error)
 
 
-def deletion_overdue(context: StepContext, deadline: DeadlineReached) -> None:
-    """Row SP9: answer each DeleteGroups that has waited for too long. The task stays open, and so does the
-    deletion.
-    """
-    group = context.group_of(ShareGroup)
-    overdue = [parked for parked in group.parked_deletes if parked.deadline_ms <= deadline.deadline_ms]
-    group.parked_deletes = [p for p in group.parked_deletes if p.deadline_ms > deadline.deadline_ms]
-    _answer(context, overdue, context.rule("SP9"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-
-def answer_parked(context: StepContext, row: RuleId) -> None:
-    """Answer all that waits with an error, because the group's deadlines stop."""
-    group = context.group_of(ShareGroup)
-    parked, group.parked_deletes = group.parked_deletes, []
-    _answer(context, parked, row, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-
-def _delete(context: StepContext, parked: list[ParkedDelete]) -> None:
-    row = context.rule("SD16")
+def _delete(context: StepContext, row: RuleId) -> None:
     context.delete_group(row, "deleted by request")
-    _answer(context, parked, row, ErrorCode.NONE)
 
 
-def _answer(context: StepContext, parked: list[ParkedDelete], row: RuleId, error: ErrorCode) -> None:
+def _answer(context: StepContext, parked: list[Parked], row: RuleId, error: ErrorCode) -> None:
     for waiting in parked:
         context.reply(waiting.reply_to, DeleteGroupResponse, row, error)

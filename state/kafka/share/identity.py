@@ -9,6 +9,7 @@ from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused
 from state.kafka.modern.room import has_room
+from state.kafka.share.deletion import refuse_while_deleted
 from state.kafka.share_group import ShareGroup, ShareMember
 from state.kafka.share_requests import ShareGroupHeartbeat
 
@@ -21,9 +22,7 @@ def identify(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
     if request.member_epoch == 0:
-        if group.deletion:
-            message = f"Group {group.group_id} is being deleted."
-            raise Refused(context.rule("SP17"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+        refuse_while_deleted(context)
         return context.rule("SH15" if member is None else "SH16"), member
     if member is None:
         raise no_member(context, "SH15", request.member_id)

@@ -1,5 +1,5 @@
 """The state of a share group's partitions at the cluster's share coordinator, before they can be assigned.
-Rows SI1 to SI20, SP12, SP16.
+Rows SI1 to SI20, SK6, SP12, SP16.
 
 The core asks by a task in the group's state, which the group's view shows. What the share coordinator
 answered comes from the log (`ShareStateResult`). Source: GroupMetadataManager
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
 from state.kafka.history import EntryType
 from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.room import assignable_topics
 from state.kafka.modern.wording import listed
-from state.kafka.share.outcomes import RETRIABLE, in_words
+from state.kafka.share.outcomes import RETRIABLE, Ended, Numbers, in_words, ordered
+from state.kafka.share.overdue import watch_tasks
 from state.kafka.share_group import (
     NO_START_OFFSET,
     Asked,
@@ -27,9 +28,6 @@ from state.kafka.share_group import (
 )
 from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 
-Numbers = dict[str, list[int]]
-"""Partitions, sorted, by topic name."""
-
 
 def ask_for_initialization(context: StepContext) -> None:
     """Ask for the partitions of subscribed topics that are neither initialized nor asked for. What is asked
@@ -38,40 +36,51 @@ def ask_for_initialization(context: StepContext) -> None:
     group = context.group_of(ShareGroup)
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
     wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
-    if not wanted:
-        return
-    row = context.rule("SI5")
-    for name, asked in wanted.items():
-        topic_id = topics[name].topic_id
-        group.deleting.pop(topic_id, None)
+    if wanted:
+        row = context.rule("SI5")
+        for name in wanted:
+            group.deleting.pop(topics[name].topic_id, None)
+        ask(context, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()})
+
+
+def ask(context: StepContext, row: RuleId, wanted: Mapping[bytes, tuple[str, Mapping[int, Asked]]]) -> None:
+    """Ask the share coordinator to initialize these partitions, by topic id. `row` has asked for them."""
+    group = context.group_of(ShareGroup)
+    for topic_id, (name, asked) in wanted.items():
         initializing = group.initializing.setdefault(topic_id, InitializingTopic(name, {}))
-        initializing.partitions = dict(sorted((initializing.partitions | asked).items()))
+        initializing.partitions = dict(sorted({**initializing.partitions, **asked}.items()))
     group.initializing = dict(sorted(group.initializing.items()))
-    partitions = {name: sorted(asked) for name, asked in wanted.items()}
+    watch_tasks(context)
+    by_name = dict(sorted(wanted.values()))
     context.record(
         row,
         EntryType.SHARE_PARTITIONS_INITIALIZING,
-        f"the share coordinator is asked to initialize {_sentence(wanted)}",
-        partitions=partitions,
+        f"the share coordinator is asked to initialize {_sentence(by_name)}",
+        partitions=ordered(by_name),
     )
 
 
 def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, Asked]:
-    """What has to be asked of the topic. A partition whose task has failed is asked for as before (SP16)."""
+    """What has to be asked of the topic. A partition whose task has failed is asked for as before (SP16). No
+    state begins before that of an earlier time is deleted (SK6).
+    """
+    deleting = group.deleting.get(topic.topic_id)
+    if deleting is not None and deleting.task:
+        context.rule("SK6")
+        return {}
     initialized, initializing = group.initialized.get(topic.topic_id), group.initializing.get(topic.topic_id)
-    done = () if initialized is None else initialized.partitions
     asked = {} if initializing is None else initializing.partitions
+    known = asked.keys() | (() if initialized is None else initialized.partitions)
     again = {number: one for number, one in asked.items() if not one.task and number < topic.partitions}
     wanted = {number: replace(one, task=context.cause, at_ms=context.now_ms) for number, one in again.items()}
     if wanted:
         context.rule("SP16")
-    if len(done) + len(asked) < topic.partitions:
+    if len(known) < topic.partitions:
         row = "SI6" if initialized is None and initializing is None else "SI7"
         context.rule(row)
         start_offset = NO_START_OFFSET if row == "SI6" else 0
         first = Asked(context.cause, group.group_epoch, start_offset, context.now_ms)
-        new = set(range(topic.partitions)).difference(done, asked)
-        wanted |= dict.fromkeys(new, first)
+        wanted |= dict.fromkeys(set(range(topic.partitions)) - known, first)
     return wanted
 
 
@@ -88,11 +97,14 @@ def _sentence(wanted: Mapping[str, Mapping[int, Asked]]) -> str:
     return " and ".join(parts)
 
 
-def note_initialization(context: StepContext, result: ShareStateResult) -> None:
-    """Take the outcome of a task to initialize. What is not of an open task changes nothing (row SP12)."""
+def note_initialization(context: StepContext, result: ShareStateResult) -> Ended:
+    """Take the outcome of a task to initialize, and return the partitions whose tasks have ended. What is not
+    of an open task changes nothing (row SP12).
+    """
     group = context.group_of(ShareGroup)
+    ended: Ended = {}
     ready: dict[bytes, set[int]] = {}
-    failed: dict[int, Numbers] = {}  # by error code
+    failed: dict[tuple[int, str], Numbers] = {}  # by error code, and by what follows
     recorded_epoch, asked_at_ms = 0, context.now_ms
     for outcome in result.partitions:
         topic_id, number = outcome.topic_id.bytes, outcome.partition
@@ -102,19 +114,28 @@ def note_initialization(context: StepContext, result: ShareStateResult) -> None:
             continue
         asked_at_ms = min(asked_at_ms, asked.at_ms)
         recorded_epoch = max(recorded_epoch, outcome.state_epoch or 0)
-        if _is_initialized(outcome):
+        if _is_initialized(asked, outcome):
             ready.setdefault(topic_id, set()).add(number)
+            ended.setdefault(topic_id, {})[number] = ErrorCode.NONE
+            continue
+        after, then = _after(asked, outcome)
+        failed.setdefault((outcome.error_code, then), {}).setdefault(topic.name, []).append(number)
+        if after is None:
+            topic.partitions.pop(number)
         else:
-            failed.setdefault(outcome.error_code, {}).setdefault(topic.name, []).append(number)
-            topic.partitions[number] = _after(asked, outcome)
+            topic.partitions[number] = after
+        if after is None or not after.task:
+            ended.setdefault(topic_id, {})[number] = outcome.error_code
     if ready:
         _take(context, group, ready, context.now_ms - asked_at_ms)
-    for code, partitions in sorted(failed.items()):
-        _record_failure(context, code, partitions)
+    group.initializing = {id_: topic for id_, topic in group.initializing.items() if topic.partitions}
+    for (code, then), partitions in sorted(failed.items()):
+        _record_failure(context, code, then, partitions)
     if recorded_epoch >= group.group_epoch:
         _overtake(context, group, recorded_epoch)
     if not ready and not failed:
         context.rule("SP12")
+    return ended
 
 
 def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int) -> None:
@@ -123,8 +144,6 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
     for topic_id, numbers in ready.items():
         topic = group.initializing[topic_id]
         topic.partitions = {n: asked for n, asked in topic.partitions.items() if n not in numbers}
-        if not topic.partitions:
-            del group.initializing[topic_id]
         initialized = group.initialized.setdefault(topic_id, InitializedTopic(topic.name, []))
         initialized.partitions = sorted(numbers.union(initialized.partitions))
         names[topic.name] = sorted(numbers)
@@ -135,41 +154,50 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
         context.rule("SI13"),
         EntryType.SHARE_PARTITIONS_INITIALIZED,
         f"the share coordinator has initialized {in_words(names)}",
-        partitions=_sorted(names),
+        partitions=ordered(names),
         took_ms=took_ms,
     )
 
 
-def _is_initialized(outcome: ShareStatePartition) -> bool:
+def _is_initialized(asked: Asked, outcome: ShareStatePartition) -> bool:
     """Whether the share coordinator has state of the partition that the group can go on with. State of a
-    later epoch with a start offset is that of the group when it was coordinated elsewhere (SK11).
+    later epoch with a start offset is that of the group when it was coordinated elsewhere (SK11). An
+    administrator wants another start offset than that.
     """
     is_adopted = (
-        outcome.error_code == ErrorCode.FENCED_STATE_EPOCH
+        not asked.altered
+        and outcome.error_code == ErrorCode.FENCED_STATE_EPOCH
         and outcome.start_offset is not None
         and outcome.start_offset != NO_START_OFFSET
     )
     return outcome.error_code == ErrorCode.NONE or is_adopted
 
 
-def _after(asked: Asked, outcome: ShareStatePartition) -> Asked:
-    """What is known of a partition that failed. After an error that passes its task stays open."""
-    if outcome.error_code in RETRIABLE:
-        return replace(asked, error_code=outcome.error_code)
+def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, str]:
+    """What is known of a partition that failed, and in words what follows. After an error that passes its
+    task stays open. Where an administrator's start offset failed, the partition is what it was before.
+    """
+    code = outcome.error_code
+    if code in RETRIABLE:
+        return replace(asked, error_code=code), "it goes on trying"
     epoch = asked.state_epoch
-    if outcome.error_code == ErrorCode.FENCED_STATE_EPOCH and outcome.state_epoch is not None:
+    if code == ErrorCode.FENCED_STATE_EPOCH and outcome.state_epoch is not None:
         epoch = max(epoch, outcome.state_epoch + 1)
-    return replace(asked, task="", error_code=outcome.error_code, state_epoch=epoch)
+    if not asked.altered:
+        return replace(asked, task="", error_code=code, state_epoch=epoch), "the next heartbeat asks again"
+    if epoch == asked.state_epoch:
+        return None, "it is what it was"
+    # The task is named by the request and the epoch, so that outcomes in parts lead to one and the same.
+    task = f"{asked.task.partition('@')[0]}@{epoch}"
+    return replace(asked, task=task, error_code=code, state_epoch=epoch), "it is asked again above that epoch"
 
 
-def _record_failure(context: StepContext, code: int, partitions: Numbers) -> None:
-    stays = code in RETRIABLE
-    then = "it goes on trying" if stays else "the next heartbeat asks again"
+def _record_failure(context: StepContext, code: int, then: str, partitions: Numbers) -> None:
     context.record(
-        context.rule("SI10" if stays else "SI14"),
+        context.rule("SI10" if code in RETRIABLE else "SI14"),
         EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
         f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {then}",
-        partitions=_sorted(partitions),
+        partitions=ordered(partitions),
     )
 
 
@@ -181,7 +209,3 @@ def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> N
     bump(context, context.rule("SI11"), reason)
     if not group.members:
         come_to_rest(context)
-
-
-def _sorted(partitions: Numbers) -> Numbers:
-    return {name: sorted(numbers) for name, numbers in sorted(partitions.items())}

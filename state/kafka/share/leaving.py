@@ -9,8 +9,9 @@ from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.topics import look
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import ShareGroupHeartbeatResponse
-from state.kafka.share.deletion import deletion_overdue
 from state.kafka.share.identity import no_member
+from state.kafka.share.overdue import tasks_overdue
+from state.kafka.share.parked import parked_overdue
 from state.kafka.share.settings import settings_of
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
@@ -35,9 +36,14 @@ def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo)
 
 
 def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Remove the member whose session is over, or answer a DeleteGroups that has waited for too long."""
-    if deadline.kind is TimerKind.DELETION:
-        deletion_overdue(context, deadline)
+    """Remove the member whose session is over, answer requests that have waited for too long, or note tasks
+    that are open for long.
+    """
+    if deadline.kind is TimerKind.PARKED:
+        parked_overdue(context, deadline)
+        return
+    if deadline.kind is TimerKind.TASK:
+        tasks_overdue(context)
         return
     member = context.group_of(ShareGroup).members[deadline.member_id]
     timeout_ms = settings_of(context).session_timeout_ms

@@ -1,18 +1,29 @@
-"""Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11,
-SO5.
+"""Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11, SO5,
+SO9a, SO14a.
 
 Source: GroupMetadataManager.getOrMaybeCreateShareGroup, shareGroup.
 """
 
-from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.context import StepContext
+from state.kafka.modern.no_group import is_not, not_found, refusal
 from state.kafka.modern.refusal import Refused
 from state.kafka.requests import ReplyTo
-from state.kafka.responses import DescribeShareGroupOffsetsResponse, ShareGroupDescribeResponse
+from state.kafka.responses import (
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeResponse,
+)
+from state.kafka.share.alter_offsets import alter_offsets
 from state.kafka.share.request_checks import check_request
-from state.kafka.share_requests import DescribeShareGroupOffsets, ShareGroupDescribe, ShareGroupHeartbeat
-from state.protocol import Refusal
+from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DescribeShareGroupOffsets,
+    ShareGroupHeartbeat,
+)
+
+_KIND = "share group"
 
 
 def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None:
@@ -21,22 +32,11 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
     leaves = request.member_epoch < 0
     if context.has_group:
         row = context.rule("SH29" if leaves else "SH13")
-        raise Refused(row, error, _is_not_ours(context.group_id))
+        raise Refused(row, error, is_not(context.group_id, _KIND))
     if leaves:
         raise Refused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
     if request.member_epoch > 0:
         raise Refused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
-
-
-def _is_not_ours(group_id: str) -> str:
-    return f"Group {group_id} is not a share group."
-
-
-def describe_no_group(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> None:
-    """Row SD2: there is nothing to describe."""
-    message = _is_not_ours(context.group_id) if context.has_group else f"Group {context.group_id} not found."
-    row, error = context.rule("SD2"), ErrorCode.GROUP_ID_NOT_FOUND
-    context.reply(reply_to, ShareGroupDescribeResponse, row, error, error_message=message)
 
 
 def describe_no_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
@@ -44,20 +44,15 @@ def describe_no_offsets(context: StepContext, _: DescribeShareGroupOffsets, repl
     context.reply(reply_to, DescribeShareGroupOffsetsResponse, context.rule("SO5"))
 
 
-def refusal_of_heartbeat(
-    group_id: str, request: ShareGroupHeartbeat, request_id: str, config: CoordinatorConfig
-) -> Refusal:
-    """Why a group that is none of Kafka's refuses the request (row SD11), if it is not refused by itself."""
-    context = StepContext(None, group_id, request_id, 0, config)
-    try:
-        check_request(context, request)
-    except Refused as refused:
-        return refused.rule, refused.error, refused.message
-    return "SD11", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)
+def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """A group id without a group gets one. A group of another type stays what it is."""
+    alter = _not_altered if context.has_group else alter_offsets
+    alter(context, request, reply_to)
 
 
-def refusal_of_describe(
-    group_id: str, _: ShareGroupDescribe, request_id: str, config: CoordinatorConfig
-) -> Refusal:
-    """Row SD2, for a group that is none of Kafka's."""
-    return "SD2", ErrorCode.GROUP_ID_NOT_FOUND, _is_not_ours(group_id)
+_not_altered = not_found("SO9a", _KIND, AlterShareGroupOffsetsResponse)
+delete_no_offsets = not_found("SO14a", _KIND, DeleteShareGroupOffsetsResponse)
+describe_no_group = not_found("SD2", _KIND, ShareGroupDescribeResponse)
+refusal_of_heartbeat = refusal("SD11", _KIND, check_request)
+refusal_of_describe = refusal("SD2", _KIND)
+refusal_of_offsets = refusal("SD11", _KIND)

@@ -19,8 +19,6 @@ from state.kafka.requests import (
     TxnOffsetCommit,
 )
 from state.kafka.responses import (
-    AlterShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
@@ -28,21 +26,6 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     SyncGroupResponse,
 )
-from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
-
-
-def alter_offsets(context: StepContext, _: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Row SO9: the coordinator does not alter offsets yet."""
-    context.reply(
-        reply_to, AlterShareGroupOffsetsResponse, context.rule("SO9"), ErrorCode.UNSUPPORTED_VERSION
-    )
-
-
-def delete_share_offsets(context: StepContext, _: DeleteShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Row SO14: the coordinator does not delete offsets yet."""
-    context.reply(
-        reply_to, DeleteShareGroupOffsetsResponse, context.rule("SO14"), ErrorCode.UNSUPPORTED_VERSION
-    )
 
 
 def join(context: StepContext, _: JoinGroup, reply_to: ReplyTo) -> None:

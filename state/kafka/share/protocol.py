@@ -15,16 +15,22 @@ from state.kafka.requests import (
     TopicMetadata,
 )
 from state.kafka.share import others, takeover
-from state.kafka.share.deletion import answer_parked, delete_group
+from state.kafka.share.alter_offsets import alter_offsets
+from state.kafka.share.delete_offsets import delete_offsets
+from state.kafka.share.deletion import delete_group
 from state.kafka.share.describe import describe, describe_offsets
 from state.kafka.share.heartbeat import heartbeat, heartbeat_no_share_group
 from state.kafka.share.leaving import deadline_reached
 from state.kafka.share.no_share_group import (
+    alter_no_offsets,
+    delete_no_offsets,
     describe_no_group,
     describe_no_offsets,
     refusal_of_describe,
     refusal_of_heartbeat,
+    refusal_of_offsets,
 )
+from state.kafka.share.parked import answer_parked
 from state.kafka.share.progress import note_state, progress_of
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share.state_result import state_result
@@ -44,15 +50,16 @@ from state.protocol import Handlers, WhyRefused
 
 
 class Share(KafkaProtocol[ShareGroup]):
-    """The protocol of share groups. See `KafkaProtocol`. Only a DeleteGroups is parked."""
+    """The protocol of share groups. See `KafkaProtocol`. Requests that the share coordinator has a part
+    in are parked."""
 
     group_class = ShareGroup
     handlers: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat,
         ShareGroupDescribe: describe,
         DescribeShareGroupOffsets: describe_offsets,
-        AlterShareGroupOffsets: others.alter_offsets,
-        DeleteShareGroupOffsets: others.delete_share_offsets,
+        AlterShareGroupOffsets: alter_offsets,
+        DeleteShareGroupOffsets: delete_offsets,
         DeleteGroup: delete_group,
         JoinGroup: others.join,
         SyncGroup: others.sync,
@@ -65,14 +72,16 @@ class Share(KafkaProtocol[ShareGroup]):
         ShareGroupHeartbeat: heartbeat_no_share_group,
         ShareGroupDescribe: describe_no_group,
         DescribeShareGroupOffsets: describe_no_offsets,
-        AlterShareGroupOffsets: others.alter_offsets,
-        DeleteShareGroupOffsets: others.delete_share_offsets,
+        AlterShareGroupOffsets: alter_no_offsets,
+        DeleteShareGroupOffsets: delete_no_offsets,
     }
     facts: ClassVar[Learners] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
     refusals: ClassVar[Mapping[type, WhyRefused]] = {
         ShareGroupHeartbeat: refusal_of_heartbeat,
         ShareGroupDescribe: refusal_of_describe,
-        DescribeShareGroupOffsets: refusal_of_describe,
+        DescribeShareGroupOffsets: refusal_of_offsets,
+        AlterShareGroupOffsets: refusal_of_offsets,
+        DeleteShareGroupOffsets: refusal_of_offsets,
     }
     settings = SETTINGS.settings
     checks_group_id = (ShareGroupHeartbeat,)  # row SH7

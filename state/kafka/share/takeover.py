@@ -1,7 +1,5 @@
 """Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4)."""
 
-from msgspec.structs import replace
-
 from state.inputs import Outage
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
@@ -25,15 +23,15 @@ def take_over(context: StepContext, outage: Outage) -> None:
 
 
 def shift_deadlines(context: StepContext, by_ms: int) -> None:
-    """Restart the sessions, and let a DeleteGroups wait longer by `by_ms`, for which time stood still."""
+    """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
     group = context.group_of(ShareGroup)
     timeout_ms = settings_of(context).session_timeout_ms
     for member in group.members.values():
         member.session_deadline_ms = context.deadline(timeout_ms)
-    group.parked_deletes = [
-        replace(parked, deadline_ms=context.deadline_at(parked.deadline_ms + by_ms))
-        for parked in group.parked_deletes
-    ]
+    for parked in group.parked:
+        parked.deadline_ms = context.deadline_at(parked.deadline_ms + by_ms)
+    if group.overdue_deadline_ms is not None:
+        group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
 
 
 def release(context: StepContext) -> None:

@@ -11,6 +11,8 @@ from state.kafka.modern.topics import forget_topics, store_watched
 from state.kafka.requests import TopicMetadata
 from state.kafka.share.deletion import maybe_end_deletion
 from state.kafka.share.outcomes import in_words
+from state.kafka.share.overdue import stop_watching
+from state.kafka.share.parked import note_gone
 from state.kafka.share_group import ShareGroup
 
 T = TypeVar("T")
@@ -37,6 +39,8 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
         group.initializing = _without(group.initializing, gone)
         group.initialized = _without(group.initialized, gone)
         group.deleting = _without(group.deleting, gone)
+        stop_watching(group)
+        note_gone(context, gone)
     forget_unused(context)
     maybe_end_deletion(context)
 

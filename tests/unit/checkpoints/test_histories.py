@@ -93,7 +93,7 @@ def test_a_history_has_groups_in_every_state() -> None:
     _check_has_consumer_groups([group for group in groups if "static_members" in group and "target" in group])
     of_shares = {name for group in groups if "initialized" in group for name, held in group.items() if held}
     assert {"members", "target", "topics", "initializing", "initialized", "deleting"} <= of_shares
-    assert {"deletion", "parked_deletes"} <= of_shares
+    assert {"deletion", "parked", "overdue_deadline_ms"} <= of_shares
     assert [group["configs"] for group in groups if not {"members", "channels"} & group.keys()]
     assert {"channels", "subscriptions", "producers", "locks"} <= {
         name for group in groups for name, held in group.items() if held

@@ -11,8 +11,13 @@ from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
 from state.kafka.share.outcomes import error_of
-from state.kafka.share_group import Asked, InitializingTopic, ParkedDelete, ShareGroup
+from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
 from state.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    AlterSharePartition,
+    AlterShareTopic,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
     ShareGroupDescribe,
     ShareGroupHeartbeat,
     ShareStatePartition,
@@ -60,6 +65,95 @@ def test_a_group_of_rocketmq_is_no_share_group(member_id: str, row: str, error: 
     assert (reply.response.rule, reply.response.error_code) == (row, error)
     (reply,) = applied(other, ShareGroupDescribe(**TO)).replies
     assert (reply.response.rule, reply.response.error_message) == ("SD2", "Group g is not a share group.")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        AlterShareGroupOffsets(**TO, topics=[]),
+        DeleteShareGroupOffsets(**TO, topics=[]),
+        DescribeShareGroupOffsets(**TO),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_a_group_of_rocketmq_has_no_offsets_of_a_share_group(request_: AnyRequest) -> None:
+    (reply,) = applied(RocketMqGroup("g", "requests-0-0"), request_).replies
+    assert (reply.response.rule, reply.response.error_code) == ("SD11", ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def left() -> ShareGroup:
+    """A group without members, with initialized partitions of foo."""
+    group = joined(20)
+    applied(group, result(*(ShareStatePartition(FOO, n) for n in range(20))), n=1)
+    applied(group, ShareGroupHeartbeat(**TO, member_id="m", member_epoch=-1), n=2)
+    return group
+
+
+def altering(*topics: str, images: TopicImages | None = None, partition: int = 0) -> AlterShareGroupOffsets:
+    named = [AlterShareTopic(topic, [AlterSharePartition(partition, 7)]) for topic in topics]
+    return AlterShareGroupOffsets(**TO, topics=named, images=images)
+
+
+def test_what_nobody_knows_of_topics_is_no_answer_about_them() -> None:
+    """Row "SO9b": the gateway could not reach the brokers."""
+    for stored, request in (
+        (None, altering("foo")),
+        (left(), altering("bar")),
+        (left(), DeleteShareGroupOffsets(**TO, topics=["bar"])),
+    ):
+        (reply,) = applied(stored, request, n=3).replies
+        assert (reply.response.rule, reply.response.error_code) == (
+            "SO9b",
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        )
+    assert not applied(left(), altering("foo"), n=3).replies  # the group knows it
+
+
+def test_only_some_requests_about_offsets_wait() -> None:
+    """Row "SO9d": each may be as large as a record."""
+    group = left()
+    for n in range(10):
+        assert not applied(group, altering("foo", partition=n), n=10 + n).replies
+    (reply,) = applied(group, altering("foo", partition=10), n=20).replies
+    assert (reply.response.rule, reply.response.error_code) == (
+        "SO9d",
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+    applied(group, DeleteGroup(**TO), n=21)
+    assert [parked.reply_to.request for parked in group.parked] == ["requests-0-21"]
+
+
+def test_a_request_names_no_more_partitions_than_a_group_may_have() -> None:
+    """Row TA31: even if they do not exist, because the answer is kept until it is given."""
+    names = [str(n) for n in range(CONFIG.group_max_partitions)]
+    images: TopicImages = {"foo": TopicImage(FOO, 1), **dict.fromkeys(names)}
+    for request in (
+        altering("foo", *names, images=images),
+        DeleteShareGroupOffsets(**TO, topics=["foo", *names], images=images),
+    ):
+        (reply,) = applied(left(), request, n=3).replies
+        assert reply.response.rule == "TA31"
+
+
+def test_open_tasks_are_looked_at_later_by_an_outage() -> None:
+    """Rows F5, SP15."""
+    group = joined()
+    assert group.overdue_deadline_ms == 61_000
+    step(group, "g", Outage(2_000, 12_000), 12_000, CONFIG)
+    assert group.overdue_deadline_ms == 71_000
+
+
+def test_tasks_are_looked_at_again_when_the_next_can_be_overdue() -> None:
+    """Row SP15: each task has one entry, when it is 60 s old."""
+    group = left()
+    applied(group, altering("foo", partition=0), at_ms=1_000, n=3)
+    applied(group, altering("foo", partition=1), at_ms=31_000, n=4)
+    entries = []
+    while group.overdue_deadline_ms is not None:
+        at_ms = group.overdue_deadline_ms
+        effects: Any = step(group, "g", DeadlineReached(at_ms, TimerKind.TASK), at_ms, CONFIG)
+        entries += [(at_ms, entry.partitions) for entry in effects.history]
+    assert entries == [(61_000, {"foo": [0]}), (91_000, {"foo": [1]})]
 
 
 def test_an_outcome_that_repeats_itself_counts_once() -> None:
@@ -116,22 +210,22 @@ def test_a_quarantine_answers_what_waits() -> None:
     group = joined()
     applied(group, ShareGroupHeartbeat(**TO, member_id="m", member_epoch=-1), n=1)
     applied(group, DeleteGroup(**TO), n=2)
-    assert [parked.deadline_ms for parked in group.parked_deletes] == [61_000]
-    deadline = DeadlineReached(61_000, TimerKind.DELETION)
+    assert [parked.deadline_ms for parked in group.parked] == [61_000]
+    deadline = DeadlineReached(61_000, TimerKind.PARKED)
     effects: Any = step(group, "g", Quarantine(deadline, "boom"), 61_000, CONFIG)
     (reply,) = effects.replies
     assert (reply.response.request, reply.response.rule) == ("requests-0-2", "F2")
     assert reply.response.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not group.parked_deletes
+    assert not group.parked
     assert applied(group, ReleaseGroup(**TO), 62_000).group.quarantined is None
 
 
 def test_a_request_waits_longer_by_an_outage() -> None:
     """Row F5: time stands still without a coordinator, and sessions begin anew."""
     group = joined()
-    group.parked_deletes = [ParkedDelete(ReplyTo(0, "c", "requests-0-9"), 50_000)]
+    group.parked = [Parked(ParkedKind.DELETE_GROUP, ReplyTo(0, "c", "requests-0-9"), 50_000)]
     step(group, "g", Outage(2_000, 12_000), 12_000, CONFIG)
-    assert group.parked_deletes[0].deadline_ms == 60_000
+    assert group.parked[0].deadline_ms == 60_000
     assert group.members["m"].session_deadline_ms == 57_000
     assert group.metadata_stale
 

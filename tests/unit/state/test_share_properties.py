@@ -4,21 +4,30 @@ step of a play (`tests.harness.share_invariants`).
 
 from collections import Counter
 from itertools import groupby, pairwise
+from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack, structs
+from msgspec.structs import replace
 
 from state.config import CoordinatorConfig
+from state.dispatch import step
+from state.errors import ErrorCode
+from state.inputs import Received
 from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
+from state.kafka.requests import AnyRequest
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
+from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 from state.timeline import Timeline
-from tests.harness import batches
+from tests.harness import batches, invariants
 from tests.harness.common import kafka_effects
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
-from tests.harness.share_log import ShareLog
+from tests.harness.share_log import Client, ShareLog
 
 # A silent member's session ends after 45 s, which are 9 rounds. Then its partitions go to the others.
 ROUNDS = 14
@@ -69,6 +78,63 @@ def test_epochs_never_fall_and_the_history_has_no_gap(log: Log) -> None:
         history = [entry for effects in kafka_effects(timeline.drain_effects()) for entry in effects.history]
         for _, entries in groupby(history, lambda entry: entry.incarnation):
             check_life(list(entries))
+
+
+class ResultLog(ShareLog):
+    """Keeps what the share coordinator answered, each with the group that it was for, as it was then."""
+
+    def __init__(self, seed: int, config: CoordinatorConfig) -> None:
+        super().__init__(seed, config)
+        self.results: list[tuple[ShareGroup, ShareStateResult, int]] = []
+
+    def _send(self, client: Client | None, request: AnyRequest) -> None:
+        group = self.group(request.group_id)
+        if group is not None and isinstance(request, ShareStateResult):
+            self.results.append((copy_of(group), request, self.at_ms))
+        super()._send(client, request)
+
+
+def copy_of(group: ShareGroup) -> ShareGroup:
+    return msgpack.decode(msgpack.encode(group), type=ShareGroup)
+
+
+@given(logs, seeds)
+@examples(12)
+def test_outcomes_may_come_in_any_parts(log: Log, seed: int) -> None:
+    """Row SP12: the group and the answers are the same, in whichever records the outcomes of a task are."""
+    world = ResultLog(log[0], log[2])
+    world.play(log[1])
+    random = Random(seed)
+    for group, result, at_ms in world.results:
+        partitions = random.sample(result.partitions, len(result.partitions))
+        cuts = sorted(random.choices(range(len(partitions) + 1), k=random.randrange(4)))
+        parts = [partitions[a:b] for a, b in pairwise([0, *cuts, len(partitions)])]
+        whole = outcome_of(copy_of(group), [result.partitions], result, at_ms, log[2])
+        assert outcome_of(copy_of(group), parts, result, at_ms, log[2]) == whole
+
+
+def outcome_of(
+    group: ShareGroup,
+    parts: list[list[ShareStatePartition]],
+    result: ShareStateResult,
+    at_ms: int,
+    config: CoordinatorConfig,
+) -> tuple[Any, dict[str, tuple[ErrorCode, Any]]]:
+    """The group, without the count of its entries and the reason of its rebalance, and the answers."""
+    answers = {}
+    after: Any = group
+    now_ms = max(at_ms, group.clock_ms)
+    for n, part in enumerate(parts):
+        received = Received(f"requests-0-9999#{n}", replace(result, partitions=part))
+        (effects,) = kafka_effects([step(after, group.group_id, received, now_ms, config)])
+        after = effects.group
+        for reply in effects.replies:
+            fields = structs.asdict(reply.response)
+            answers[reply.response.request] = (reply.response.error_code, fields.get("responses"))
+    if not isinstance(after, ShareGroup):
+        return None, answers
+    invariants.check(after)
+    return replace(after, seq=0, last_rebalance_at_ms=0, last_rebalance_reason=""), answers
 
 
 def epochs_of(group: ShareGroup) -> dict[str, int]:
@@ -127,6 +193,8 @@ def test_random_logs_reach_deep() -> None:
     """The logs above must reach the rows that need a long sequence of moves."""
     deep = {f"SH{n}" for n in (12, 14, 15, 16, 18, 19, 20, 21, 22, 23, 28, 29, 30, 31, 32, 33)}
     deep |= {"ST1", "ST2", "ST3", "ST9", "ST10", "ST11", "SI5", "SI6", "SI7", "SI10", "SI11", "SI13", "SI14"}
+    deep |= {"SO3", "SO5", "SO9", "SO9b", "SO9c", "SO10", "SO11", "SO12", "SO14", "SO14a", "SO15", "SO17"}
+    deep |= {"SO17a", "SO18", "SO18a", "SO19", "SO20", "SK6", "SP15"}
     deep |= {"SI18", "SP9", "SP12", "SP16", "SP17", "SD14", "SD15", "SD16", "TA31", "TA32", "MI10", "MI11"}
     for seed in range(1_000):
         config = CoordinatorConfig(group_share_max_size=4, group_max_partitions=20 if seed % 3 else 9)
