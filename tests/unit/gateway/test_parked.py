@@ -111,7 +111,7 @@ async def test_a_parked_request_leaves_with_its_connection(world: GatewayFixture
     assert counted > 1_000
     client.writer.transport.abort()
     await until(lambda: not world.core.waiting)
-    assert world.gateway.numbers()["parked_bytes"] == {(): [0]}
+    await until(lambda: world.gateway.numbers()["parked_bytes"] == {(): [0]})
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=60)
