@@ -115,6 +115,9 @@ class InstantBackend:
         """See `gateway.coordinator.groups.Groups`."""
         return []
 
+    def type_of(self, group_id: str) -> str | None:
+        """No group is known to exist."""
+
     async def reach_end(self, timeout_s: float) -> bool:
         """See `gateway.coordinator.groups.Groups`."""
         return True

@@ -206,6 +206,10 @@ class GroupTable(Generic[V]):
         """The existing groups by id."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
+    def get(self, group_id: str) -> V | None:
+        """The view of an existing group."""
+        return self._groups.get(group_id)
+
     def apply(self, key: bytes | None, value: bytes | None) -> bool:
         """Read a record of the groups topic. Returns whether it changed anything.
 

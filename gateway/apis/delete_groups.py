@@ -1,5 +1,6 @@
-"""DeleteGroups (key 42). The coordinator gets one request for each group. Share groups that it does not have
-are deleted by the brokers.
+"""DeleteGroups (key 42). The coordinator gets one request for each group, and parks that for a share group
+until the share coordinator has deleted its state. Share groups of the brokers' own coordinators are deleted
+by these.
 """
 
 from functools import partial
@@ -13,12 +14,13 @@ from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.screened import Screened
 from gateway.apis.shares_at_brokers import are_at_brokers
-from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import DeleteGroup
+from state.kafka.share_group import PROTOCOL_TYPE as SHARE
 
 
 async def serve(context: RequestContext, request: Any) -> Deferred:
@@ -30,7 +32,9 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
 def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
     if not may_delete_group(context, group_id):
         return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-    response = context.send(DeleteGroup(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
+    is_shared = context.services.groups.type_of(group_id) == SHARE
+    timeout_ms = SHARE_STATE_TIMEOUT_MS if is_shared else ANSWER_TIMEOUT_MS
+    response = context.send(DeleteGroup(**context.to_group(group_id)), timeout_ms)
     return Deferred(response, lambda answer: {"group_id": group_id, "error_code": answer.error_code})
 
 

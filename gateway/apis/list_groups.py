@@ -17,8 +17,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.responses import ListedGroup
-
-_SHARE = "share"  # the type and the protocol type of share groups
+from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the same name
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
@@ -53,7 +52,7 @@ async def _screen_share_groups(context: RequestContext, message: bytes) -> Scree
     request = await beside.decode_passed(context.header, message)
     own = await serve(context, request)
     types = _lowered(request.types_filter)
-    if own["error_code"] or (types and _SHARE not in types):
+    if own["error_code"] or (types and SHARE not in types):
         return Screened(None, own)
     describes_all = may_on_cluster(context, Operation.DESCRIBE)
 
@@ -61,8 +60,7 @@ async def _screen_share_groups(context: RequestContext, message: bytes) -> Scree
         response.groups = [
             group
             for group in response.groups
-            if group.protocol_type == _SHARE
-            and (describes_all or may_describe_group(context, group.group_id))
+            if group.protocol_type == SHARE and (describes_all or may_describe_group(context, group.group_id))
         ]
 
     return Screened(message, {"groups": own["groups"]}, change)

@@ -18,12 +18,11 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import nodes, share_group_describe, share_group_heartbeat, shares_at_brokers
+from gateway.apis import nodes, share_group_describe, share_group_heartbeat, share_offsets, shares_at_brokers
 from gateway.apis.api import Api, Passed
 from gateway.apis.context import RequestContext, Services
 from gateway.apis.share_group_heartbeat import OFF
 from gateway.apis.share_records import screen_session
-from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
@@ -57,8 +56,8 @@ APIS = (
         asks_coordinator=False,
         is_passed=are_offered,
     ),
-    Api(key=ApiKey.AlterShareGroupOffsets, serve=_refuse, asks_coordinator=False, is_passed=are_at_brokers),
-    Api(key=ApiKey.DeleteShareGroupOffsets, serve=_refuse, asks_coordinator=False, is_passed=are_at_brokers),
+    share_offsets.ALTER_API,
+    share_offsets.DELETE_API,
 )
 
 ROWS = (
@@ -77,5 +76,9 @@ ROWS = (
         rewrite=nodes.rewrite_endpoints,
         is_rewritten=nodes.ends_with_endpoints(ApiKey.ShareAcknowledge),
     ),
-    Passed(key=ApiKey.DescribeShareGroupOffsets, guard=shares_at_brokers.guard_offsets),
+    Passed(
+        key=ApiKey.DescribeShareGroupOffsets,
+        guard=shares_at_brokers.guard_offsets,
+        screen=share_offsets.fill_in,
+    ),
 )

@@ -28,6 +28,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 
 _TOPIC_DENIED = GatewayError.TOPIC_AUTHORIZATION_FAILED
+_DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization failed."}
 _GROUP_DENIED = GatewayError.GROUP_AUTHORIZATION_FAILED
 HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
@@ -123,7 +124,7 @@ async def guard_offsets(context: RequestContext, message: bytes) -> Screened | N
 
 def _deny(topic: Any) -> None:
     for partition in topic.partitions:
-        partition.error_code, partition.error_message = _TOPIC_DENIED, _TOPIC_DENIED.name
+        partition.error_code, partition.error_message = _DENIED["error_code"], _DENIED["error_message"]
         partition.start_offset, partition.leader_epoch, partition.lag = -1, 0, -1
 
 
@@ -133,7 +134,7 @@ def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[
         "topics",
         "responses",
         lambda context, topic: None if may_read_topic(context, topic.topic_name) else _TOPIC_DENIED,
-        lambda topic, error: {"topic_name": topic.topic_name, **refused(topic)},
+        lambda topic, error: refused(topic),
     )
 
     async def guard(context: RequestContext, message: bytes) -> Screened | None:
@@ -145,13 +146,15 @@ def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[
     return guard
 
 
-def _denied_partitions(topic: Any) -> Fields:
-    denied = {"error_code": _TOPIC_DENIED, "error_message": _TOPIC_DENIED.name}
-    return {"partitions": [{"partition_index": p.partition_index, **denied} for p in topic.partitions]}
+def denied_partitions(topic: Any) -> Fields:
+    """The part of a response to AlterShareGroupOffsets for a topic that the client may not read."""
+    partitions = [{"partition_index": p.partition_index, **_DENIED} for p in topic.partitions]
+    return {"topic_name": topic.topic_name, "partitions": partitions}
 
 
-def _denied_topic(topic: Any) -> Fields:
-    return {"error_code": _TOPIC_DENIED, "error_message": _TOPIC_DENIED.name}
+def denied_topic(topic: Any) -> Fields:
+    """The same for DeleteShareGroupOffsets."""
+    return {"topic_name": topic.topic_name, **_DENIED}
 
 
 ROWS = (
@@ -159,10 +162,10 @@ ROWS = (
     Passed(key=ApiKey.ShareGroupDescribe, guard=_guard_description),
     Passed(
         key=ApiKey.AlterShareGroupOffsets,
-        guard=_guard_change(may_read_group, _denied_partitions),
+        guard=_guard_change(may_read_group, denied_partitions),
     ),
     Passed(
         key=ApiKey.DeleteShareGroupOffsets,
-        guard=_guard_change(may_delete_group, _denied_topic),
+        guard=_guard_change(may_delete_group, denied_topic),
     ),
 )

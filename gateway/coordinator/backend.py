@@ -25,6 +25,8 @@ ANSWER_TIMEOUT_MS = 25_000
 # not know that time. The coordinator's own deadlines end it. This bound covers the case that no coordinator
 # runs.
 PARKED_TIMEOUT_MS = 600_000
+# The coordinator parks a request that waits for the cluster's share coordinator, and answers it after 60 s.
+SHARE_STATE_TIMEOUT_MS = 60_000 + ANSWER_TIMEOUT_MS
 
 # The least time between two checks of the held requests.
 _CHECK_LEAST_S = 0.01

@@ -61,6 +61,10 @@ class FreshGroups:
             await self._catching_up.run()
         return self._groups.configured()
 
+    def type_of(self, group_id: str) -> str | None:
+        """The type of an existing group, as far as the groups are read. None without it."""
+        return self._groups.type_of(group_id)
+
     async def _list(self) -> list[ListedGroup]:
         """Wait until the other groups are on the view. Returns those that have changed."""
         first, *others = self._rounds

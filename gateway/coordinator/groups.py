@@ -39,6 +39,9 @@ class Groups(Protocol):
     def configured(self) -> list[str] | None:
         """The ids, sorted, that have settings, whether or not the groups exist. None as for `groups`."""
 
+    def type_of(self, group_id: str) -> str | None:
+        """The type of a group, None if it is not known to exist."""
+
     async def reach_end(self, timeout_s: float) -> bool:
         """Wait until the view has all records that are now on the topic. Returns whether it has."""
 
@@ -80,6 +83,12 @@ class GroupsReader:
             return None
         with self._lock:
             return [found.group_id for found in self._configs.groups]
+
+    def type_of(self, group_id: str) -> str | None:
+        """See `Groups`."""
+        with self._lock:
+            found = self._table.get(group_id)
+        return None if found is None else found.group_type
 
     async def reach_end(self, timeout_s: float) -> bool:
         """See `Groups`."""

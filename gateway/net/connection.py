@@ -377,11 +377,13 @@ class Connection:
             screened.saw(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
-        decoded: Any = codec.decode_response(header.api_key, header.api_version, response)
+        decoded: Any = await beside.decode_response(header, response)
         if rewrite is not None:
             await rewrite(self._call(header), decoded)
         if screened is not None:
             screened.complete(decoded)
+        if len(response) > beside.AT_ONCE_BYTES:
+            return await beside.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
 
     def _call(self, header: RequestHeader) -> RequestContext:

@@ -157,6 +157,10 @@ class CoreBackend:
             group_id for group_id, t in sorted(self._timelines.items()) if getattr(t.group, "configs", {})
         ]
 
+    def type_of(self, group_id: str) -> str | None:
+        found = [group.group_type for group in self.groups() or () if group.group_id == group_id]
+        return found[0] if found else None
+
     async def reach_end(self, timeout_s: float) -> bool:
         if self.stuck:
             await asyncio.sleep(timeout_s)

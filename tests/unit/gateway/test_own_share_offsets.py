@@ -1,0 +1,343 @@
+"""Offsets of share groups (KIP-932) of this project's coordinator, at the gateway."""
+
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from gateway.apis import share_offsets
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.upstream.share_groups import Coordinators
+from gateway.wire import codec
+from gateway.wire.framing import request_header
+from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
+from tests.harness.gateway import GatewayFixture, RawClient, topic_id
+from tests.harness.gateway import played as any_played
+from tests.harness.gateway_requests import DELETE_GROUPS
+from tests.harness.share_frames import (
+    ALTER_OFFSETS,
+    DELETE_OFFSETS,
+    HEARTBEAT,
+    OFFSETS,
+    beat,
+    finds_share_groups,
+)
+from tests.unit.gateway.test_consumer_groups import allowed, only
+from tests.unit.gateway.test_consumer_members import image
+from tests.unit.gateway.test_own_share_groups import assigned
+from tests.unit.gateway.test_share_groups import until
+
+played = partial(any_played, share_groups=Coordinators.OURS)
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
+UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, GROUP_DENIED, INVALID = 3, 15, 29, 30, 42
+NON_EMPTY_GROUP, NOT_FOUND = 68, 69
+SHARE_STATE_MS = 60_000
+
+
+def moved(*topics: str, offset: int = 7) -> list[dict[str, Any]]:
+    partitions = [{"partition_index": 0, "start_offset": offset}]
+    return [{"topic_name": topic, "partitions": partitions} for topic in topics]
+
+
+async def left(world: GatewayFixture, client: RawClient, group_id: str = "g") -> None:
+    """An Empty group in which all partitions of the topic `orders` are initialized."""
+    await assigned(world, client, group_id)
+    assert (await client.ask(HEARTBEAT, 1, **beat(group_id) | {"member_epoch": -1})).error_code == 0
+
+
+async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
+    """The only request of this kind, when the coordinator has it."""
+    await world.core.wait_for(lambda: any(isinstance(one, kind) for one in world.core.asked))
+    (asked,) = (one for one in world.core.asked if isinstance(one, kind))
+    return asked
+
+
+@played()
+async def test_so9_offsets_are_altered_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
+    """No broker gets the request. What a topic is called is the brokers' to say, and the rest the
+    coordinator's.
+    """
+    client = await finds_share_groups(world)
+    await left(world, client)
+    topics = moved("orders", "absent", "prices")
+    await client.send(ALTER_OFFSETS, 0, group_id="g", topics=topics)
+    asked = await arrives(world, AlterShareGroupOffsets)
+    assert asked.images == {"orders": image("orders"), "absent": None, "prices": image("prices")}
+    assert world.core.waiting == 1
+    world.core.carry_out_tasks("g")
+    _, answer = await client.receive()
+    assert (answer.error_code, answer.error_message) == (0, None)
+    found = {
+        topic.topic_name: (topic.topic_id, [(p.partition_index, p.error_code) for p in topic.partitions])
+        for topic in answer.responses
+    }
+    assert found["orders"] == (topic_id("orders"), [(0, 0)])
+    assert found["prices"] == (topic_id("prices"), [(0, 0)])
+    assert found["absent"][1] == [(0, UNKNOWN_TOPIC)]
+    assert not world.broker.passed
+
+
+@played()
+async def test_so14_offsets_are_deleted_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    await left(world, client)
+    topics = [{"topic_name": topic} for topic in ("orders", "absent")]
+    await client.send(DELETE_OFFSETS, 0, group_id="g", topics=topics)
+    asked = await arrives(world, DeleteShareGroupOffsets)
+    assert (asked.topics, asked.images) == (["orders", "absent"], {"orders": image("orders"), "absent": None})
+    world.core.carry_out_tasks("g")
+    _, answer = await client.receive()
+    found = {topic.topic_name: (topic.topic_id, topic.error_code) for topic in answer.responses}
+    assert answer.error_code == 0
+    assert found["orders"] == (topic_id("orders"), 0)
+    assert found["absent"][1] == UNKNOWN_TOPIC
+    assert not world.broker.passed
+
+
+@pytest.mark.parametrize(("key", "kind"), [(ALTER_OFFSETS, "alter"), (DELETE_OFFSETS, "delete")])
+def test_an_error_of_the_whole_request_is_the_coordinators(key: int, kind: str) -> None:
+    @played()
+    async def play(world: GatewayFixture) -> None:
+        client = await finds_share_groups(world)
+        await assigned(world, client)
+        topics = moved("orders") if kind == "alter" else [{"topic_name": "orders"}]
+        answer = await client.ask(key, 0, group_id="g", topics=topics)
+        assert (answer.error_code, list(answer.responses)) == (NON_EMPTY_GROUP, [])
+        assert answer.error_message == "The group is not empty."
+
+    play()
+
+
+@pytest.mark.parametrize(
+    ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
+)
+def test_sa4_a_change_needs_a_right_on_the_group_and_read_on_each_topic(
+    key: int, operation: Operation
+) -> None:
+    """Rows SO9 and SO14: a topic that the client may not read has an error, and the others go on."""
+
+    @played(authorizer=lambda: only((GROUP, "g", operation), (TOPIC, "orders", Operation.READ)))
+    async def play(world: GatewayFixture) -> None:
+        client = await finds_share_groups(world)
+        is_altered = key == ALTER_OFFSETS
+        topics = (
+            moved("orders", "prices") if is_altered else [{"topic_name": t} for t in ("orders", "prices")]
+        )
+        refused = await client.ask(key, 0, group_id="another", topics=topics)
+        assert (refused.error_code, list(refused.responses)) == (GROUP_DENIED, [])
+        assert world.core.asked == []
+        await client.send(key, 0, group_id="g", topics=topics)
+        kind: type[Any] = AlterShareGroupOffsets if is_altered else DeleteShareGroupOffsets
+        asked = await arrives(world, kind)
+        assert [getattr(topic, "topic_name", topic) for topic in asked.topics] == ["orders"]
+        assert asked.images == {"orders": image("orders")}
+        if is_altered:
+            world.core.carry_out_tasks("g")
+        _, answer = await client.receive()
+        assert answer.error_code == (0 if is_altered else NOT_FOUND)
+        (denied,) = (topic for topic in answer.responses if topic.topic_name == "prices")
+        (error,) = denied.partitions if is_altered else [denied]
+        assert (error.error_code, error.error_message) == (TOPIC_DENIED, "Topic authorization failed.")
+
+    play()
+
+
+@pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
+def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(key: int) -> None:
+    @played()
+    async def play(world: GatewayFixture) -> None:
+        client = await finds_share_groups(world)
+        await left(world, client)
+        waits: list[int | None] = []
+        send = world.core.send
+
+        def sent(request: Any, timeout_ms: int | None = None) -> Any:
+            waits.append(timeout_ms)
+            return send(request, timeout_ms)
+
+        with patch.object(world.core, "send", sent):
+            if key == DELETE_GROUPS:
+                await client.send(key, 2, groups_names=["g"])
+            else:
+                topics = moved("orders") if key == ALTER_OFFSETS else [{"topic_name": "orders"}]
+                await client.send(key, 0, group_id="g", topics=topics)
+            await until(lambda: world.core.waiting == 1)
+        world.core.advance(SHARE_STATE_MS)
+        _, answer = await client.receive()
+        error = answer.results[0].error_code if key == DELETE_GROUPS else answer.error_code
+        assert error == UNAVAILABLE
+        (timeout_ms,) = waits
+        assert timeout_ms is not None
+        assert timeout_ms > SHARE_STATE_MS
+
+    play()
+
+
+@played()
+async def test_a_group_of_another_type_is_deleted_within_the_usual_time(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    with patch.object(world.core, "send", wraps=world.core.send) as sent:
+        (answer,) = (await client.ask(DELETE_GROUPS, 2, groups_names=["absent"])).results
+    assert answer.error_code == NOT_FOUND
+    (call,) = sent.call_args_list
+    assert call.args[1] < 30_000
+
+
+def answers_of_the_broker(world: GatewayFixture, *denied: str) -> list[dict[str, dict[str, list[int]]]]:
+    """What the broker is asked for: partitions by topic and group. It answers with the offset 5."""
+    asked: list[dict[str, dict[str, list[int]]]] = []
+
+    def answer(request: Any) -> dict[str, Any]:
+        named = {
+            group.group_id: {t.topic_name: list(t.partitions) for t in group.topics}
+            for group in request.groups
+        }
+        asked.append(named)
+        return {"groups": [_of_group(group_id, topics, denied) for group_id, topics in named.items()]}
+
+    world.broker.scripts[OFFSETS] = answer
+    return asked
+
+
+def _of_group(group_id: str, topics: dict[str, list[int]], denied: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "topics": [
+            {
+                "topic_name": topic,
+                "partitions": [
+                    {"partition_index": number, "start_offset": 5, "error_code": 29 * (topic in denied)}
+                    for number in numbers
+                ],
+            }
+            for topic, numbers in topics.items()
+        ],
+    }
+
+
+def offsets(answer: Any) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
+    return {
+        group.group_id: {
+            topic.topic_name: [(p.partition_index, p.start_offset, p.error_code) for p in topic.partitions]
+            for topic in group.topics
+        }
+        for group in answer.groups
+    }
+
+
+ORDERS = [0, 1, 2]
+AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
+
+
+@played()
+async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_knows_of(
+    world: GatewayFixture,
+) -> None:
+    """Rows SO4 and SO5: what a request names passes as it is, and that there is no group is no error."""
+    client = await finds_share_groups(world)
+    await assigned(world, client)
+    asked = answers_of_the_broker(world)
+    named = [{"topic_name": "prices", "partitions": [0, 9]}]
+    groups = [{"group_id": "g", "topics": None}, {"group_id": "absent", "topics": None}]
+    answer = await client.ask(OFFSETS, 1, groups=[*groups, {"group_id": "other", "topics": named}])
+    assert asked == [{"g": {"orders": ORDERS}, "other": {"prices": [0, 9]}}]
+    assert offsets(answer) == {
+        "g": {"orders": AT_5},
+        "other": {"prices": [(0, 5, 0), (9, 5, 0)]},
+        "absent": {},
+    }
+    assert {group.error_code for group in answer.groups} == {0}
+
+
+@played()
+async def test_so5_groups_without_partitions_are_answered_without_a_broker(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    asked = answers_of_the_broker(world)
+    answer = await client.ask(OFFSETS, 0, groups=[{"group_id": "absent", "topics": None}])
+    assert (offsets(answer), answer.groups[0].error_code, asked) == ({"absent": {}}, 0, [])
+
+
+@played()
+async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
+    world: GatewayFixture,
+) -> None:
+    client = await finds_share_groups(world)
+    asked = answers_of_the_broker(world)
+    world.core.away = True
+    (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])).groups
+    assert (group.group_id, group.error_code, group.topics, asked) == ("g", UNAVAILABLE, [], [])
+
+
+@played(
+    authorizer=lambda: only(
+        (GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.DESCRIBE), (TOPIC, "prices", Operation.READ)
+    )
+)
+async def test_so1_so3_topics_that_the_client_may_not_describe_are_left_out(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    await client.ask(HEARTBEAT, 1, **beat(names=["orders", "prices"]))
+    world.core.carry_out_tasks("g")
+    asked = answers_of_the_broker(world)
+    groups = [{"group_id": group_id, "topics": None} for group_id in ("g", "another")]
+    answer = await client.ask(OFFSETS, 1, groups=groups)
+    assert asked == [{"g": {"orders": ORDERS, "prices": [0]}}]
+    assert {group.group_id: group.error_code for group in answer.groups} == {"g": 0, "another": GROUP_DENIED}
+    assert world.authorizer is not None
+    rights = (GROUP, "g", Operation.DESCRIBE), (TOPIC, "orders", Operation.DESCRIBE)
+    world.authorizer.replace([allowed(*right) for right in rights])
+    answer = await client.ask(OFFSETS, 1, groups=groups[:1])
+    assert asked[1:] == [{"g": {"orders": ORDERS}}]
+    assert offsets(answer) == {"g": {"orders": AT_5}}
+
+
+@played()
+async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixture) -> None:
+    """With `--broker-principal client` the broker checks the client's rights. A topic that the client names
+    has the error.
+    """
+    client = await finds_share_groups(world)
+    await assigned(world, client)
+    answers_of_the_broker(world, "orders")
+    answer = await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])
+    assert offsets(answer) == {"g": {}}
+    named = [{"topic_name": "orders", "partitions": [0]}]
+    answer = await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": named}])
+    assert offsets(answer) == {"g": {"orders": [(0, 5, TOPIC_DENIED)]}}
+
+
+@played()
+async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    groups = [f"g{number}" for number in range(4)]
+    for group_id in groups:
+        await assigned(world, client, group_id)
+    asked = answers_of_the_broker(world)
+    bound = 2 * len(ORDERS)
+    with patch.object(share_offsets, "FILLED_MAX_PARTITIONS", bound):
+        answer = await client.ask(OFFSETS, 1, groups=[{"group_id": g, "topics": None} for g in groups])
+    errors = {group.group_id: group.error_code for group in answer.groups}
+    assert sorted(errors.values()) == [0, 0, INVALID, INVALID]
+    (named,) = asked
+    assert named == {group_id: {"orders": ORDERS} for group_id, error in errors.items() if not error}
+
+
+@played(groups_per_request=2)
+async def test_a_request_asks_about_a_bounded_number_of_groups(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    groups = [{"group_id": f"g{number}", "topics": None} for number in range(3)]
+    answer = await client.ask(OFFSETS, 1, groups=groups)
+    assert [group.error_code for group in answer.groups] == [0, 0, INVALID]
+    assert len(world.core.asked) == 2
+
+
+@played()
+async def test_a_request_that_names_its_topics_passes_unchanged(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    answers_of_the_broker(world)
+    topics = [{"topic_name": "orders", "partitions": [2, 0]}]
+    await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": topics}])
+    (message,) = world.broker.messages[-1:]
+    (group,) = codec.decode_request(request_header(message), message).groups
+    assert [(topic.topic_name, list(topic.partitions)) for topic in group.topics] == [("orders", [2, 0])]
+    assert world.core.asked == []
