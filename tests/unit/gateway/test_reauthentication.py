@@ -1,6 +1,5 @@
 """KIP-368: a session ends, and goes on if its client authenticates again in time."""
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from state.errors import ErrorCode
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
+from tests.harness.waiting import until
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -141,7 +141,7 @@ def test_a_session_of_the_broker_ends_in_every_version(version: int) -> None:
         assert (asked.api_key, asked.api_version) == (ApiKey.SaslAuthenticate, max(version, 1))
         request = codec.decode_request(asked, world.broker.messages[-1])
         assert (asked.client_id, request.auth_bytes) == ("me", ANN)
-        await asyncio.sleep(0.35)
+        await session_ends(world)
         with capture_logs() as logs:
             await client.send(HEARTBEAT, 4, **BEAT)
             assert await client.is_closed()
@@ -159,11 +159,19 @@ def by_tokens(issuer: TokenIssuer) -> Security:
     return Security(SecuritySettings(jwks=issuer.jwks))
 
 
-async def expired(client: RawClient, issuer: TokenIssuer) -> None:
-    """Let the client's session end with its token."""
+async def session_ends(world: GatewayFixture) -> None:
+    """Wait until the session of the newest client has ended."""
+    session = world.gateway.connections()[-1]._session
+    await until(lambda: session.has_ended)
+
+
+async def expired(world: GatewayFixture, issuer: TokenIssuer) -> RawClient:
+    """A client whose session has ended with its token."""
+    client = await world.client()
     answer = await authenticate(client, by_token(issuer.token("ann", 1.0)))
     assert 0 <= answer.session_lifetime_ms <= 1_000
-    await asyncio.sleep(answer.session_lifetime_ms / 1_000 + 0.05)
+    await session_ends(world)
+    return client
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (ApiKey.ApiVersions, 0)])
@@ -172,8 +180,7 @@ def test_after_the_end_any_other_request_closes_the_connection(
 ) -> None:
     @played(security=by_tokens(issuer))
     async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await expired(client, issuer)
+        client = await expired(world, issuer)
         with capture_logs() as logs:
             await client.send(api_key, version, **(BEAT if api_key == HEARTBEAT else {}))
             assert await client.is_closed()
@@ -186,16 +193,13 @@ def test_after_the_end_any_other_request_closes_the_connection(
 def test_after_the_end_a_client_may_still_authenticate_again(issuer: TokenIssuer) -> None:
     @played(security=by_tokens(issuer))
     async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await expired(client, issuer)
+        client = await expired(world, issuer)
         answer = await authenticate(client, by_token(issuer.token("ann")))
         assert (answer.error_code, (await client.ask(HEARTBEAT, 4, **BEAT)).error_code) == (0, 25)
-        assert await client_is_refused(await world.client(), issuer)
-
-    async def client_is_refused(client: RawClient, issuer: TokenIssuer) -> bool:
-        await expired(client, issuer)
-        refused = await authenticate(client, by_token(issuer.token("bob")))
-        return bool(refused.error_code == FAILED and await client.is_closed())
+        other = await expired(world, issuer)
+        refused = await authenticate(other, by_token(issuer.token("bob")))
+        assert refused.error_code == FAILED
+        assert await other.is_closed()
 
     play()
 

@@ -85,7 +85,7 @@ async def test_a_client_that_goes_away_gives_its_room_back(world: GatewayFixture
     await waits(world, 3)
     await nothing_more(world, 1)
     waiting.writer.transport.abort()
-    await asyncio.sleep(0.01)
+    await waiting.writer.wait_closed()
     holding.writer.transport.abort()
     assert (await last.receive())[1].error_code == UNKNOWN_MEMBER_ID
 

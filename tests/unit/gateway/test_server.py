@@ -1,7 +1,5 @@
 """Connections: order, bounds, and isolation of clients from each other."""
 
-import asyncio
-
 import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
@@ -143,14 +141,17 @@ async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> 
 
 @played
 async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: GatewayFixture) -> None:
-    """The gateway holds a few of them at most. The others stay at the broker."""
-    client, fetches, size = await world.client(), 60, 1024 * 1024
+    """The gateway holds a few of them at most. The others stay at the broker, while another client gets as
+    many.
+    """
+    client, other, fetches, size = await world.client(), await world.client(), 60, 1024 * 1024
     partition = {"partition_index": 0, "records": bytes(size)}
     world.broker.answers[FETCH] = {"responses": [{"topic": "orders", "partitions": [partition]}]}
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     numbers = [await client.send(FETCH, 4) for _ in range(fetches)]
     await until(lambda: len(world.broker.passed) == fetches)
-    await asyncio.sleep(0.2)
+    for _ in range(fetches):
+        await other.ask(FETCH, 4)
     waiting = sum(writer.transport.get_write_buffer_size() for writer in world.broker.writers)
     assert waiting > fetches // 2 * size
     client.writer.transport.resume_reading()  # type: ignore[attr-defined]

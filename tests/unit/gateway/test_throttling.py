@@ -1,6 +1,5 @@
 """A client over its quota: `throttle_time_ms` in the answer, and a muted connection (KIP-219)."""
 
-import asyncio
 import time
 from typing import Any
 
@@ -85,7 +84,8 @@ async def test_the_throttle_time_is_that_at_the_time_of_the_answer(world: Gatewa
     late = await world.client()
     number = await late.send(HEARTBEAT, 4, **beat("slow"))
     await until_asked(world, 3)
-    await asyncio.sleep(0.05)
+    asked_s = world.quotas.now_s()
+    await until(lambda: world.quotas.now_s() > asked_s + 0.01)
     held.set()
     answered, response = await late.receive()
     assert answered == number
