@@ -1,7 +1,7 @@
 # Needs Python 3.11, Java 17 or newer, and make. Every target does the set-up that it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# So many processes run tests side by side.
-WORKERS ?= 2
+# So many processes run tests side by side: two for each of two cores, because a test waits most of its time.
+WORKERS ?= 4
 # Two recipes at a time, where neither needs the other: types are checked while jars are fetched.
 MAKEFLAGS += --jobs=2
 VENV := .venv
@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,8 +46,12 @@ test: lint $(STAMP) ## lint, then all tests but those of tests/slow
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
 
-test-pure: $(STAMP) ## what may differ of the end-to-end tests, and the comparison with Kafka, without a replica
+test-pure: pure-e2e pure-conformance ## what may differ of the end-to-end tests, and the comparison with Kafka, without a replica
+
+pure-e2e: $(STAMP)
 	$(PYTEST) --pure tests/e2e
+
+pure-conformance: $(STAMP)
 	$(BIN)/python -m tests.conformance.report --pure --random 0
 
 # The same code as in the other tests, with more seeds.

@@ -24,20 +24,27 @@ SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 LONGEST_FIRST = (
     "tests/slow/test_demo.py",
     "tests/slow/spark/",
+    "tests/slow/test_observed.py",
     "tests/slow/test_replay.py",
     "tests/slow/test_secured.py",
-    "tests/slow/test_state_tools.py",
     "tests/slow/test_run.py",
+    "tests/slow/test_state_tools.py",
     "tests/slow/test_state.py",
-    "tests/slow/test_endurance.py",
+    "tests/slow/test_observe.py",
     "tests/slow/test_coordinator_restart.py",
-    "tests/slow/test_replica_start.py",
+    "tests/slow/test_endurance.py",
     "tests/slow/test_upgrade.py",
+    "tests/slow/test_observe_kills.py",
+    "tests/slow/test_observe_types.py",
+    "tests/slow/test_replica_start.py",
     "tests/slow/test_pace.py",
-    "tests/slow/test_gateway_identity.py",
     "tests/slow/test_exactly_once.py",
     "tests/slow/test_gateway_java.py",
+    "tests/slow/test_page.py",
+    "tests/slow/test_share_groups.py",
+    "tests/slow/test_gateway_identity.py",
     "tests/slow/test_gateway_connect.py",
+    "tests/slow/test_lag.py",
     "tests/slow/test_gateway_service.py",
     "tests/slow/test_consumer_protocol.py",
     "tests/slow/test_assignors_live.py",
@@ -161,7 +168,15 @@ def _place(item: pytest.Item) -> int:
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
-    """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark."""
+    """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark.
+
+    A worker is given its next file when its last test begins. xdist's own scheduler does so two tests before:
+    of files with one long test a worker would hold two, while another worker has none.
+    """
+
+    def _reschedule(self, node: Any) -> None:
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         folder = next((folder for folder in SPARK_TESTS if nodeid.startswith(folder)), None)
