@@ -2,11 +2,14 @@
 and IncrementalAlterConfigs (44) for the resource type BROKER.
 
 Groups have this coordinator's settings, whatever a broker's own coordinator has. No request changes them.
+Those of share groups are the brokers', but for what this coordinator reads where it has share groups.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from gateway.apis import share_settings
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
@@ -18,14 +21,15 @@ from state.kafka.responses import GroupConfigValue
 _BROKER = 4  # ConfigResource.Type.BROKER
 _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigSource
 _PREFIXES = "group.", "offsets.", "offset.metadata."
-# Share groups are the brokers' own, and so is what they say of them.
-_BROKERS_PREFIX = "group.share."
+_SHARE_PREFIX = "group.share."
 # All shards of the coordinator have the same settings, so any name does.
 _ANY_GROUP = "settings"
 
 
-def _is_coordinators(name: str) -> bool:
-    return name.startswith(_PREFIXES) and not name.startswith(_BROKERS_PREFIX)
+def _is_coordinators(context: RequestContext, name: str) -> bool:
+    if name.startswith(_SHARE_PREFIX):
+        return share_settings.is_coordinators(context.services.share_groups.coordinators, name)
+    return name.startswith(_PREFIXES)
 
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
@@ -43,15 +47,16 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
     def change(response: Any) -> None:
         for found in response.results:
             if found.resource_type == _BROKER:
-                _put(found, in_force)
+                _put(context, found, in_force)
 
     return Screened(message, {}, change)
 
 
-def _put(found: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
-    found.configs = [c for c in found.configs if not _is_coordinators(c.name) or c.name in in_force]
+def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
+    is_ours = partial(_is_coordinators, context)
+    found.configs = [c for c in found.configs if not is_ours(c.name) or c.name in in_force]
     for config in found.configs:
-        if not _is_coordinators(config.name):
+        if not is_ours(config.name):
             continue
         ours = in_force[config.name]
         config.value, config.read_only = ours.value, True
@@ -67,7 +72,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     ProtocolError.
     """
     request = await beside.decode_passed(context.header, message)
-    named = [(resource, _first_of_coordinator(resource)) for resource in request.resources]
+    named = [(resource, _first_of_coordinator(context, resource)) for resource in request.resources]
     refused = [
         {
             "resource_type": _BROKER,
@@ -85,8 +90,8 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     return Screened(remaining, {"responses": refused})
 
 
-def _first_of_coordinator(resource: Any) -> str | None:
+def _first_of_coordinator(context: RequestContext, resource: Any) -> str | None:
     """The first of the coordinator's settings that the resource names."""
     if resource.resource_type != _BROKER:
         return None
-    return next((config.name for config in resource.configs if _is_coordinators(config.name)), None)
+    return next((config.name for config in resource.configs if _is_coordinators(context, config.name)), None)

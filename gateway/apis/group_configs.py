@@ -8,10 +8,9 @@ parts. Errors and their texts are those of ConfigHelper, ConfigAdminManager and
 ControllerConfigurationValidator of Kafka.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,11 @@ from gateway.apis.api import Screen
 from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
+from gateway.apis.share_settings import Parts, brokers_show, split_changes, split_keys
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -41,11 +42,10 @@ _KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(Coordi
 }
 _INT = 3  # DescribeConfigsResponse.ConfigType
 _NO_EFFECT = "It is kept, and has no effect: this coordinator has no groups of this protocol."
+_ONLY_BROKERS = "The brokers have these settings, the coordinator does not"
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 _FIRST_LIST_WITH_TYPES = 1
-BROKERS_PREFIXES = "share.", "errors.deadletterqueue."
-"""Names of settings of share groups begin so."""
 
 Answer = Callable[[RequestContext, "_Asked", Any], Awaitable[Fields]]
 
@@ -60,21 +60,16 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, and the groups that it names more than once."""
+    """A request, the groups that it names more than once, and those whose changes are only checked, because
+    the brokers take their part first.
+    """
 
     request: Any
     doubled: frozenset[str]
+    checked: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What of a resource is for the coordinator, and what is for the brokers."""
-
-    own: Any | None
-    brokers: Any | None = None
-
-
-Split = Callable[[Any], _Parts]
+Split = Callable[[Coordinators, Any], Parts]
 
 
 async def _screen(
@@ -89,14 +84,19 @@ async def _screen(
         return None
     names = Counter(resource.resource_name for resource in groups)
     asked = _Asked(request, frozenset(name for name, number in names.items() if number > 1))
-    parts: dict[str, _Parts] = {}
-    if context.services.share_groups.are_at_brokers:
-        parts = {
-            group.resource_name: split(group) for group in groups if group.resource_name not in asked.doubled
-        }
-    own = [part.own for group in groups if (part := parts.get(group.resource_name, _Parts(group))).own]
+    coordinators = context.services.share_groups.coordinators
+    parts = {
+        group.resource_name: Parts(group)
+        if group.resource_name in asked.doubled
+        else split(coordinators, group)
+        for group in groups
+    }
+    own = [part for group in groups if (part := parts[group.resource_name].own) is not None]
+    checked = [one for one in own if parts[one.resource_name].brokers_first]
+    names_checked = frozenset(one.resource_name for one in checked)
     async with context.fan_out.place(context):
-        answers = await each(context, partial(_answered, answer, context, asked), own, _beyond)
+        first = partial(_answered, answer, context, replace(asked, checked=names_checked))
+        answers = await each(context, first, own, _beyond)
     failed = {one["resource_name"] for one in answers if one["error_code"]}
     brokers = {name: part.brokers for name, part in parts.items() if part.brokers and name not in failed}
     others = [resource for resource in request.resources if resource.resource_type != _GROUP]
@@ -104,39 +104,38 @@ async def _screen(
     remaining = await beside.with_body(context.header, message, request) if request.resources else None
     joined = {one["resource_name"]: one for one in answers if one["resource_name"] in brokers}
     alone = [one for one in answers if one["resource_name"] not in brokers]
-    return Screened(remaining, {response_field: alone}, partial(_join, response_field, joined))
+    change = partial(_join, response_field, coordinators, joined)
+    then = None
+    if checked and not request.validate_only:
+        then = partial(_store, answer, context, asked, checked)
+    return Screened(remaining, {response_field: alone}, change, then=then)
 
 
-def _join(response_field: str, own: Mapping[str, Fields], response: Any) -> None:
+def _join(response_field: str, coordinators: Coordinators, own: Mapping[str, Fields], response: Any) -> None:
     """Add the coordinator's settings of groups to the brokers'. Responses to changes have none."""
     for resource in getattr(response, response_field):
         answer = own.get(resource.resource_name) if resource.resource_type == _GROUP else None
         if answer is not None and "configs" in answer and not resource.error_code:
-            resource.configs = [config for config in resource.configs if _is_brokers(config.name)]
-            others = [config for config in answer["configs"] if not _is_brokers(config["name"])]
+            resource.configs = [c for c in resource.configs if brokers_show(coordinators, c.name)]
+            others = [c for c in answer["configs"] if not brokers_show(coordinators, c["name"])]
             codec.extend(resource, "configs", others)
 
 
-def _is_brokers(name: str) -> bool:
-    return name.startswith(BROKERS_PREFIXES)
-
-
-def _split_changes(resource: Any) -> _Parts:
-    brokers = copy.copy(resource)
-    brokers.configs = [config for config in resource.configs if _is_brokers(config.name)]
-    if not brokers.configs:
-        return _Parts(resource)
-    resource.configs = [config for config in resource.configs if not _is_brokers(config.name)]
-    return _Parts(resource if resource.configs else None, brokers)
-
-
-def _split_keys(resource: Any) -> _Parts:
-    brokers = copy.copy(resource)
-    if resource.configuration_keys:
-        brokers.configuration_keys = [key for key in resource.configuration_keys if _is_brokers(key)]
-        if not brokers.configuration_keys:
-            return _Parts(resource)
-    return _Parts(resource, brokers)
+async def _store(
+    answer: Answer, context: RequestContext, asked: "_Asked", checked: Sequence[Any], response: Any
+) -> None:
+    """The brokers have answered: have the coordinator keep its part of what they have taken."""
+    answered = {one.resource_name: one for one in response.responses if one.resource_type == _GROUP}
+    taken = [
+        own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
+    ]
+    async with context.fan_out.place(context):
+        kept = await each(context, partial(_answered, answer, context, asked), taken, _beyond)
+    for one in kept:
+        if one["error_code"]:
+            at = answered[one["resource_name"]]
+            at.error_code = one["error_code"]
+            at.error_message = f"{_ONLY_BROKERS}: {one['error_message']}"
 
 
 async def _answered(answer: Answer, context: RequestContext, asked: _Asked, resource: Any) -> Fields:
@@ -243,16 +242,18 @@ async def _altered(
         AlterGroupConfigs(
             **context.to_group(resource.resource_name),
             configs=dict(configs),
-            validate_only=asked.request.validate_only,
+            validate_only=asked.request.validate_only or resource.resource_name in asked.checked,
         ),
         ANSWER_TIMEOUT_MS,
     )
     return {"error_code": answer.error_code, "error_message": answer.error_message}
 
 
-screen_descriptions: Screen = partial(_screen, "results", _describe, _split_keys)
-screen_alterations: Screen = partial(_screen, "responses", _alter, _split_changes)
-screen_incremental_alterations: Screen = partial(_screen, "responses", _alter_incrementally, _split_changes)
+screen_descriptions: Screen = partial(_screen, "results", _describe, split_keys)
+screen_alterations: Screen = partial(_screen, "responses", _alter, partial(split_changes, is_whole=True))
+screen_incremental_alterations: Screen = partial(
+    _screen, "responses", _alter_incrementally, partial(split_changes, is_whole=False)
+)
 
 
 async def screen_list(context: RequestContext, message: bytes) -> Screened | None:
@@ -272,7 +273,7 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         if configured is None:
             response.error_code, response.config_resources = GatewayError.COORDINATOR_LOAD_IN_PROGRESS, []
             return
-        if not context.services.share_groups.are_at_brokers:
+        if context.services.share_groups.are_off:
             response.config_resources = [r for r in response.config_resources if r.resource_type != _GROUP]
         found = {r.resource_name for r in response.config_resources if r.resource_type == _GROUP}
         codec.extend(response, "config_resources", _resources([g for g in configured if g not in found]))

@@ -1,6 +1,6 @@
 """A request of which only a part goes on to the broker, or of which the response is changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,21 +12,25 @@ from gateway.wire.codec import Fields
 class Screened:
     """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
     `refused` is a response with the errors of the refused entries. `change` changes the broker's response,
-    `saw` sees its bytes. Without `refused` and `change` a response passes undecoded.
+    `saw` sees its bytes. `then` is done with the broker's response before it is changed, and may change it,
+    too. Without `refused`, `change` and `then` a response passes undecoded.
     """
 
     remaining: bytes | None
     refused: Fields
     change: Callable[[Any], None] | None = None
     saw: Callable[[bytes], None] | None = None
+    then: Callable[[Any], Awaitable[None]] | None = None
 
     @property
     def changes_response(self) -> bool:
         """Whether the broker's response has to be decoded for `complete`."""
-        return bool(self.refused) or self.change is not None
+        return bool(self.refused) or self.change is not None or self.then is not None
 
-    def complete(self, response: Any) -> None:
+    async def complete(self, response: Any) -> None:
         """Add the errors of the refused entries to the broker's response."""
+        if self.then is not None:
+            await self.then(response)
         if self.change is not None:
             self.change(response)
         for name, entries in self.refused.items():
@@ -42,6 +46,7 @@ def both(first: Screened, second: Screened) -> Screened:
         {name: [*_entries(first, name), *_entries(second, name)] for name in lists},
         _in_turn(changes) if changes else None,
         first.saw or second.saw,
+        first.then or second.then,
     )
 
 

@@ -43,7 +43,8 @@ def _screens(context: RequestContext) -> Iterator[Screen]:
         yield partial(passed_on.guard, api)
     if api is None:
         return
-    if context.services.consumer_protocol and api.groups is not None:
+    services = context.services
+    if api.groups is not None and (services.consumer_protocol or services.share_groups.are_ours):
         yield api.groups
     if api.brokers is not None:
         yield api.brokers

@@ -381,7 +381,7 @@ class Connection:
         if rewrite is not None:
             await rewrite(self._call(header), decoded)
         if screened is not None:
-            screened.complete(decoded)
+            await screened.complete(decoded)
         if len(response) > beside.AT_ONCE_BYTES:
             return await beside.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
