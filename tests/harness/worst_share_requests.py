@@ -39,8 +39,8 @@ def _outcome(n: int) -> str:
     return f'{{"topic_id":"{TOPIC_ID}","partition":{n}}}'
 
 
-def _altering() -> bytes:
-    partitions = [{"topic_name": TOPIC, "partitions": "@"}]
+def _altering(given: object = "@") -> bytes:
+    partitions = [{"topic_name": TOPIC, "partitions": given}]
     images = {TOPIC: {"id": TOPIC_ID, "partitions": GROUP_MAX_PARTITIONS}}
     return request("AlterShareGroupOffsets", api_version=0, topics=partitions, images=images)
 
@@ -59,6 +59,8 @@ def _of_share_groups(records: WorstRequests) -> dict[str, Worst]:
     known = of_topic()
     ready = records.array(_result(), _outcome)
     again = records.array(_result(), lambda n: _outcome(0))
+    most = min(GROUP_MAX_PARTITIONS, records.max_bytes // 40)
+    altering = _altering([{"partition": n, "start_offset": 7} for n in range(most)])
     return {
         "ShareGroupHeartbeat, many names": Worst(many),
         "ShareGroupHeartbeat, other names than before": Worst(others, [many]),
@@ -69,8 +71,12 @@ def _of_share_groups(records: WorstRequests) -> dict[str, Worst]:
         "DescribeShareGroupOffsets": Worst(
             records.padded("DescribeShareGroupOffsets", api_version=1), [known, ready]
         ),
-        "AlterShareGroupOffsets": Worst(records.array(_altering(), _altered)),
-        "DeleteShareGroupOffsets": Worst(records.array(_resetting(), lambda n: f'"{n:x}"')),
+        "AlterShareGroupOffsets, more than may be": Worst(records.array(_altering(), _altered)),
+        "AlterShareGroupOffsets, most partitions": Worst(altering),
+        "DeleteShareGroupOffsets": Worst(
+            records.array(_resetting(), lambda n: f'"{n:x}"'), [known, ready, member(epoch=-1)]
+        ),
+        "ShareStateResult, that answers an AlterShareGroupOffsets": Worst(ready, [altering]),
         "ShareStateResult, of most partitions": Worst(ready, [known]),
         "ShareStateResult, one partition many times": Worst(again, [known]),
     }
