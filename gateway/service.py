@@ -32,7 +32,7 @@ from gateway.quotas.quotas import Quotas
 from gateway.quotas.rules import QuotaRules, QuotasError, read_quotas
 from gateway.security.settings import SecurityError
 from gateway.telemetry.service import ClientTelemetry
-from gateway.telemetry.writer import telemetry_writer
+from gateway.telemetry.writer import TelemetryWriter, expect_topic, telemetry_writer
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
@@ -145,15 +145,16 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
         backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits, counts)))
         groups = stack.enter_context(GroupsReader(options.client_config, options.layout))
         telemetry = None
+        writer = stack.enter_context(closing(telemetry_writer(options.client_config, options.layout)))
         if options.telemetry_interval_ms is not None:
-            writer = stack.enter_context(closing(telemetry_writer(options.client_config, options.layout)))
+            expect_topic(options.client_config, options.layout)
             telemetry = ClientTelemetry(options.telemetry_interval_ms, writer)
         started: Future[RunningGateway] = Future()
         thread = threading.Thread(
             target=_run,
             args=(
                 started,
-                lambda: _serve(options, cluster, backend, groups, telemetry, rules, counts, started),
+                lambda: _serve(options, cluster, backend, groups, telemetry, writer, rules, counts, started),
             ),
             name="gateway",
             daemon=True,
@@ -201,6 +202,7 @@ async def _serve(
     backend: CoordinatorBackend,
     groups: GroupsReader,
     telemetry: ClientTelemetry | None,
+    writer: TelemetryWriter,
     rules: WatchedFiles[QuotaRules] | None,
     counts: Counts,
     started: Future[RunningGateway],
@@ -217,6 +219,7 @@ async def _serve(
         quotas=quotas,
         counts=counts,
         telemetry=telemetry,
+        evidence=writer,
     )
     watching = None
     if rules is not None:

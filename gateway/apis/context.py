@@ -15,6 +15,7 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
+from gateway.deliveries.service import Deliveries
 from gateway.security.session import Session
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
@@ -44,8 +45,8 @@ class Services:
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
     gateway offers nothing of KIP-848. `telemetry` None: requests about clients' metrics pass to the brokers.
-    `deciding` is held while the rights to a pattern's topics are decided, and `turns` between two slices of
-    long work.
+    `deliveries` None: nothing is counted of share groups' records. `deciding` is held while the rights to a
+    pattern's topics are decided, and `turns` between two slices of long work.
     """
 
     backend: SendingBackend
@@ -60,6 +61,7 @@ class Services:
     checks_passed_on: bool = False
     consumer_protocol: bool = True
     telemetry: ClientTelemetry | None = None
+    deliveries: Deliveries | None = None
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -1,6 +1,12 @@
 """The sessions of one connection in which records are fetched, and what was checked of their topics."""
 
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
+
+from gateway.deliveries.member import Member
+from gateway.deliveries.service import Deliveries
+from gateway.wire.framing import RequestHeader
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100
@@ -44,6 +50,7 @@ class ShareSession:
         self.member: tuple[str, str] | None = None
         self.topics: set[UUID] = set()
         self.version: int | None = None
+        self._counted: tuple[Deliveries, Member | None] | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -55,3 +62,20 @@ class ShareSession:
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
+
+    def watch(
+        self, deliveries: Deliveries, header: RequestHeader, request: Any
+    ) -> Callable[[bytes], None] | None:
+        """Count a request of the member. Returns what takes the parts of the response, None if nothing of
+        this member is counted.
+        """
+        assert self.member is not None, "it is known before its requests pass"
+        if self._counted is None:
+            self._counted = deliveries, deliveries.open(*self.member)
+        member = self._counted[1]
+        return None if member is None else member.watch(header, request)
+
+    def end(self) -> None:
+        """The connection has ended."""
+        if self._counted is not None and self._counted[1] is not None:
+            self._counted[0].close(self._counted[1])

@@ -12,8 +12,9 @@ from gateway.wire.codec import Fields
 class Screened:
     """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
     `refused` is a response with the errors of the refused entries. `change` changes the broker's response,
-    `saw` sees its bytes. `then` is done with the broker's response before it is changed, and may change it,
-    too. Without `refused`, `change` and `then` a response passes undecoded.
+    `saw` sees its beginning, and `sees` each part of it in turn. `then` is done with the broker's response
+    before it is changed, and may change it, too. Without `refused`, `change` and `then` a response passes
+    undecoded.
     """
 
     remaining: bytes | None
@@ -21,6 +22,7 @@ class Screened:
     change: Callable[[Any], None] | None = None
     saw: Callable[[bytes], None] | None = None
     then: Callable[[Any], Awaitable[None]] | None = None
+    sees: Callable[[bytes], None] | None = None
 
     @property
     def changes_response(self) -> bool:
@@ -47,6 +49,7 @@ def both(first: Screened, second: Screened) -> Screened:
         _in_turn(changes) if changes else None,
         first.saw or second.saw,
         first.then or second.then,
+        first.sees or second.sees,
     )
 
 

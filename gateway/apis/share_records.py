@@ -4,6 +4,8 @@ A broker keeps the share session of a member, and releases what the member has a
 the session ends. So these requests pass on the client's own connection to the broker.
 """
 
+from typing import Any
+
 from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import RequestContext
 from gateway.apis.guards import topic_errors
@@ -28,7 +30,7 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened | 
         raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
     authorizer = context.services.authorizer
     if authorizer is None or not context.services.checks_passed_on:
-        return None
+        return _counted(context, message, request)
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
     version = authorizer.version
@@ -41,4 +43,11 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened | 
         return Screened(None, {"error_code": next(iter(errors.values()))})
     session.topics |= named
     session.version = version
-    return None
+    return _counted(context, message, request)
+
+
+def _counted(context: RequestContext, message: bytes, request: Any) -> Screened | None:
+    deliveries = context.services.deliveries
+    if deliveries is None:
+        return None
+    return Screened(message, {}, sees=context.remembered.shares.watch(deliveries, context.header, request))

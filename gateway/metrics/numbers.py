@@ -55,6 +55,23 @@ FAMILIES: Mapping[str, Family] = {
     "unanswered_bytes": Family("gauge", "Bytes of requests that are not answered, above 16 KiB of a client."),
     "unread_bytes": Family("gauge", "Bytes of responses that clients have not read."),
     "upstream_connections": Family("gauge", "Connections to brokers for clients."),
+    "share_record_acknowledgements": Family(
+        "counter", "Records of share groups that leaders took acknowledgements of.", ("ack_type",)
+    ),
+    "share_records_delivered": Family("counter", "Deliveries of records to members of share groups."),
+    "share_records_redelivered": Family("counter", "Those of them that were not a record's first one."),
+    "share_records_at_delivery_limit": Family("counter", "Those of them that were a record's last one."),
+    "share_records_expired": Family("counter", "Deliveries whose lock ended (inferred)."),
+    "share_records_released_by_end": Family("counter", "Deliveries that ended with the member's session."),
+    "share_records_not_followed": Family("counter", "Deliveries of which no end is known, for want of room."),
+    "share_acknowledgements_late": Family(
+        "counter", "Records that were acknowledged when their lock had ended."
+    ),
+    "share_acknowledgements_refused": Family(
+        "counter", "Acknowledgements of a partition that were INVALID_RECORD_STATE."
+    ),
+    "share_records_suspected": Family("counter", "Records that became suspected of being poison."),
+    "share_sessions": Family("gauge", "Connections of members of share groups."),
     "draining": Family("gauge", "Processes of the gateway that are draining."),
 }
 """All metrics, by name without the prefix."""

@@ -109,6 +109,7 @@ class Connection:
             self._close()
 
     def _close(self) -> None:
+        self._remembered.shares.end()
         if self._upstream is not None:
             self._upstream.close()
         for _ in range(self._forwarded_count):
@@ -353,8 +354,7 @@ class Connection:
         while True:
             header, place, screened = await self._forwarded.get()
             if await upstream.next_bytes() > HELD_MAX_BYTES and passes(header, screened):
-                saw = None if screened is None else screened.saw
-                await relay(upstream, self._client, header, place, saw)
+                await relay(upstream, self._client, header, place, screened)
                 await self._returned()
                 continue
             response = await upstream.receive()
@@ -373,8 +373,9 @@ class Connection:
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)
-        if screened is not None and screened.saw is not None:
-            screened.saw(response)
+        for saw in () if screened is None else (screened.saw, screened.sees):
+            if saw is not None:
+                saw(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
         decoded: Any = await beside.decode_response(header, response)

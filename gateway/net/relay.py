@@ -1,7 +1,5 @@
 """Responses of a broker that pass to the client as they come, as fast as the client reads them."""
 
-from collections.abc import Callable
-
 from gateway import apis
 from gateway.apis.screened import Screened
 from gateway.net.stream import ClientStream, Place
@@ -24,14 +22,18 @@ def passes(header: RequestHeader, screened: Screened | None) -> bool:
     return api is None or api.rewrite is None or header.api_key in WITH_RECORDS
 
 
+def _unseen(_: bytes) -> None:
+    pass
+
+
 async def relay(
     upstream: Upstream,
     client: ClientStream,
     header: RequestHeader,
     place: Place,
-    saw: Callable[[bytes], None] | None,
+    screened: Screened | None,
 ) -> None:
-    """Pass the broker's next response on. `saw` gets its beginning. Raises UpstreamLost, ProtocolError."""
+    """Pass the broker's next response on. Raises UpstreamLost, ProtocolError."""
     left = await upstream.next_bytes()
     prefix = size_prefix(left)
     part = await upstream.receive_part()
@@ -39,13 +41,16 @@ async def relay(
         part += await upstream.receive_part()
     if correlation_id_of(part) != header.correlation_id:
         raise UpstreamLost("the broker answers something else than what was asked")
-    if saw is not None:
-        saw(part)
+    sees = _unseen if screened is None or screened.sees is None else screened.sees
+    if screened is not None and screened.saw is not None:
+        screened.saw(part)
+    sees(part)
     tail = tail_of(header)
     while left := left - len(part):
         passed = part if tail is None else tail.feed(part)
         await client.answer_in_part(place, prefix + passed)
         prefix = b""
         part = await upstream.receive_part()
+        sees(part)
     last = part if tail is None else tail.feed(part) + tail.end()
     client.answer(place, prefix + last if prefix else last)

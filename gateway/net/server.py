@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -14,6 +16,9 @@ from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
+from gateway.deliveries.metrics import delivered
+from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
+from gateway.deliveries.service import Deliveries
 from gateway.metrics.counts import DRAINING, Counts
 from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.admission import Admission
@@ -38,6 +43,7 @@ from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 
 _BACKLOG = 1_024
+_LAST_REPORT_S = 2.0
 
 log = structlog.get_logger()
 
@@ -51,6 +57,7 @@ class Gateway:
 
     `authorizer` None: no ACLs are checked. Where brokers see the clients' own principals, they check what
     passes to them. `telemetry` None: requests about clients' metrics pass to brokers.
+    `evidence` gets what is counted of share groups' records, None: nothing is counted.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Gateway:
         quotas: Quotas | None = None,
         counts: Counts | None = None,
         telemetry: ClientTelemetry | None = None,
+        evidence: DeliveryEvidence | None = None,
     ) -> None:
         layout, limits, security = options.layout, options.limits, options.security
         self._listen = options.listen
@@ -86,7 +94,11 @@ class Gateway:
             authorizer is not None and not security.by_broker,
             options.consumer_protocol,
             telemetry=telemetry,
+            deliveries=None if evidence is None else Deliveries(_now_ms),
         )
+        self._reports = None
+        if evidence is not None and self._services.deliveries is not None:
+            self._reports = DeliveryReports(self._services.deliveries, cluster, evidence)
         self._quotas = quotas or Quotas(limits)
         self._counts = counts or Counts()
         self._admission = Admission(limits, self._quotas)
@@ -109,6 +121,7 @@ class Gateway:
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._log_lines = ConnectionLog()
         self._following: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> Address:
@@ -130,6 +143,8 @@ class Gateway:
             await self._listener_port(node_id)
         self._following = asyncio.create_task(self._security.follow())
         self._watching = asyncio.create_task(self._advertised.watch())
+        if self._reports is not None:
+            self._reporting = asyncio.create_task(self._reports.follow())
 
     @property
     def is_listening(self) -> bool:
@@ -176,6 +191,7 @@ class Gateway:
             "parked_bytes": {(): [self._parked.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
+            **delivered(self._services.deliveries),
         }
 
     async def close(self) -> None:
@@ -187,11 +203,14 @@ class Gateway:
         if self._tls is not None:
             self._tls.close()
         serving = list(self._connections.values())
-        if self._following is not None:
-            serving.append(self._following)
+        serving += [task for task in (self._following, self._reporting) if task is not None]
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        if self._reports is not None:  # the connections' end has released what their members held
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_S):
+                    await self._reports.write()
         self._services.transactions.close()
         self._services.share_groups.close()
         self._cluster.close()
@@ -330,3 +349,7 @@ class Gateway:
 def _port_of(server: asyncio.Server) -> int:
     port: int = server.sockets[0].getsockname()[1]
     return port
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

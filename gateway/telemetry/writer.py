@@ -1,4 +1,9 @@
-"""Writes what members' clients said to the telemetry topic. Nothing of it waits for a broker."""
+"""Writes what explains groups to the telemetry topic: what members' clients said of themselves, and what the
+gateway counted of share groups. Nothing of it waits for a broker.
+"""
+
+from collections.abc import Callable
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -6,6 +11,7 @@ from clients.coordinator_client import TopicsMissing
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from records.deliveries import GroupDeliveries, deliveries_key, encode_deliveries
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
@@ -17,36 +23,43 @@ _CLOSE_TIMEOUT_S = 2.0
 class TelemetryWriter:
     """For the event loop's thread.
 
-    A record that cannot be written is dropped, with a log line. Clients do not wait for it.
+    A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` makes
+    the producer for the first record.
     """
 
-    def __init__(self, producer: Producer, layout: TopicLayout) -> None:
-        self._producer = producer
+    def __init__(self, producer: Callable[[], Producer], layout: TopicLayout) -> None:
+        self._make = producer
+        self._made: Producer | None = None
         self._topic = layout.telemetry_topic
         self._partitions = layout.request_partitions
         self._is_closing = False
-        self._dropped = RateLimitedWarning("what clients said of themselves was not written", "records")
+        self._dropped = RateLimitedWarning("what explains groups was not written", "records")
 
     def write(self, record: MemberTelemetry) -> None:
         """Hand a record over."""
+        key = telemetry_key(record.group_id, record.member_id)
+        self._write(record.group_id, key, encode_telemetry(record))
+
+    def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
+        """Hand this gateway's `number`th record of share groups over."""
+        self._write(record.group_id, deliveries_key(record, number), encode_deliveries(record))
+
+    def _write(self, group_id: str, key: bytes, value: bytes) -> None:
+        producer = self._made = self._made or self._make()
+        partition = partition_of(group_id, self._partitions)
         try:
-            self._producer.produce(
-                self._topic,
-                encode_telemetry(record),
-                telemetry_key(record.group_id, record.member_id),
-                partition_of(record.group_id, self._partitions),
-                self._on_delivery,
-            )
+            producer.produce(self._topic, value, key, partition, self._on_delivery)
         except (KafkaException, BufferError) as error:
             self._dropped.add(error=str(error))
-        self._producer.poll(0)
+        producer.poll(0)
 
     def close(self) -> None:
         """Write what waits, for at most some seconds. For any thread, when the event loop has ended."""
         self._is_closing = True
-        self._producer.flush(_CLOSE_TIMEOUT_S)
-        self._producer.purge()
-        self._producer.flush(0)
+        if self._made is not None:
+            self._made.flush(_CLOSE_TIMEOUT_S)
+            self._made.purge()
+            self._made.flush(0)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         """Called in `poll` and `flush`."""
@@ -55,9 +68,12 @@ class TelemetryWriter:
 
 
 def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> TelemetryWriter:
-    """A writer to the topic of this coordinator. Raises TopicsMissing if there is no such topic, KafkaError
-    if no broker answers.
-    """
+    """A writer to the topic of this coordinator."""
+    return TelemetryWriter(partial(kafka_clients.telemetry_producer, client_config), layout)
+
+
+def expect_topic(client_config: ClientConfig, layout: TopicLayout) -> None:
+    """Raise TopicsMissing if there is no such topic, KafkaError if no broker answers."""
     with TopicReader(client_config) as reader:
         found = len(reader.partitions_of(layout.telemetry_topic))
     if found != layout.request_partitions:
@@ -65,4 +81,3 @@ def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> Teleme
             f"topic {layout.telemetry_topic} has {found} partitions, {layout.request_partitions} are "
             "expected: a coordinator of this version makes it when it starts"
         )
-    return TelemetryWriter(kafka_clients.telemetry_producer(client_config), layout)

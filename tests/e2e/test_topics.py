@@ -12,7 +12,7 @@ from clients.coordinator_client import TopicsMissing
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
-from gateway.telemetry.writer import telemetry_writer
+from gateway.telemetry.writer import expect_topic
 from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
@@ -163,4 +163,4 @@ def test_a_gateway_that_takes_clients_metrics_needs_the_topic_for_them(broker: E
     with pytest.raises(
         TopicsMissing, match=f"topic {layout.telemetry_topic} has 0 partitions, 1 are expected"
     ):
-        telemetry_writer(broker.client_config, layout)
+        expect_topic(broker.client_config, layout)

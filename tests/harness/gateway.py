@@ -28,6 +28,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
+from records.deliveries import GroupDeliveries
 from records.layout import TopicLayout
 from records.telemetry import MemberTelemetry
 from state.messages import Response
@@ -131,12 +132,17 @@ class StubBroker:
 
 @dataclass
 class Written:
-    """What clients said of themselves, as records of the telemetry topic."""
+    """Records of the telemetry topic: what clients said of themselves, what was counted of share groups."""
 
     records: list[MemberTelemetry] = field(default_factory=list)
+    deliveries: list[GroupDeliveries] = field(default_factory=list)
 
     def write(self, record: MemberTelemetry) -> None:
         self.records.append(record)
+
+    def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
+        assert number == len(self.deliveries)
+        self.deliveries.append(record)
 
 
 @dataclass
@@ -197,7 +203,16 @@ async def world(
     cluster, quotas = _Cluster([broker.address], told.limits), Quotas(told.limits, rules)
     evidence, interval_ms = Written(), told.telemetry_interval_ms
     telemetry = None if interval_ms is None else ClientTelemetry(interval_ms, evidence)
-    gateway = Gateway(told, cluster, core, core, authorizer=authorizer, quotas=quotas, telemetry=telemetry)
+    gateway = Gateway(
+        told,
+        cluster,
+        core,
+        core,
+        authorizer=authorizer,
+        quotas=quotas,
+        telemetry=telemetry,
+        evidence=evidence,
+    )
     playing = GatewayFixture(gateway, core, broker, cluster, quotas, server, evidence, authorizer)
     try:
         await gateway.start()

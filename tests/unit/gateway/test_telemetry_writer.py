@@ -26,7 +26,7 @@ SAID = MemberTelemetry(
 
 def test_what_the_brokers_do_not_take_is_dropped_beyond_a_bound() -> None:
     producer = kafka_clients.telemetry_producer(ClientConfig("127.0.0.1:1"))
-    writer = TelemetryWriter(producer, TopicLayout.named())
+    writer = TelemetryWriter(lambda: producer, TopicLayout.named())
 
     async def write() -> None:
         for _ in range(BOUND + 2):

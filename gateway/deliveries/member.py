@@ -1,0 +1,222 @@
+"""One member of a share group on its connection: what it holds, and what becomes of that. No IO here."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gateway.deliveries.acknowledgements import Batch, Type, batches_of
+from gateway.deliveries.group import Group
+from gateway.deliveries.held import Held, Place, Range
+from gateway.deliveries.room import Room
+from gateway.wire.framing import RequestHeader
+from gateway.wire.share_responses import ShareResponse
+from records.deliveries import Counted
+
+HELD_MAX = 10_000
+"""Ranges of one member that are followed."""
+LOST_MAX = 1_000
+"""Ranges of one member whose locks have ended, and of which a late acknowledgement may come."""
+GRACE_MS = 1_000
+"""A lock has ended for certain so long after its time: the broker's clock began before the gateway's."""
+DEFAULT_LOCK_MS = 30_000
+"""Kafka's default of group.share.record.lock.duration.ms, until a broker has named it."""
+_FINAL_EPOCH = -1  # ShareRequestMetadata
+_INVALID_RECORD_STATE = 121  # org.apache.kafka.common.protocol.Errors
+_NAMES: Mapping[int, str] = MappingProxyType(
+    {
+        Type.GAP: "gaps",
+        Type.ACCEPT: "accepted",
+        Type.RELEASE: "released",
+        Type.REJECT: "rejected",
+        Type.RENEW: "renewed",
+    }
+)
+
+
+class Totals:
+    """What all members did since the start. `refused` are acknowledgements of a partition that a leader
+    refused with INVALID_RECORD_STATE.
+    """
+
+    __slots__ = ("counted", "refused", "suspected")
+
+    def __init__(self) -> None:
+        self.counted = Counted()
+        self.refused = 0
+        self.suspected = 0
+
+
+class Shared(NamedTuple):
+    """What all members share: the totals, the bounds, and the clock."""
+
+    totals: Totals
+    held: Room
+    lost: Room
+    clock_ms: Callable[[], int]
+
+
+class Member:
+    """Counts what passes between a member and the leaders, until its connection ends."""
+
+    def __init__(self, member_id: str, group: Group, shared: Shared) -> None:
+        self.group = group
+        self.has_ended = False
+        self._member_id = member_id
+        self._shared = shared
+        self._held = Held(shared.held, HELD_MAX)
+        self._lost = Held(shared.lost, LOST_MAX)
+        self._asked: dict[_Answer, int] = {}
+        """When each request that has no answer yet came."""
+
+    def offsets_held(self) -> int:
+        """How many offsets it holds, as far as they are followed."""
+        return sum(one.offsets for _, one in self._held)
+
+    def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
+        """A decoded request goes to the broker. Returns what takes the parts of the response."""
+        answer = _Answer(self, request, self._shared.clock_ms)
+        self._asked[answer] = answer.asked_ms
+        return ShareResponse(header, answer).feed
+
+    def answered(self, answer: "_Answer") -> None:
+        """A response has come whole."""
+        self._asked.pop(answer, None)
+
+    def expire(self) -> None:
+        """Count the locks that have ended. A range may have been acknowledged by a request that has no answer
+        yet. So nothing counts as ended since the oldest one.
+        """
+        now_ms = min(self._asked.values(), default=self._shared.clock_ms())
+        for place, one in self._held.take_expired(now_ms - GRACE_MS):
+            self._add(place, "expired", one.offsets)
+            self._suspects("ended", place, one)
+            self._lost.add(place, one)
+
+    def end(self) -> None:
+        """The connection has ended, so the broker releases what the member holds."""
+        self.release()
+        self.has_ended = True
+        self._asked.clear()
+        self._lost.take_all()
+
+    def release(self) -> None:
+        """The broker has released what the member holds, because its session has ended."""
+        for place, one in self._held.take_all():
+            self._add(place, "ended", one.offsets)
+            self._suspects("ended", place, one)
+
+    def unfollow(self) -> None:
+        """What became of what it holds is not known."""
+        for place, one in self._held.take_all():
+            self._add(place, "unfollowed", one.offsets)
+
+    def acquired(self, place: Place, one: Range) -> None:
+        """It got a range."""
+        self._add(place, "delivered", one.offsets)
+        if one.delivery_count > 1:
+            self._add(place, "redelivered", one.offsets)
+            self.group.suspects.acquired(place, one)
+        if one.delivery_count >= self.group.limit:
+            self._add(place, "last", one.offsets)
+        elif one.delivery_count == self.group.limit - 1:
+            self._add(place, "before_last", one.offsets)
+        self._lost.take(place, one.first, one.last)
+        for before in self._held.take(place, one.first, one.last):
+            self._add(place, "expired", before.offsets)  # by the broker's clock, which was ahead
+        self._hold(place, one)
+
+    def acknowledged(self, place: Place, batches: list[Batch], asked_ms: int) -> None:
+        """The broker took these acknowledgements."""
+        for batch in batches:
+            for first, last, kind in batch.runs():
+                lost = self._lost.take(place, first, last)
+                if lost:  # their lock had not ended after all; the totals stay, because they may not decrease
+                    self.group.row(place, self._member_id).expired -= sum(one.offsets for one in lost)
+                for one in (*lost, *self._held.take(place, first, last)):
+                    self._end(place, one, kind, asked_ms)
+
+    def came_too_late(self, place: Place, batches: list[Batch]) -> None:
+        """The broker refused these, because one of them is not this member's (any more). It took none of the
+        others either, so they are held as before.
+        """
+        self._shared.totals.refused += 1
+        for batch in batches:
+            for one in self._lost.take(place, batch.first, batch.last):
+                self._add(place, "late", one.offsets)
+
+    def _end(self, place: Place, one: Range, kind: int, asked_ms: int) -> None:
+        """A range, or a part of one, was acknowledged."""
+        row = self._add(place, _NAMES[kind], one.offsets)
+        if kind == Type.RENEW:
+            self._hold(place, one._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
+            return
+        if kind == Type.GAP:
+            return
+        took_ms = max(asked_ms - one.acquired_ms, 0)
+        row.processed_ms += took_ms * one.offsets
+        row.processed_max_ms = max(row.processed_max_ms, took_ms)
+        if kind == Type.ACCEPT:
+            self.group.suspects.accepted(place, one)
+        else:
+            self._suspects(_NAMES[kind], place, one)
+
+    def _hold(self, place: Place, one: Range) -> None:
+        if not self._held.add(place, one):
+            self._add(place, "unfollowed", one.offsets)
+
+    def _add(self, place: Place, name: str, offsets: int) -> Counted:
+        row = self.group.row(place, self._member_id)
+        for counted in (row, self._shared.totals.counted):
+            setattr(counted, name, getattr(counted, name) + offsets)
+        return row
+
+    def _suspects(self, what: str, place: Place, one: Range) -> None:
+        suspects = self.group.suspects
+        before = suspects.found
+        suspects.ended(what, place, one, self._member_id, self.group.limit)
+        self._shared.totals.suspected += suspects.found - before
+
+
+class _Answer:
+    """The response to one request: see `gateway.wire.share_responses.Seen`."""
+
+    def __init__(self, member: Member, request: Any, clock_ms: Callable[[], int]) -> None:
+        self._member = member
+        self._clock_ms = clock_ms
+        self._is_final = request.share_session_epoch == _FINAL_EPOCH
+        self._batches, self._is_cut = batches_of(request)
+        self._error_code = 0
+        self.asked_ms = clock_ms()
+
+    def top(self, error_code: int, lock_ms: int | None) -> None:
+        """See `Seen`."""
+        self._error_code = error_code
+        if lock_ms:
+            self._member.group.lock_ms = lock_ms
+
+    def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
+        """See `Seen`."""
+        place = topic_id, partition
+        batches = self._batches.pop(place, None)
+        if batches is None or self._member.has_ended:
+            return
+        if not error_code:
+            self._member.acknowledged(place, batches, self.asked_ms)
+        elif error_code == _INVALID_RECORD_STATE:
+            self._member.came_too_late(place, batches)
+
+    def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
+        """See `Seen`."""
+        if not self._member.has_ended:
+            now_ms = self._clock_ms()
+            until_ms = now_ms + (self._member.group.lock_ms or DEFAULT_LOCK_MS)
+            one = Range(first, last, delivery_count, now_ms, until_ms)
+            self._member.acquired((topic_id, partition), one)
+
+    def end(self) -> None:
+        """See `Seen`."""
+        self._member.answered(self)
+        if self._is_cut:
+            self._member.unfollow()
+        if self._is_final and not self._error_code:
+            self._member.release()

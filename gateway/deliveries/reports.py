@@ -1,0 +1,104 @@
+"""Writes what was counted of share groups to the telemetry topic, and asks the brokers for their limits."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol
+from uuid import UUID
+
+import structlog
+from kafka.protocol.api_key import ApiKey
+
+from gateway.deliveries.group import DEFAULT_LIMIT, Group
+from gateway.deliveries.service import Deliveries
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import UpstreamLost
+from records.deliveries import Counted, GroupDeliveries, Suspect
+
+INTERVAL_S = 60.0
+_LOOK_S = 5.0
+_DESCRIBE_VERSION = 4
+_GROUP = 32  # ConfigResource.Type.GROUP
+_LIMIT = "share.delivery.count.limit"
+
+log = structlog.get_logger()
+
+
+class DeliveryEvidence(Protocol):
+    """Where records go."""
+
+    def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
+        """Take a gateway's `number`th record. It may be lost."""
+
+
+class DeliveryReports:
+    """One record for each group and minute in which something happened."""
+
+    def __init__(self, deliveries: Deliveries, cluster: Cluster, evidence: DeliveryEvidence) -> None:
+        self._deliveries = deliveries
+        self._cluster = cluster
+        self._evidence = evidence
+        self._numbers = count()
+
+    async def follow(self) -> None:
+        """Write until cancelled, and once more then."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + INTERVAL_S
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._deliveries.expire()
+            await self.learn_limits()
+            if loop.time() >= due_s:
+                due_s = loop.time() + INTERVAL_S
+                await self.write()
+
+    async def write(self) -> None:
+        """Write what was counted since the last call. A topic whose name is not found has its id for it."""
+        self._deliveries.expire()
+        for record, topic_ids in self._deliveries.taken():
+            names = await self._names(topic_ids)
+            named: list[Counted | Suspect] = [*record.rows, *record.suspects]
+            for one, topic_id in zip(named, topic_ids, strict=True):
+                one.topic = names.get(topic_id) or str(UUID(bytes=topic_id))
+            self._evidence.write_deliveries(record, next(self._numbers))
+
+    async def learn_limits(self) -> None:
+        """Ask the brokers for limits that are not known or old. Where the gateway's principal may not
+        DESCRIBE_CONFIGS a group, Kafka's default holds.
+        """
+        groups = self._deliveries.without_limit()
+        if not groups:
+            return
+        resources = [
+            {"resource_type": _GROUP, "resource_name": group.group_id, "configuration_keys": [_LIMIT]}
+            for group in groups
+        ]
+        request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        try:
+            answer = await self._cluster.ask(ApiKey.DescribeConfigs, _DESCRIBE_VERSION, request)
+        except UpstreamLost as error:
+            log.warning("the limits of deliveries of share groups are not known", error=str(error))
+            return
+        _learn(groups, answer.results)
+
+    async def _names(self, topic_ids: Sequence[bytes]) -> dict[bytes, str]:
+        ids = {topic_id: UUID(bytes=topic_id) for topic_id in topic_ids}
+        try:
+            found = await self._cluster.topics_by_id(ids.values())
+        except UpstreamLost:
+            return {}
+        return {raw: found[topic_id].name for raw, topic_id in ids.items() if topic_id in found}
+
+
+def _learn(groups: Sequence[Group], results: Sequence[Any]) -> None:
+    said: dict[str, str | None] = {
+        result.resource_name: config.value
+        for result in results
+        if not result.error_code
+        for config in result.configs
+        if config.name == _LIMIT
+    }
+    for group in groups:
+        value = said.get(group.group_id) or ""
+        group.is_limit_known = value.isdecimal()
+        group.limit = int(value) if group.is_limit_known else DEFAULT_LIMIT

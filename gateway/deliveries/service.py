@@ -1,0 +1,118 @@
+"""All share groups whose records pass this gateway. No IO here."""
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+from gateway.deliveries.group import Group
+from gateway.deliveries.member import Member, Shared, Totals
+from gateway.deliveries.room import Room
+from records.deliveries import GroupDeliveries
+from state.messages import RECORD_VERSION
+
+GROUPS_MAX = 1_000
+ID_MAX_CHARS = 1_024
+"""Groups with longer ids are not counted, so that a record has a bound."""
+RECORD_ROWS, RECORD_SUSPECTS = 300, 100
+"""So many go into one record, which has some 150 KiB then."""
+LIMIT_AGE_MAX_MS = 300_000
+_LIMITS_AT_ONCE = 100
+# Bounds of all groups together: some 60 MiB at most.
+_ROWS_MAX = _SUSPECTS_MAX = 30_000
+_HELD_MAX, _LOST_MAX = 100_000, 20_000
+
+
+class Deliveries:
+    """What the members of share groups get and say of it. `clock_ms` is one that never goes back."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self.totals = Totals()
+        self.gateway_id = uuid4().hex
+        self._clock_ms = clock_ms
+        self._shared = Shared(self.totals, Room(_HELD_MAX), Room(_LOST_MAX), clock_ms)
+        self._rows, self._suspects = Room(_ROWS_MAX), Room(_SUSPECTS_MAX)
+        self._groups: dict[str, Group] = {}
+        self._members: dict[Member, None] = {}
+
+    @property
+    def sessions(self) -> int:
+        """The connections on which members of share groups are."""
+        return len(self._members)
+
+    def open(self, group_id: str, member_id: str) -> Member | None:
+        """A member fetches on a connection. Returns None if it is not counted."""
+        group = self._group(group_id)
+        if group is None:
+            return None
+        member = Member(member_id, group, self._shared)
+        group.sessions += 1
+        self._members[member] = None
+        return member
+
+    def close(self, member: Member) -> None:
+        """The connection has ended."""
+        if member in self._members:
+            del self._members[member]
+            member.end()
+            member.group.sessions -= 1
+
+    def expire(self) -> None:
+        """Count the locks that have ended."""
+        for member in self._members:
+            member.expire()
+
+    def without_limit(self) -> list[Group]:
+        """Groups with members of which `share.delivery.count.limit` is to be asked now."""
+        now_ms = self._clock_ms()
+        due = []
+        for group in self._groups.values():
+            asked_ms = group.limit_asked_ms
+            if group.sessions and (asked_ms is None or now_ms - asked_ms > LIMIT_AGE_MAX_MS):
+                group.limit_asked_ms = now_ms
+                due.append(group)
+                if len(due) == _LIMITS_AT_ONCE:
+                    break
+        return due
+
+    def taken(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
+        """Take the counts of each group out. With each record come the ids of its rows' and then of its
+        suspects' topics, whose names are not in it yet.
+        """
+        now_ms = self._clock_ms()
+        for group in self._groups.values():
+            taken, suspects = group.take(now_ms), group.suspects.changed(RECORD_SUSPECTS)
+            if taken is None and not suspects:
+                continue
+            rows = [] if taken is None else list(taken.rows(RECORD_ROWS))
+            record = GroupDeliveries(
+                version=RECORD_VERSION,
+                group_id=group.group_id,
+                gateway_id=self.gateway_id,
+                took_ms=0 if taken is None else taken.took_ms,
+                delivery_limit=group.limit,
+                is_limit_known=group.is_limit_known,
+                lock_ms=group.lock_ms,
+                sessions=group.sessions,
+                rows=[row for _, row in rows],
+                others=None if taken is None else taken.others,
+                suspects=[suspect for _, suspect in suspects],
+            )
+            yield record, [*(topic_id for topic_id, _ in rows), *(key[0] for key, _ in suspects)]
+
+    def _group(self, group_id: str) -> Group | None:
+        found = self._groups.get(group_id)
+        if found is not None:
+            return found
+        if len(group_id) > ID_MAX_CHARS or not self._has_place():
+            return None
+        self._groups[group_id] = group = Group(group_id, self._rows, self._suspects, self._clock_ms())
+        return group
+
+    def _has_place(self) -> bool:
+        """Whether there is one for a group, perhaps that of the oldest one without members."""
+        if len(self._groups) < GROUPS_MAX:
+            return True
+        idle = next((group for group in self._groups.values() if not group.sessions), None)
+        if idle is not None:
+            idle.clear()
+            del self._groups[idle.group_id]
+        return idle is not None

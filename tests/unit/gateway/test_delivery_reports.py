@@ -1,0 +1,167 @@
+"""What a gateway counts of share groups on its connections, writes, and shows as metrics."""
+
+from typing import Any
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.deliveries.reports import DeliveryReports
+from gateway.net.relay import HELD_MAX_BYTES
+from gateway.wire import codec
+from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
+from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched, finds_share_groups
+from tests.harness.waiting import until
+from tests.unit.gateway.test_gateway_numbers import value
+
+LEADER = {"leader_id": 1, "leader_epoch": 1}
+
+
+def response(*acquired: tuple[int, int, int], records: bytes = b"r", topic: str = "orders") -> codec.Fields:
+    ranges = [{"first_offset": f, "last_offset": t, "delivery_count": n} for f, t, n in acquired]
+    partition = {
+        "partition_index": 2,
+        "current_leader": LEADER,
+        "records": records,
+        "acquired_records": ranges,
+    }
+    return {
+        "acquisition_lock_timeout_ms": 30_000,
+        "responses": [{"topic_id": topic_id(topic), "partitions": [partition]}],
+    }
+
+
+def acknowledged(first: int, last: int, *types: int) -> dict[str, Any]:
+    batch = {"first_offset": first, "last_offset": last, "acknowledge_types": list(types)}
+    told = fetched("orders", epoch=1)
+    told["topics"][0]["partitions"] = [{"partition_index": 2, "acknowledgement_batches": [batch]}]
+    return told
+
+
+async def acknowledge(world: GatewayFixture, client: RawClient, *told: int) -> None:
+    partition = {"partition_index": 2, "current_leader": LEADER}
+    topic = {"topic_id": topic_id("orders"), "partitions": [partition]}
+    world.broker.answers[ACKNOWLEDGE] = {"acquisition_lock_timeout_ms": 30_000, "responses": [topic]}
+    await client.ask(ACKNOWLEDGE, 2, **acknowledged(*told))
+
+
+def reports(world: GatewayFixture) -> DeliveryReports:
+    found = world.gateway._reports
+    assert found is not None
+    return found
+
+
+@played
+async def test_what_passes_is_counted_and_written_with_the_names_of_topics(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = response((0, 9, 1))
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await acknowledge(world, client, 0, 3, 1)
+    await acknowledge(world, client, 4, 5, 3, 2)
+    await reports(world).write()
+    (record,) = world.evidence.deliveries
+    (row,) = record.rows
+    assert (record.group_id, record.sessions, record.lock_ms) == ("g", 1, 30_000)
+    assert (row.topic, row.partition, row.member_id) == ("orders", 2, "m")
+    assert (row.delivered, row.accepted, row.rejected, row.released) == (10, 4, 1, 1)
+    assert [(one.topic, one.offset, one.rejected_by) for one in record.suspects] == [("orders", 4, "m")]
+    await reports(world).write()
+    assert len(world.evidence.deliveries) == 1, "nothing has happened since"
+
+
+@played
+async def test_a_large_response_is_counted_as_it_passes(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = response((0, 9, 1), (10, 10, 2), records=b"r" * (5 * HELD_MAX_BYTES))
+    answer = await client.ask(FETCH, 2, **fetched("orders"))
+    assert len(answer.responses[0].partitions[0].records) == 5 * HELD_MAX_BYTES
+    numbers = world.gateway.numbers()
+    assert value(numbers, "share_records_delivered_total") == 11
+    assert value(numbers, "share_records_redelivered_total") == 1
+
+
+@played
+async def test_the_end_of_a_connection_releases_what_its_member_held(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = response((0, 9, 5))
+    await client.ask(FETCH, 2, **fetched("orders"))
+    assert value(world.gateway.numbers(), "share_sessions") == 1
+    client.writer.close()
+    await until(lambda: value(world.gateway.numbers(), "share_sessions") == 0)
+    numbers = world.gateway.numbers()
+    assert value(numbers, "share_records_released_by_end_total") == 10
+    assert value(numbers, "share_records_at_delivery_limit_total") == 10
+    assert value(numbers, "share_records_suspected_total") == 10
+    await reports(world).write()
+    (record,) = world.evidence.deliveries
+    assert (record.rows[0].ended, len(record.suspects), record.sessions) == (10, 10, 0)
+
+
+@played
+async def test_the_last_counts_are_written_when_the_gateway_ends(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = response((0, 9, 1))
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await world.gateway.close()
+    (record,) = world.evidence.deliveries
+    assert (record.rows[0].delivered, record.rows[0].ended) == (10, 10)
+
+
+@played
+async def test_acknowledgements_have_kafkas_labels(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    numbers = world.gateway.numbers()
+    for label in ("Accept", "Release", "Reject", "Renew"):
+        assert value(numbers, "share_record_acknowledgements_total", ack_type=label) == 0
+    world.broker.answers[FETCH] = response((0, 9, 1))
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await acknowledge(world, client, 0, 3, 1)
+    numbers = world.gateway.numbers()
+    assert value(numbers, "share_record_acknowledgements_total", ack_type="Accept") == 4
+
+
+@played
+async def test_the_brokers_are_asked_for_the_limit_of_a_group_once(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers |= {
+        FETCH: response((0, 0, 3)),
+        ApiKey.DescribeConfigs: {
+            "results": [
+                {
+                    "resource_type": 32,
+                    "resource_name": "g",
+                    "configs": [{"name": "share.delivery.count.limit", "value": "3"}],
+                }
+            ]
+        },
+    }
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await reports(world).learn_limits()
+    world.broker.answers[ApiKey.DescribeConfigs] = {"results": []}
+    await reports(world).learn_limits()
+    await client.ask(FETCH, 2, **fetched("orders", epoch=1))
+    await reports(world).write()
+    (record,) = world.evidence.deliveries
+    assert (record.delivery_limit, record.is_limit_known, record.rows[0].last) == (3, True, 1)
+
+
+@played
+async def test_where_the_limit_is_not_told_kafkas_default_holds(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    denied = {"resource_type": 32, "resource_name": "g", "error_code": 30, "configs": []}
+    world.broker.answers |= {
+        FETCH: response((0, 0, 5)),
+        ApiKey.DescribeConfigs: {"results": [denied]},
+    }
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await reports(world).learn_limits()
+    await reports(world).write()
+    (record,) = world.evidence.deliveries
+    assert (record.delivery_limit, record.is_limit_known, record.rows[0].last) == (5, False, 1)
+
+
+@played
+async def test_a_topic_that_is_gone_has_its_id_for_a_name(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = response((0, 0, 1), topic="deleted")
+    await client.ask(FETCH, 2, **fetched("orders"))
+    await reports(world).write()
+    assert world.evidence.deliveries[0].rows[0].topic == str(topic_id("deleted"))

@@ -1,0 +1,129 @@
+"""Responses to ShareFetch and ShareAcknowledge, whole and in parts: what is told of them."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire import codec
+from gateway.wire.framing import RequestHeader
+from gateway.wire.share_responses import ShareResponse
+from tests.unit.gateway.test_fetch_tail import EPOCH, SHARE_RESPONSE, SHARE_TOPIC, SHARE_VERSIONS
+
+FETCH, ACKNOWLEDGE = 78, 79
+Told = list[tuple[Any, ...]]
+
+OFFSETS = st.integers(-(2**63), 2**63 - 1)
+ACQUIRED = st.fixed_dictionaries(
+    {"first_offset": OFFSETS, "last_offset": OFFSETS, "delivery_count": st.integers(0, 2**15 - 1)}
+)
+PARTITION = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(0, 2**31 - 1),
+        "error_code": st.sampled_from([0, 121]),
+        "error_message": st.none() | st.text(max_size=200),
+        "current_leader": EPOCH,
+    }
+)
+ACKNOWLEDGED = st.fixed_dictionaries(
+    {
+        "error_code": st.sampled_from([0, 122]),
+        "error_message": st.none() | st.text(max_size=200),
+        "acquisition_lock_timeout_ms": st.integers(0, 2**31 - 1),
+        "responses": st.lists(
+            st.fixed_dictionaries({"topic_id": st.uuids(), "partitions": st.lists(PARTITION, max_size=3)}),
+            max_size=3,
+        ),
+    }
+)
+
+
+class Record:
+    """A `Seen` that writes all down."""
+
+    def __init__(self) -> None:
+        self.told: Told = []
+
+    def top(self, error_code: int, lock_ms: int | None) -> None:
+        self.told.append(("top", error_code, lock_ms))
+
+    def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
+        self.told.append(("acknowledged", topic_id, partition, error_code))
+
+    def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
+        self.told.append(("acquired", topic_id, partition, first, last, delivery_count))
+
+    def end(self) -> None:
+        self.told.append(("end",))
+
+
+def read(header: RequestHeader, message: bytes, ends: Sequence[int] = ()) -> Told:
+    record, at = Record(), 0
+    response = ShareResponse(header, record)
+    for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
+        response.feed(message[at:end])
+        at = end
+    return record.told
+
+
+def decoded(header: RequestHeader, message: bytes) -> Told:
+    """The same by the codec."""
+    answer = codec.decode_response(header.api_key, header.api_version, message)
+    is_fetch = header.api_key == FETCH
+    lock_ms = answer.acquisition_lock_timeout_ms if is_fetch or header.api_version > 1 else None
+    told: Told = [("top", answer.error_code, lock_ms)]
+    for topic in answer.responses:
+        for p in topic.partitions:
+            place = topic.topic_id.bytes, p.partition_index
+            told.append(("acknowledged", *place, p.acknowledge_error_code if is_fetch else p.error_code))
+            for a in p.acquired_records if is_fetch else ():
+                told.append(("acquired", *place, a.first_offset, a.last_offset, a.delivery_count))
+    return [*told, ("end",)]
+
+
+@given(SHARE_RESPONSE, st.lists(ACQUIRED, max_size=200), SHARE_VERSIONS, st.lists(st.integers(0, 4_000)))
+def test_sp31_a_fetch_in_any_parts_says_what_the_whole_says(
+    fields: dict[str, Any], acquired: list[dict[str, int]], version: int, ends: list[int]
+) -> None:
+    for topic in fields["responses"]:
+        for partition in topic["partitions"]:
+            partition["acquired_records"] = acquired
+    header = RequestHeader(FETCH, version, 5, "me", 0)
+    message = codec.encode_response(header, fields)
+    assert read(header, message, ends) == read(header, message) == decoded(header, message)
+
+
+@given(SHARE_TOPIC, SHARE_VERSIONS)
+def test_sp31_a_fetch_may_be_split_at_every_byte(topic: dict[str, Any], version: int) -> None:
+    header = RequestHeader(FETCH, version, 5, "me", 0)
+    message = codec.encode_response(header, {"responses": [topic]})
+    assert read(header, message, range(1, len(message))) == decoded(header, message)
+
+
+@given(ACKNOWLEDGED, SHARE_VERSIONS, st.lists(st.integers(0, 1_000)))
+def test_sp30_an_acknowledgement_in_any_parts_says_what_the_whole_says(
+    fields: dict[str, Any], version: int, ends: list[int]
+) -> None:
+    header = RequestHeader(ACKNOWLEDGE, version, 5, "me", 0)
+    message = codec.encode_response(header, fields)
+    assert read(header, message, ends) == decoded(header, message)
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
+def test_bytes_that_are_no_response_raise_nothing(noise: bytes, ends: list[int]) -> None:
+    read(RequestHeader(FETCH, 2, 5, "me", 0), noise, ends)
+
+
+def test_records_are_not_kept() -> None:
+    """Whatever comes of a long record, the reader has no more than the few bytes that it waits for."""
+    header = RequestHeader(FETCH, 2, 5, "me", 0)
+    leader = {"leader_id": 1, "leader_epoch": 1}
+    partition = {"partition_index": 0, "current_leader": leader, "records": b"r" * 100_000}
+    topic = {"topic_id": UUID(int=7), "partitions": [partition]}
+    message = codec.encode_response(header, {"responses": [topic]})
+    response = ShareResponse(header, Record())
+    for at in range(0, len(message), 1_000):
+        response.feed(message[at : at + 1_000])
+        assert len(response._kept) < 20
