@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import click
 import msgspec
 from kafka.errors import KafkaError
+from msgspec.structs import replace
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
@@ -18,6 +20,9 @@ from connections.client_config import ClientConfig
 from insight.visible import visible_lines
 from insight.why.clock import Clock
 from insight.why.course import Course, course_of
+from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
+from insight.why.deliveries.reading import read_since
+from insight.why.deliveries.text import alone_text
 from insight.why.folder_history import read_folder
 from insight.why.history import History, HistoryUnavailable, read_history
 from insight.why.report import Report, report_of
@@ -30,12 +35,15 @@ from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
-R = TypeVar("R", Report, RocketMqReport)
+R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
+_SHARE = "share"
 
 _NO_PICTURE = (
     "{} is a RocketMQ group, for which there is no picture: its clients rebalance by themselves, so there "
     "are no rebalances to draw. Leave the option out to see which clients came and went."
 )
+
+_NO_HISTORY = "{} has no history here, so there is no picture. Leave the option out to see its deliveries."
 
 
 @click.command()
@@ -83,6 +91,9 @@ def why(
     The clients of a RocketMQ group rebalance by themselves. For such a group the report has the clients that
     came and went, the connections that the coordinator notified, and the client ids on several connections.
 
+    Of a share group the report also has what became of the records that gateways delivered to its members,
+    of the last day unless --since says otherwise, and the records that may be poison.
+
     The command reads the group's history from the events topic; the coordinator need not run.
     """
     configure_logs()
@@ -91,30 +102,52 @@ def why(
     if (client_config is None) == (from_dir is None):
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
     try:
-        history = _history(client_config, prefix, from_dir, group_id, since_ms)
+        found = _found(client_config, prefix, from_dir, group_id, since_ms, now_ms)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
-    if isinstance(history.entries[-1], RocketMqHistoryEntry):
+    history, deliveries = found
+    if history is None:
+        assert deliveries is not None, "there is one of both"
+        _show_alone(LoneDeliveries(group_id, deliveries), output, plot)
+    elif isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
-        _show_kafka(group_id, history, now_ms, since_ms, output, plot)
+        _show_kafka(group_id, history, deliveries, now_ms, since_ms, output, plot)
     if page_url is not None and output == "text":
         click.echo(f"\n{link(page_url, group_id)}")
 
 
-def _history(
+def _found(
     client_config: ClientConfig | None,
     prefix: str,
     from_dir: Path | None,
     group_id: str,
     since_ms: int | None,
-) -> History:
-    if client_config is not None:
-        return read_history(client_config, layout_on(client_config, prefix), group_id, since_ms)
-    assert from_dir is not None
-    return read_folder(from_dir, group_id)
+    now_ms: int,
+) -> tuple[History | None, DeliveryReport | None]:
+    """The history of a group, and the deliveries of a share group. A share group of the brokers has no
+    history here. Raises HistoryUnavailable if there is neither.
+    """
+    if client_config is None:
+        assert from_dir is not None
+        return read_folder(from_dir, group_id), None
+    layout = layout_on(client_config, prefix)
+    deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
+    try:
+        history = read_history(client_config, layout, group_id, since_ms)
+    except HistoryUnavailable:
+        found = deliveries()
+        if found is None:
+            raise
+        return None, found
+    return history, deliveries() if _is_of_share_group(history) else None
+
+
+def _is_of_share_group(history: History) -> bool:
+    last = history.entries[-1]
+    return isinstance(last, HistoryEntry) and last.group_type == _SHARE
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -127,17 +160,29 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
 
 
 def _show_kafka(
-    group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
+    group_id: str,
+    history: History,
+    deliveries: DeliveryReport | None,
+    now_ms: int,
+    since_ms: int | None,
+    output: str,
+    plot: Path | None,
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
     course = course_of(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
-    shown = report_of(group_id, course, now_ms, since_ms)
+    shown = replace(report_of(group_id, course, now_ms, since_ms), deliveries=deliveries)
     _show(shown, report_text, output)
     if plot is not None:
         _plot(shown, course, plot)
+
+
+def _show_alone(alone: LoneDeliveries, output: str, plot: Path | None) -> None:
+    if plot is not None:
+        raise click.BadParameter(_NO_HISTORY.format(alone.group_id), param_hint="--plot")
+    _show(alone, alone_text, output)
 
 
 def _show_rocketmq(

@@ -45,7 +45,7 @@ def telemetry_key(group_id: str, member_id: str) -> bytes:
 
 def is_of_group(key: bytes | None, group_id: str) -> bool:
     """Whether this is the key of a member of the group."""
-    return key is not None and key.startswith(_encoder.encode([group_id])[:-1] + b",")
+    return key is not None and key.startswith(_encoder.encode([group_id])[:-1] + b',"')
 
 
 def encode_telemetry(record: MemberTelemetry) -> bytes:

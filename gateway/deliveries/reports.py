@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 from uuid import UUID
@@ -17,6 +18,8 @@ from records.deliveries import Counted, GroupDeliveries, Suspect
 
 INTERVAL_S = 60.0
 _LOOK_S = 5.0
+_PAUSE_S = 0.1
+"""New groups make no more looks than this allows."""
 _DESCRIBE_VERSION = 4
 _GROUP = 32  # ConfigResource.Type.GROUP
 _LIMIT = "share.delivery.count.limit"
@@ -39,13 +42,19 @@ class DeliveryReports:
         self._cluster = cluster
         self._evidence = evidence
         self._numbers = count()
+        self._has_group = asyncio.Event()
+        deliveries.on_group = self._has_group.set
 
     async def follow(self) -> None:
-        """Write until cancelled, and once more then."""
+        """Write until cancelled."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + INTERVAL_S
         while True:
-            await asyncio.sleep(_LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._has_group.wait()
+            self._has_group.clear()
+            await asyncio.sleep(_PAUSE_S)
             self._deliveries.expire()
             await self.learn_limits()
             if loop.time() >= due_s:

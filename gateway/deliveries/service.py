@@ -21,6 +21,10 @@ _ROWS_MAX = _SUSPECTS_MAX = 30_000
 _HELD_MAX, _LOST_MAX = 100_000, 20_000
 
 
+def _nothing() -> None:
+    pass
+
+
 class Deliveries:
     """What the members of share groups get and say of it. `clock_ms` is one that never goes back."""
 
@@ -32,6 +36,8 @@ class Deliveries:
         self._rows, self._suspects = Room(_ROWS_MAX), Room(_SUSPECTS_MAX)
         self._groups: dict[str, Group] = {}
         self._members: dict[Member, None] = {}
+        self.on_group: Callable[[], None] = _nothing
+        """Called when the limit of a new group is to be asked."""
 
     @property
     def sessions(self) -> int:
@@ -105,6 +111,7 @@ class Deliveries:
         if len(group_id) > ID_MAX_CHARS or not self._has_place():
             return None
         self._groups[group_id] = group = Group(group_id, self._rows, self._suspects, self._clock_ms())
+        self.on_group()
         return group
 
     def _has_place(self) -> bool:

@@ -34,8 +34,10 @@ from insight.page.command_pages import Asked
 from insight.page.commands import Source
 from insight.page.coordinator import CoordinatorPage, coordinator_page
 from insight.page.courses import Courses
+from insight.page.deliveries import NO_DELIVERIES, KeptDeliveries
+from insight.page.deliveries import routes as delivery_routes
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
-from insight.page.group import group_page
+from insight.page.group import GroupPage, group_page
 from insight.page.histories import Histories
 from insight.page.live import Held
 from insight.page.members import By, Members, causes_text, columns_of, sentence
@@ -77,6 +79,7 @@ class Sources(NamedTuple):
     service_topics: ServiceTopics
     service_metrics: ServiceMetrics | None
     connect_to: str
+    deliveries: KeptDeliveries = NO_DELIVERIES
     log: Source | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -99,6 +102,7 @@ def app(sources: Sources, access: Access) -> Starlette:
             Route("/api/members", pages.members_json),
             Route("/api/coordinator", pages.coordinator_json),
             *asked.routes,
+            *delivery_routes(sources.deliveries, sources.now_ms),
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ],
@@ -162,7 +166,14 @@ class _Pages:
         """One group, of Kafka's or of RocketMQ's."""
         group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
         version = self._sources.fleet.group_version(group_id) or 0
-        found = self._group(request, group_id, between_ms)
+        try:
+            found = self._group(request, group_id, between_ms)
+        except (HistoryUnavailable, Refused):
+            alone = self._only_deliveries(request, group_id, between_ms)
+            if alone is None:
+                raise
+            return alone
+        is_shared = isinstance(found, GroupPage) and found.protocol == Protocol.SHARE
         return self._page(
             "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
             group=found,
@@ -171,6 +182,25 @@ class _Pages:
             is_live="to" not in request.query_params,
             only_time=is_only_time(request),
             version=version,
+            deliveries=self._sources.deliveries.view(group_id, between_ms) if is_shared else None,
+        )
+
+    def _only_deliveries(
+        self, request: Request, group_id: str, between_ms: tuple[int, int]
+    ) -> Response | None:
+        """The page of a group without a history, which a share group of the brokers has not. None if there
+        are no deliveries either.
+        """
+        found = self._sources.deliveries.view(group_id, between_ms)
+        if found is None:
+            return None
+        window = request.query_params.get("since", "1h")
+        return self._page(
+            "deliveries.html",
+            group_id=group_id,
+            deliveries=found,
+            window=window,
+            now_ms=self._sources.now_ms(),
         )
 
     def group_json(self, request: Request) -> Response:

@@ -17,6 +17,7 @@ from insight.broker_groups import BrokerGroups
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
+from insight.page.deliveries import KeptDeliveries
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.histories import Histories
@@ -24,6 +25,7 @@ from insight.page.overview import OverviewThread
 from insight.page.security import Access
 from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
+from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
 from records.layout import TopicLayout
 
@@ -122,6 +124,7 @@ class Page:
             service_metrics=None if metrics_url is None else ServiceMetrics(metrics_url),
             connect_to=connect_to,
             log=log,
+            deliveries=KeptDeliveries(partial(read_deliveries, client_config, layout)),
             broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from insight.why.course import Course, course_of
+from insight.why.deliveries.model import DeliveryReport
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.state_timelines import Span, StateTimeline
 from state.kafka.history import HistoryEntry
@@ -39,7 +40,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter. `clients` are as in `insight.why.names.clients_of`.
+    latter. `clients` are as in `insight.why.names.clients_of`. `deliveries` are those of a share group.
     """
 
     group_id: str
@@ -55,6 +56,7 @@ class Report(Struct, frozen=True, kw_only=True):
     rebalances: list[Rebalance]
     group_type: str = "classic"
     clients: dict[str, str] = {}
+    deliveries: DeliveryReport | None = None
 
 
 def report(

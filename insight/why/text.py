@@ -6,6 +6,7 @@ from assignors.kafka.api import MemberId
 from insight.visible import visible
 from insight.why.clients_said_text import client_lines
 from insight.why.clock import Clock, duration_text
+from insight.why.deliveries.text import deliveries_text
 from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from insight.why.names import Names, names_in
@@ -37,6 +38,8 @@ def report_text(report: Report, clock: Clock) -> str:
     if hidden:
         blocks.append(f"({hidden} earlier rebalances are not shown: see them with -o json)")
     blocks += [_rebalance_text(r, report, clock, names) for r in shown]
+    if report.deliveries is not None:
+        blocks.append(deliveries_text(report.deliveries, clock, names))
     return "\n\n".join(blocks) + "\n"
 
 

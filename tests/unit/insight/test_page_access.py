@@ -4,7 +4,7 @@ import http.client
 import json
 import socket
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -17,13 +17,14 @@ from insight.broker_groups import BrokerGroup
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
+from insight.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from insight.page.server import Web, is_loopback, listening_at, names_of
 from insight.page.service_topics import ServiceTopics
-from insight.why.history import read_history
+from insight.why.history import History, read_history
 from records.layout import TopicLayout
 
 LAYOUT = TopicLayout.named("page")
@@ -34,11 +35,16 @@ LINES_VERSION = 7
 
 @contextmanager
 def serving(
-    access: Access | None = None, log: Source | None = None, broker_groups: Sequence[BrokerGroup] = ()
+    access: Access | None = None,
+    log: Source | None = None,
+    broker_groups: Sequence[BrokerGroup] = (),
+    fleet: Fleet | None = None,
+    read: Callable[[str, int], History] | None = None,
+    deliveries: KeptDeliveries = NO_DELIVERIES,
 ) -> Iterator[socket.socket]:
-    fleet = Fleet(LAYOUT)
+    fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
-    histories = Histories(partial(read_history, NOBODY, LAYOUT), fleet)
+    histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
     sources = Sources(
         fleet=fleet,
         lines=list,
@@ -51,6 +57,7 @@ def serving(
         service_metrics=None,
         connect_to="127.0.0.1:9092",
         log=log,
+        deliveries=deliveries,
         broker_groups=lambda: list(broker_groups),
     )
     with listening_at("127.0.0.1", 0) as listening:

@@ -1,0 +1,96 @@
+"""What is said of one share group's deliveries."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from records.deliveries import Counted
+
+
+class Verdict(StrEnum):
+    """What is probably wrong. POISON: some records fail whoever gets them. BAD_MEMBER: one member fails, and
+    others do not. OUTAGE: nobody gets records processed.
+    """
+
+    NOTHING = "nothing"
+    POISON = "poison"
+    BAD_MEMBER = "bad member"
+    OUTAGE = "outage"
+
+
+class SuspectLine(Struct, frozen=True, kw_only=True):
+    """A record that may be poison. `at_ms` is when a gateway last wrote something of it, `outcome` is as in
+    `records.deliveries`, and inferred unless the record was rejected or accepted.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    deliveries: int
+    releases: int
+    released_by: list[str]
+    rejected_by: str
+    outcome: str
+    at_ms: int
+
+
+class MemberSum(Struct, frozen=True, kw_only=True):
+    """All that one member did. `processing_ms` is the mean time from delivery to acknowledgement of what it
+    acknowledged, `processing_max_ms` the longest one; None if it acknowledged nothing.
+    """
+
+    member_id: str
+    delivered: int
+    accepted: int
+    failed: int
+    renewed: int
+    acknowledged: int
+    processing_ms: int | None
+    processing_max_ms: int | None
+
+
+class Interval(Struct, frozen=True, kw_only=True):
+    """The counts of some time."""
+
+    from_ms: int
+    delivered: int = 0
+    redelivered: int = 0
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    expired: int = 0
+
+
+class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
+    """Counts of which JSON has those that are 0, too."""
+
+
+class DeliveryReport(Struct, frozen=True, kw_only=True):
+    """What gateways counted of a share group between two times. `lock_ms` is 0 if no broker has named it.
+
+    `rows` are in the order of topic, partition and member. `others` has the sums of those beyond the bounds.
+    `is_cut`: earlier records of this time were too many to read. `member_id` is that of the verdict.
+    """
+
+    group_id: str
+    from_ms: int
+    to_ms: int
+    gateways: int
+    delivery_limit: int
+    is_limit_known: bool
+    lock_ms: int
+    is_cut: bool
+    verdict: Verdict
+    member_id: str | None
+    rows: list[Row]
+    others: Row | None
+    members: list[MemberSum]
+    suspects: list[SuspectLine]
+    intervals: list[Interval]
+
+
+class LoneDeliveries(Struct, frozen=True):
+    """What is known of a group of which the history has nothing, in the form of a report of `why`."""
+
+    group_id: str
+    deliveries: DeliveryReport
