@@ -50,7 +50,7 @@ class ShareSession:
         self.member: tuple[str, str] | None = None
         self.topics: set[UUID] = set()
         self.version: int | None = None
-        self._counted: tuple[Deliveries, Member | None] | None = None
+        self._counted: tuple[Deliveries, Member] | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -63,19 +63,15 @@ class ShareSession:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
 
-    def watch(
-        self, deliveries: Deliveries, header: RequestHeader, request: Any
-    ) -> Callable[[bytes], None] | None:
-        """Count a request of the member. Returns what takes the parts of the response, None if nothing of
-        this member is counted.
-        """
+    def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
+        """Count a request of the member. Returns what takes the parts of the response."""
         assert self.member is not None, "it is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
-        member = self._counted[1]
-        return None if member is None else member.watch(header, request)
+        return self._counted[1].watch(header, request)
 
     def end(self) -> None:
         """The connection has ended."""
-        if self._counted is not None and self._counted[1] is not None:
-            self._counted[0].close(self._counted[1])
+        if self._counted is not None:
+            deliveries, member = self._counted
+            deliveries.close(member)

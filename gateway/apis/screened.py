@@ -29,6 +29,12 @@ class Screened:
         """Whether the broker's response has to be decoded for `complete`."""
         return bool(self.refused) or self.change is not None or self.then is not None
 
+    def see(self, response: bytes) -> None:
+        """Show it a whole response."""
+        for sees in (self.saw, self.sees):
+            if sees is not None:
+                sees(response)
+
     async def complete(self, response: Any) -> None:
         """Add the errors of the refused entries to the broker's response."""
         if self.then is not None:

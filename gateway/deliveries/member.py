@@ -56,17 +56,38 @@ class Shared(NamedTuple):
 
 
 class Member:
-    """Counts what passes between a member and the leaders, until its connection ends."""
+    """Counts what passes between a member and the leaders, until its connection ends. `join` returns its
+    group, None if there is no room for it. The member has none until a leader has answered without an error:
+    until then it may be anybody.
+    """
 
-    def __init__(self, member_id: str, group: Group, shared: Shared) -> None:
-        self.group = group
+    def __init__(self, member_id: str, join: Callable[[], Group | None], shared: Shared) -> None:
         self.has_ended = False
+        self._join = join
+        self._joined: Group | None = None
         self._member_id = member_id
         self._shared = shared
         self._held = Held(shared.held, HELD_MAX)
         self._lost = Held(shared.lost, LOST_MAX)
         self._asked: dict[_Answer, int] = {}
         """When each request that has no answer yet came."""
+
+    @property
+    def joined(self) -> Group | None:
+        """Its group, None if it has none yet."""
+        return self._joined
+
+    @property
+    def group(self) -> Group:
+        """Its group, which it has if it holds anything."""
+        assert self._joined is not None, "a member without a group has nothing"
+        return self._joined
+
+    def begin(self) -> bool:
+        """A leader has answered without an error. Returns whether the member is counted."""
+        if self._joined is None and not self.has_ended:
+            self._joined = self._join()
+        return self._joined is not None and not self.has_ended
 
     def offsets_held(self) -> int:
         """How many offsets it holds, as far as they are followed."""
@@ -185,20 +206,20 @@ class _Answer:
         self._clock_ms = clock_ms
         self._is_final = request.share_session_epoch == _FINAL_EPOCH
         self._batches, self._is_cut = batches_of(request)
-        self._error_code = 0
+        self._is_counted = False
         self.asked_ms = clock_ms()
 
     def top(self, error_code: int, lock_ms: int | None) -> None:
         """See `Seen`."""
-        self._error_code = error_code
-        if lock_ms:
+        self._is_counted = not error_code and self._member.begin()
+        if lock_ms and self._is_counted:
             self._member.group.lock_ms = lock_ms
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
         """See `Seen`."""
         place = topic_id, partition
         batches = self._batches.pop(place, None)
-        if batches is None or self._member.has_ended:
+        if batches is None or not self._is_counted:
             return
         if not error_code:
             self._member.acknowledged(place, batches, self.asked_ms)
@@ -207,7 +228,7 @@ class _Answer:
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
         """See `Seen`."""
-        if not self._member.has_ended:
+        if self._is_counted:
             now_ms = self._clock_ms()
             until_ms = now_ms + (self._member.group.lock_ms or DEFAULT_LOCK_MS)
             one = Range(first, last, delivery_count, now_ms, until_ms)
@@ -218,5 +239,5 @@ class _Answer:
         self._member.answered(self)
         if self._is_cut:
             self._member.unfollow()
-        if self._is_final and not self._error_code:
+        if self._is_final and self._is_counted:
             self._member.release()

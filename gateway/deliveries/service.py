@@ -1,6 +1,7 @@
 """All share groups whose records pass this gateway. No IO here."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from uuid import uuid4
 
 from gateway.deliveries.group import Group
@@ -44,13 +45,9 @@ class Deliveries:
         """The connections on which members of share groups are."""
         return len(self._members)
 
-    def open(self, group_id: str, member_id: str) -> Member | None:
-        """A member fetches on a connection. Returns None if it is not counted."""
-        group = self._group(group_id)
-        if group is None:
-            return None
-        member = Member(member_id, group, self._shared)
-        group.sessions += 1
+    def open(self, group_id: str, member_id: str) -> Member:
+        """A member asks on a connection."""
+        member = Member(member_id, partial(self._joined, group_id), self._shared)
         self._members[member] = None
         return member
 
@@ -59,7 +56,8 @@ class Deliveries:
         if member in self._members:
             del self._members[member]
             member.end()
-            member.group.sessions -= 1
+            if member.joined is not None:
+                member.joined.sessions -= 1
 
     def expire(self) -> None:
         """Count the locks that have ended."""
@@ -103,6 +101,12 @@ class Deliveries:
                 suspects=[suspect for _, suspect in suspects],
             )
             yield record, [*(topic_id for topic_id, _ in rows), *(key[0] for key, _ in suspects)]
+
+    def _joined(self, group_id: str) -> Group | None:
+        group = self._group(group_id)
+        if group is not None:
+            group.sessions += 1
+        return group
 
     def _group(self, group_id: str) -> Group | None:
         found = self._groups.get(group_id)

@@ -373,9 +373,8 @@ class Connection:
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)
-        for saw in () if screened is None else (screened.saw, screened.sees):
-            if saw is not None:
-                saw(response)
+        if screened is not None:
+            screened.see(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
         decoded: Any = await beside.decode_response(header, response)

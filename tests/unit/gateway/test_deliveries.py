@@ -1,6 +1,5 @@
 """What the gateway counts of share groups' records: rows SP29 to SP35, without a wire."""
 
-from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace as Fields
 from typing import Any
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 from gateway.deliveries import member as members
 from gateway.deliveries.acknowledgements import TYPES_MAX, Type, batches_of
 from gateway.deliveries.group import ROWS_MAX
-from gateway.deliveries.held import Held, Range
 from gateway.deliveries.member import GRACE_MS, Member
-from gateway.deliveries.room import Room
 from gateway.deliveries.service import GROUPS_MAX, Deliveries
 from gateway.deliveries.suspects import SUSPECTS_MAX, is_suspected
 from gateway.wire import codec
@@ -38,9 +35,8 @@ class World:
 
     def member(self, name: str, group_id: str = "g") -> Member:
         if name not in self.members:
-            member = self.deliveries.open(group_id, name)
-            assert member is not None
-            self.members[name] = member
+            self.members[name] = member = self.deliveries.open(group_id, name)
+            assert member.begin()
         return self.members[name]
 
     def ask(
@@ -256,6 +252,17 @@ def test_sp35_the_time_of_processing_is_from_delivery_to_the_request() -> None:
     assert (row.processed_ms, row.processed_max_ms, record.lock_ms) == (5 * 700, 700, LOCK_MS)
 
 
+def test_sp34_who_may_not_read_the_group_takes_no_room_for_it() -> None:
+    deliveries = Deliveries(lambda: 0)
+    request = Fields(share_session_epoch=0, topics=[])
+    for number in range(2 * GROUPS_MAX):
+        member = deliveries.open(f"g{number}", "m")
+        sees = member.watch(RequestHeader(FETCH, 2, 5, "me", 0), request)
+        sees(codec.encode_response(RequestHeader(FETCH, 2, 5, "me", 0), {"error_code": 30}))
+        assert member.joined is None
+    assert deliveries.open("another", "m").begin()
+
+
 def test_a_request_with_too_many_types_is_cut_and_nothing_is_inferred_of_it() -> None:
     world = World()
     world.get("a", 0, 2 * TYPES_MAX - 1, 5)
@@ -287,11 +294,11 @@ def test_sp34_rows_suspects_and_groups_have_bounds() -> None:
     assert sum(row.delivered for row in counted) == sum(row.released for row in counted) == ROWS_MAX + 5
     assert len(world.member("m0").group.suspects._known) == SUSPECTS_MAX
     opened = [world.deliveries.open(f"g{number}", "m") for number in range(GROUPS_MAX)]
-    assert [member is None for member in opened[-2:]] == [False, True]
-    assert opened[0] is not None
+    assert [member.begin() for member in opened] == [True] * (GROUPS_MAX - 1) + [False]
     world.deliveries.close(opened[0])
-    assert world.deliveries.open("another", "m") is not None, "in the place of a group without members"
-    assert world.deliveries.open("g" * 1_025, "m") is None
+    another = world.deliveries.open("another", "m")
+    assert another.begin(), "in the place of a group without members"
+    assert not world.deliveries.open("g" * 1_025, "m").begin()
 
 
 def test_sp34_what_all_members_hold_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,128 +318,3 @@ def test_sp34_nothing_is_written_of_a_minute_in_which_nothing_happened() -> None
     assert len(world.records()) == 1
     world.ask("a")()
     assert world.records() == []
-
-
-STEP = st.one_of(
-    st.tuples(
-        st.just("get"), st.sampled_from("ab"), st.integers(0, 40), st.integers(1, 12), st.integers(1, 5)
-    ),
-    st.tuples(
-        st.just("acknowledge"),
-        st.sampled_from("ab"),
-        st.integers(0, 45),
-        st.lists(st.integers(0, 4), min_size=1, max_size=12),
-        st.sampled_from([0, 0, 0, 121]),
-    ),
-    st.tuples(
-        st.just("all"), st.sampled_from("ab"), st.integers(0, 45), st.integers(1, 12), st.integers(0, 4)
-    ),
-    st.tuples(st.just("pass"), st.just("a"), st.sampled_from([10, 5_000, LOCK_MS + GRACE_MS])),
-    st.tuples(st.just("end"), st.sampled_from("ab")),
-)
-NAMES = {0: "gaps", 1: "accepted", 2: "released", 3: "rejected"}
-
-
-class Model:
-    """The same, offset by offset."""
-
-    def __init__(self) -> None:
-        self.held: dict[tuple[str, int], tuple[int, bool]] = {}
-        self.counts: Counter[tuple[str, str]] = Counter()
-
-    def get(self, name: str, offsets: range, now_ms: int) -> None:
-        for offset in offsets:
-            self.counts[name, "delivered"] += 1
-            before = self.held.pop((name, offset), None)
-            self.counts[name, "expired"] += before is not None and not before[1]
-            self.held[name, offset] = now_ms + LOCK_MS, False
-
-    def acknowledge(self, name: str, types: dict[int, int], now_ms: int, error: int) -> None:
-        for offset, kind in types.items():
-            found = self.held.get((name, offset))
-            if found is None:
-                continue
-            is_lost = found[1]
-            if error:
-                if is_lost:
-                    self.counts[name, "late"] += 1
-                    del self.held[name, offset]
-                continue
-            self.counts[name, "expired"] -= is_lost
-            if kind == Type.RENEW:
-                self.held[name, offset] = now_ms + LOCK_MS, False
-                self.counts[name, "renewed"] += 1
-            else:
-                self.counts[name, NAMES[kind]] += 1
-                del self.held[name, offset]
-
-    def expire(self, now_ms: int) -> None:
-        for (name, offset), (until_ms, is_lost) in list(self.held.items()):
-            if not is_lost and until_ms + GRACE_MS <= now_ms:
-                self.held[name, offset] = until_ms, True
-                self.counts[name, "expired"] += 1
-
-    def end(self, name: str) -> None:
-        for key in [key for key in self.held if key[0] == name]:
-            self.counts[name, "ended"] += not self.held.pop(key)[1]
-
-
-def play(world: World, model: Model, kind: str, name: str, *told: Any) -> None:
-    if kind == "get":
-        first, count, delivery_count = told
-        world.get(name, first, first + count - 1, delivery_count)
-        model.get(name, range(first, first + count), world.now_ms)
-    elif kind == "acknowledge":
-        first, types, error = told
-        world.acknowledge(name, first, first + len(types) - 1, *types, error=error)
-        model.acknowledge(name, dict(enumerate(types, first)), world.now_ms, error)
-    elif kind == "all":
-        first, count, type_ = told
-        world.acknowledge(name, first, first + count - 1, type_)
-        model.acknowledge(name, dict.fromkeys(range(first, first + count), type_), world.now_ms, 0)
-    elif kind == "pass":
-        world.pass_ms(told[0])
-        model.expire(world.now_ms)
-    else:
-        world.deliveries.close(world.members.pop(name))
-        world.member(name)
-        model.end(name)
-
-
-@given(st.lists(STEP, max_size=60))
-def test_what_was_delivered_is_acknowledged_released_expired_or_held(steps: list[tuple[Any, ...]]) -> None:
-    world, model = World(), Model()
-    for name in "ab":
-        world.member(name)
-    totals = {name: Counted() for name in "ab"}
-    for step in steps:
-        play(world, model, *step)
-        for record in world.records():
-            for row in record.rows:
-                totals[row.member_id].add(row)
-        for who, row in totals.items():
-            held = world.member(who).offsets_held()
-            ended = row.acknowledged + row.gaps + row.expired + row.ended + row.unfollowed
-            assert row.delivered == ended + held
-            for counted in ("delivered", *NAMES.values(), "expired", "ended", "renewed", "late"):
-                assert getattr(row, counted) == model.counts[who, counted], counted
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), max_size=60))
-def test_held_ranges_are_a_set_of_offsets(steps: list[tuple[bool, int, int]]) -> None:
-    room, place = Room(1_000), (b"t", 0)
-    held, model = Held(room, 1_000), set[int]()
-    for is_added, first, size in steps:
-        last = first + size
-        taken = held.take(place, first, last)
-        assert {o for one in taken for o in range(one.first, one.last + 1)} == model & {
-            *range(first, last + 1)
-        }
-        model -= {*range(first, last + 1)}
-        if is_added:
-            assert held.add(place, Range(first, last, 1, 0, 0))
-            model |= {*range(first, last + 1)}
-        ranges = [one for _, one in held]
-        assert ranges == sorted(ranges)
-        assert sum(one.offsets for one in ranges) == len(model)
-        assert room.free == 1_000 - len(ranges)
