@@ -44,6 +44,8 @@ from streaming.service.query.spark_start import starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
 from streaming.service.replica.state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
 from streaming.service.replica.supervision import Replica
+from streaming.service.share_state.summary import ShareStateSummary
+from streaming.service.share_state.thread import ShareStateThread, owns_surely
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
@@ -99,6 +101,9 @@ class Coordinator:
         self._stopping = threading.Event()
         self._times = StartTimes()
         self._transactions = TransactionsFollower(options.client_config, options.layout)
+        self._share_state = ShareStateThread(
+            options.client_config, options.layout, lambda: owns_surely(self._ticker)
+        )
         self._replica: Replica | None = None
 
     @property
@@ -123,6 +128,10 @@ class Coordinator:
     def transactions(self) -> Summary:
         """The transactions whose outcome the groups do not have yet."""
         return self._transactions.summary
+
+    def share_state(self) -> ShareStateSummary:
+        """The tasks of share groups that are open at the cluster's share coordinators."""
+        return self._share_state.summary
 
     @property
     def spark_restarts(self) -> int:
@@ -320,6 +329,7 @@ class Coordinator:
             *self._watching_for_rest(),
             TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
             self._transactions,
+            self._share_state,
         ):
             thread.start()
             started.callback(thread.stop)
@@ -341,7 +351,7 @@ class Coordinator:
         assert self._ticker is not None
         assert self._lease is not None
         reports = Reports(
-            alarms=lambda: (self._transactions.summary.alarm, self.replica().alarm),
+            alarms=lambda: (self.transactions().alarm, self.replica().alarm, self.share_state().alarm),
             on_batch=lambda batch: self.on_batch(batch),
         )
         query = CoordinatorsQuery(

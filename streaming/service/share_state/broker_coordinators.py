@@ -1,0 +1,171 @@
+"""The cluster's share coordinators, over the connections of kafka-python's admin client, which has no
+requests for them.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from kafka.errors import NodeNotReadyError, UnknownBrokerIdError, UnknownTopicOrPartitionError
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from state.errors import ErrorCode
+from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
+from streaming.service.share_state.messages import (
+    DeleteShareGroupStateRequest,
+    InitializeShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest,
+)
+
+# The maximum time of a request to the brokers.
+BROKER_TIMEOUT_MS = 5_000
+SHARE_VERSION = "share.version"
+# The first version that finds share coordinators, and the first ones of the other messages.
+_FIND_VERSION = 6
+_VERSION = 0
+# kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
+_KEYS_MAX_BYTES = 200_000
+_NO_LEADER_EPOCH = -1
+# No key of a share coordinator. Who has the permission is told so, and the topic of the states is not made.
+_NO_KEY = "permission"
+
+
+class BrokerCoordinators:
+    """See `ShareCoordinators`. For one thread. After Lost a new one is needed, because a broker may have
+    moved.
+
+    What changes a state is sent only while `may_change` says so. Raises KafkaError if no broker answers at
+    the start.
+    """
+
+    def __init__(self, client_config: ClientConfig, may_change: Callable[[], bool]) -> None:
+        self._may_change = may_change
+        self._admin = kafka_clients.admin(
+            client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS, request_timeout_ms=BROKER_TIMEOUT_MS
+        )
+
+    def are_refused(self) -> bool:
+        """Whether the brokers have share groups, and the principal may not send what share coordinators take.
+        This changes nothing at the brokers. Raises KafkaError, Lost.
+        """
+        _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
+        return bool(level) and self._find([_NO_KEY])[_NO_KEY][1] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        by_name = {coordinator_key(key): key for key in keys}
+        found: dict[Key, tuple[int, int]] = {}
+        for names in _within(by_name):
+            found |= {by_name[name]: place for name, place in self._find(names).items() if name in by_name}
+        return found
+
+    def _find(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        request = FindCoordinatorRequest(
+            key_type=CoordinatorType.SHARE, coordinator_keys=names, version=_FIND_VERSION
+        )
+        return {one.key: (one.node_id, one.error_code) for one in self._send(request).coordinators}
+
+    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+        kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
+        partitions = {
+            key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
+        }
+        request = _request(ReadShareGroupStateSummaryRequest, kind, partitions)
+        answers = _answers(self._send(request, node_id), keys)
+        return {key: Summary(one.error_code, one.state_epoch, one.start_offset) for key, one in answers}
+
+    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+        kind = InitializeShareGroupStateRequest.InitializeStateData
+        partitions = {
+            item.key: kind.PartitionData(
+                partition=item.key.partition, state_epoch=item.state_epoch, start_offset=item.start_offset
+            )
+            for item in items
+        }
+        return self._change(node_id, _request(InitializeShareGroupStateRequest, kind, partitions), partitions)
+
+    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
+        kind = DeleteShareGroupStateRequest.DeleteStateData
+        partitions = {key: kind.PartitionData(partition=key.partition) for key in keys}
+        return self._change(node_id, _request(DeleteShareGroupStateRequest, kind, partitions), partitions)
+
+    def _change(self, node_id: int, request: Any, keys: Iterable[Key]) -> Mapping[Key, int]:
+        if not self._may_change():
+            raise NotOwnerNow
+        return {key: one.error_code for key, one in _answers(self._send(request, node_id), keys)}
+
+    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+        try:
+            described = self._admin.describe_topics(sorted(set(topics.values())))
+        except Exception as error:
+            raise Lost(error) from error
+        ids = {
+            topic["name"]: None if topic["error_code"] else UUID(str(topic["topic_id"]))
+            for topic in described
+            if topic["error_code"] in (0, UnknownTopicOrPartitionError.errno)
+        }
+        return {topic_id for topic_id, name in topics.items() if name in ids and ids[name] != topic_id}
+
+    def _send(self, request: Any, node_id: int | None = None) -> Any:
+        manager = self._admin._manager
+        try:
+            return manager.run(manager.send, request, node_id)
+        except (NodeNotReadyError, UnknownBrokerIdError) as error:
+            raise Lost(error, is_sent=False) from error
+        except Exception as error:  # whatever it is, the request may have been sent
+            raise Lost(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def coordinator_key(key: Key) -> str:
+    """The name of the partition's state among the share coordinators (row SW10)."""
+    topic_id = urlsafe_b64encode(key.topic_id.bytes).rstrip(b"=").decode()
+    return f"{key.group_id}:{topic_id}:{key.partition}"
+
+
+def _within(names: Iterable[str]) -> Iterator[list[str]]:
+    """The names in lists that a request has room for."""
+    some: list[str] = []
+    size = 0
+    for name in names:
+        if some and size + len(name.encode()) > _KEYS_MAX_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += len(name.encode())
+    if some:
+        yield some
+
+
+def _request(request: Any, kind: Any, partitions: Mapping[Key, Any]) -> Any:
+    """The request of one group for these partitions."""
+    (group_id,) = {key.group_id for key in partitions}
+    topics: dict[UUID, list[Any]] = {}
+    for key, partition in partitions.items():
+        topics.setdefault(key.topic_id, []).append(partition)
+    data = [kind(topic_id=topic_id, partitions=of_topic) for topic_id, of_topic in topics.items()]
+    return request(group_id=group_id, topics=data, version=_VERSION)
+
+
+def _answers(response: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
+    """The answers for these partitions, as far as there are any."""
+    asked = {(key.topic_id, key.partition): key for key in keys}
+    for topic in response.results:
+        for partition in topic.partitions:
+            key = asked.get((topic.topic_id, partition.partition))
+            if key is not None:
+                yield key, partition

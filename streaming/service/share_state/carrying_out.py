@@ -1,0 +1,240 @@
+"""How the state of partitions is initialized or deleted at the share coordinators. No IO, no clock. Rows
+SP11, SI10, SI11, SK5, SK8, SK11.
+
+InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards how far the group
+has come (row SI11). So each one directly follows a ReadShareGroupStateSummary that has found an earlier
+state epoch or none, and whoever does not know whether one was processed has to wait before the next
+(`Again.is_uncertain`).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from state.errors import ErrorCode
+from state.kafka.share.outcomes import RETRIABLE
+from state.kafka.share_requests import ShareStatePartition
+
+# Partitions in one request. The coordinator writes a record for each of them.
+BATCH_PARTITIONS = 1_000
+
+
+class Key(NamedTuple):
+    """A partition of a share group: its state has its own place at a share coordinator."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+
+class Item(NamedTuple):
+    """What a task asks for one partition. `state_epoch` and `start_offset` are of an initialization."""
+
+    task: str
+    key: Key
+    topic_name: str
+    is_deletion: bool
+    state_epoch: int = 0
+    start_offset: int = 0
+
+
+class Summary(NamedTuple):
+    """What a share coordinator has recorded of a partition. Without a state, the epoch is 0."""
+
+    error_code: int
+    state_epoch: int
+    start_offset: int
+
+
+class Again(NamedTuple):
+    """The partition has no outcome yet. `error_code` says why, 0 for a lost connection.
+
+    `is_uncertain`: a change was sent and not answered, so a broker may still process it.
+    """
+
+    error_code: int = 0
+    is_uncertain: bool = False
+
+
+class Lost(Exception):
+    """A request was not answered. `is_sent`: a broker may have got it, and may still process it."""
+
+    def __init__(self, reason: object, *, is_sent: bool = True) -> None:
+        super().__init__(str(reason))
+        self.is_sent = is_sent
+
+
+class NotOwnerNow(Exception):
+    """This process may not change any state now, because another may have taken over."""
+
+
+Result = ShareStatePartition | Again
+Results = dict[Key, Result]
+T = TypeVar("T")
+
+
+class ShareCoordinators(Protocol):
+    """Requests to brokers. All raise Lost. The keys of a request to a node are of one group.
+
+    An answer that lacks a partition leaves it out. What changes a state raises NotOwnerNow, and sends nothing
+    then.
+    """
+
+    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        """Return the coordinator's node id and the error code of each partition."""
+
+    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+        """ReadShareGroupStateSummary."""
+
+    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+        """InitializeShareGroupState: the error code of each partition."""
+
+    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
+        """DeleteShareGroupState: the error code of each partition."""
+
+    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+        """Return which of these topics, with their names, do not exist any more."""
+
+
+def carry_out(items: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+    """Do for each partition what its task asks. Partitions are left out that were not reached before this
+    process could not say any more that it is the owner.
+    """
+    results: Results = {}
+    lost: set[int] = set()  # nodes that have not answered: nobody waits for them twice
+    for node_id, batch in _batches(_located(items, coordinators, results)):
+        if node_id in lost:
+            results |= {item.key: Again() for item in batch}
+            continue
+        change = _delete if batch[0].is_deletion else _initialize
+        try:
+            results |= change(node_id, batch, coordinators)
+        except NotOwnerNow:
+            break
+        except Lost:
+            lost.add(node_id)
+            results |= {item.key: Again() for item in batch}
+    return results
+
+
+def _located(
+    items: Sequence[Item], coordinators: ShareCoordinators, results: Results
+) -> list[tuple[int, Item]]:
+    """The items with the node of their coordinator. Those without one have a result."""
+    located: list[tuple[int, Item]] = []
+    is_lost = False
+    for batch in _chunks(items):
+        found: Mapping[Key, tuple[int, int]] = {}
+        if not is_lost:
+            try:
+                found = coordinators.find([item.key for item in batch])
+            except Lost:
+                is_lost = True
+        for item in batch:
+            node_id, code = found.get(item.key, (-1, 0))
+            if item.key in found and not code:
+                located.append((node_id, item))
+            else:
+                results[item.key] = _end_or_again(item.key, code) if code else Again()
+    return located
+
+
+def _initialize(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+    """Read what is recorded, and initialize what has no state of the task's epoch."""
+    recorded = coordinators.read(node_id, [item.key for item in batch])
+    results: Results = {}
+    wanted: list[Item] = []
+    for item in batch:
+        summary = recorded.get(item.key)
+        decided = Again() if summary is None else decide(item, summary)
+        if decided is None:
+            wanted.append(item)
+        else:
+            results[item.key] = decided
+    codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
+    for key, code in codes.items():
+        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded after the reading: the next one finds it
+            results[key] = Again(ErrorCode.FENCED_STATE_EPOCH)
+        else:
+            results[key] = code if isinstance(code, Again) else _end_or_again(key, code)
+    return results
+
+
+def decide(item: Item, summary: Summary) -> Result | None:
+    """The result for a partition with this recorded state. None: it has to be initialized.
+
+    An equal state epoch is this very state, because an epoch is never used for two (row SP16). A greater one
+    was recorded by another coordinator of the group, so the state is left as it is (row SK11).
+    """
+    if summary.error_code:
+        return _end_or_again(item.key, summary.error_code)
+    if summary.state_epoch < item.state_epoch:
+        return None
+    if summary.state_epoch == item.state_epoch:
+        return _outcome(item.key)
+    return ShareStatePartition(
+        item.key.topic_id,
+        item.key.partition,
+        ErrorCode.FENCED_STATE_EPOCH,
+        summary.state_epoch,
+        summary.start_offset,
+    )
+
+
+def _delete(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+    """Delete the state. That of a topic that is gone counts as deleted: the coordinator deletes it itself."""
+    keys = [item.key for item in batch]
+    codes = _change(batch, lambda: coordinators.delete(node_id, keys))
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
+    gone = coordinators.gone(topics) if topics else ()
+    results: Results = {}
+    for key, code in codes.items():
+        if isinstance(code, Again):
+            results[key] = code
+        elif code == unknown and key.topic_id in gone:
+            results[key] = _outcome(key)
+        else:
+            results[key] = _end_or_again(key, code)
+    return results
+
+
+def _change(items: Sequence[Item], send: Callable[[], Mapping[Key, int]]) -> dict[Key, int | Again]:
+    """The answers to a change. A change without an answer is of unknown fate if it was sent."""
+    if not items:
+        return {}
+    try:
+        codes = send()
+    except Lost as lost:
+        return {item.key: Again(is_uncertain=lost.is_sent) for item in items}
+    return {item.key: codes.get(item.key, Again(is_uncertain=True)) for item in items}
+
+
+def _end_or_again(key: Key, code: int) -> Result:
+    """The end of a partition with this answer. An error that passes is none, and neither is a permission that
+    the service lacks: it may be granted.
+    """
+    is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return Again(code) if is_open else _outcome(key, code)
+
+
+def _outcome(key: Key, code: int = ErrorCode.NONE) -> ShareStatePartition:
+    return ShareStatePartition(key.topic_id, key.partition, code)
+
+
+def _batches(located: list[tuple[int, Item]]) -> Iterator[tuple[int, Sequence[Item]]]:
+    """Batches of one coordinator and group, and of one kind."""
+
+    def place(one: tuple[int, Item]) -> tuple[int, str, bool]:
+        node_id, item = one
+        return node_id, item.key.group_id, item.is_deletion
+
+    for (node_id, _, _), alike in groupby(sorted(located, key=place), place):
+        for batch in _chunks([item for _, item in alike]):
+            yield node_id, batch
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(items), BATCH_PARTITIONS):
+        yield items[begin : begin + BATCH_PARTITIONS]

@@ -1,0 +1,274 @@
+"""The open tasks of share groups, as the groups' views show them, and what is due for them. No IO, no clock.
+
+A task is open while a view shows it: then it is carried out, and again after a pause that doubles (row SP10).
+Nothing is stored over a restart. All times are of a clock that never goes back.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from state.errors import ErrorCode
+from state.kafka.share.outcomes import RETRIABLE
+from state.kafka.share_requests import ShareStatePartition, ShareStateResult
+from state.kafka.snapshot import ShareTask, ShareTaskPartitions
+from streaming.service.share_state.carrying_out import Again, Item, Key, Results
+from streaming.service.share_state.summary import Counts, ShareStateSummary, summary_of
+
+# A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 300.0
+# After so long the outcomes that there are are appended, although other partitions have none.
+PART_AFTER_S = 60.0
+# A partition without an outcome is tried again after a back-off, which doubles. The topic of the states takes
+# half a second to be made.
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+# How long a broker may still process a request that was not answered.
+UNCERTAIN_S = 10.0
+# Partitions that are carried out at once, so that new tasks do not wait long for those of a large group.
+AT_ONCE = 5_000
+# Partitions in one record, which takes about 130 bytes for each.
+PARTITIONS_PER_RECORD = 2_000
+
+
+class _Share(Struct, frozen=True):
+    """The fields used of `state.kafka.snapshot.ShareSnapshot`."""
+
+    tasks: list[ShareTask] | UnsetType = UNSET
+
+
+class _ConsumerRecord(Struct, frozen=True):
+    """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+
+    share: _Share | UnsetType = UNSET
+
+
+class _GroupRecord(Struct, frozen=True):
+    """The fields used of a record of the groups topic."""
+
+    consumer: _ConsumerRecord | None = None
+
+
+_group_record = msgspec.json.Decoder(_GroupRecord)
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A partition that has no outcome yet: how often it was tried, the last error, when it is due again."""
+
+    tries: int = 0
+    error_code: int = 0
+    due_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Task:
+    """An open task. It rests until `due_s`. `began_s` is None while it rests."""
+
+    group_id: str
+    asked_at_ms: int
+    is_deletion: bool
+    due_s: float
+    items: dict[Key, Item] = field(default_factory=dict)
+    shown: dict[Key, int] = field(default_factory=dict)  # error codes in the view
+    began_s: float | None = None
+    pause_s: float = FIRST_PAUSE_S
+    ended: dict[Key, ShareStatePartition] = field(default_factory=dict)
+    waits: dict[Key, _Wait] = field(default_factory=dict)
+    refused: set[Key] = field(default_factory=set)
+
+    def is_undone(self, key: Key) -> bool:
+        """Whether the partition has no end in this round."""
+        return key not in self.ended and key not in self.refused
+
+
+class Report(Struct, frozen=True):
+    """What is known of a task now, as records for the requests topic."""
+
+    task: str
+    records: list[ShareStateResult]
+
+
+class OpenTasks:
+    """Reads records of the groups topic. Decides what is carried out and when its outcomes are told.
+
+    `uncertain` are partitions with a change of unknown fate, each with the time until which it rests. It is
+    shared with the next one after a connection was lost.
+    """
+
+    def __init__(self, counts: Counts, uncertain: dict[Key, float]) -> None:
+        self._counts = counts
+        self._uncertain = uncertain
+        self._groups: dict[str, list[str]] = {}
+        self._tasks: dict[str, _Task] = {}  # the oldest first
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def apply(self, key: bytes | None, value: bytes | None, due_s: float) -> None:
+        """Read a record of the groups topic. A task that is new is due from `due_s` on. Raises one of
+        `records.codec.UNREADABLE`.
+        """
+        group_id = (key or b"").decode()
+        shown = _tasks_in(value)
+        before = self._groups.pop(group_id, ())
+        names = [task.task for task in shown]
+        for name in before:
+            if name not in names:
+                del self._tasks[name]
+        if names:
+            self._groups[group_id] = names
+        for one in shown:
+            task = self._tasks.get(one.task)
+            if task is None:
+                is_deletion = one.kind == "delete"
+                task = self._tasks[one.task] = _Task(group_id, one.asked_at_ms, is_deletion, due_s)
+            self._update(task, one)
+
+    def _update(self, task: _Task, shown: ShareTask) -> None:
+        task.items, task.shown = {}, {}
+        for topic in shown.topics:
+            for item in _items(task.group_id, shown, topic):
+                task.items[item.key] = item
+                task.shown[item.key] = topic.error_code
+        for of_partitions in (task.ended, task.waits):
+            for key in of_partitions.keys() - task.items.keys():
+                del of_partitions[key]
+        task.refused &= task.items.keys()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a task is being carried out, so that something is due soon."""
+        return any(task.began_s is not None for task in self._tasks.values())
+
+    def due(self, now_s: float) -> list[Item]:
+        """Return what has to be carried out now, each partition once."""
+        for key in [key for key, until_s in self._uncertain.items() if until_s <= now_s]:
+            del self._uncertain[key]
+        due: dict[Key, Item] = {}
+        for task in self._tasks.values():
+            if task.due_s > now_s:
+                continue
+            if task.began_s is None:
+                task.began_s = now_s
+            for key, item in task.items.items():
+                if len(due) == AT_ONCE:
+                    return list(due.values())
+                if key not in due and task.is_undone(key) and self._due_s(task, key) <= now_s:
+                    due[key] = item
+        return list(due.values())
+
+    def _due_s(self, task: _Task, key: Key) -> float:
+        wait = task.waits.get(key)
+        return max(0.0 if wait is None else wait.due_s, self._uncertain.get(key, 0.0))
+
+    def take(self, items: Sequence[Item], results: Results, now_s: float) -> None:
+        """Take the results of these items. An item without one is due as before."""
+        for item in items:
+            task, result = self._tasks[item.task], results.get(item.key)
+            if result is None:
+                continue
+            if isinstance(result, Again):
+                self._take_again(task, item.key, result, now_s)
+            else:
+                task.ended[item.key] = result
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):
+                    self._counts.failed(result.error_code)
+
+    def _take_again(self, task: _Task, key: Key, result: Again, now_s: float) -> None:
+        self._counts.failed(result.error_code)
+        if result.is_uncertain:
+            self._uncertain[key] = now_s + UNCERTAIN_S
+        if result.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            task.refused.add(key)
+            return
+        wait = task.waits.setdefault(key, _Wait())
+        wait.due_s = now_s + min(FIRST_BACKOFF_S * 2**wait.tries, LONGEST_BACKOFF_S)
+        wait.tries += 1
+        wait.error_code = result.error_code
+
+    def reports(self, now_s: float) -> Iterator[Report]:
+        """Yield what has to be told now: of each task whose partitions all have an end, and of one that was
+        begun PART_AFTER_S ago what there is. `told` has to follow each.
+        """
+        for name, task in list(self._tasks.items()):
+            if task.began_s is None:
+                continue
+            is_done = not any(map(task.is_undone, task.items))
+            if is_done or now_s - task.began_s >= PART_AFTER_S:
+                outcomes = [*task.ended.values(), *_errors(task)]
+                yield Report(name, list(_records(name, task.group_id, outcomes)))
+
+    def told(self, report: Report, now_s: float, now_ms: int) -> None:
+        """The report is in the log. If the task stays open, it is carried out again after its pause.
+        `now_ms` is of the wall clock.
+        """
+        task = self._tasks[report.task]
+        done = [one for one in task.ended.values() if one.error_code != ErrorCode.FENCED_STATE_EPOCH]
+        good = sum(one.error_code == ErrorCode.NONE for one in done)
+        self._counts.told(
+            good, len(task.ended) - len(done), is_deletion=task.is_deletion, took_ms=now_ms - task.asked_at_ms
+        )
+        task.began_s, task.due_s = None, now_s + task.pause_s
+        task.pause_s = min(2 * task.pause_s, LONGEST_PAUSE_S)
+        task.ended, task.waits = {}, {}
+        self._counts.refused = self._counts.refused or bool(task.refused)
+        task.refused = set()
+
+    def hurry(self, now_s: float) -> None:
+        """All tasks that rest are due now."""
+        for task in self._tasks.values():
+            task.due_s = min(task.due_s, now_s)
+
+    def summary(self, now_ms: int) -> ShareStateSummary:
+        """What operators see at this time of the wall clock."""
+        oldest = min(self._tasks.values(), key=lambda task: task.asked_at_ms, default=None)
+        return summary_of(
+            self._counts,
+            tasks=len(self._tasks),
+            partitions=sum(len(task.items) for task in self._tasks.values()),
+            oldest_age_ms=0 if oldest is None else max(0, now_ms - oldest.asked_at_ms),
+            oldest_group=None if oldest is None else oldest.group_id,
+        )
+
+
+def _tasks_in(value: bytes | None) -> list[ShareTask]:
+    """The open tasks of a view. Most views are not of share groups, so they are not decoded."""
+    if value is None or b'"tasks"' not in value:
+        return []
+    consumer = _group_record.decode(value).consumer
+    share = UNSET if consumer is None else consumer.share
+    tasks = UNSET if share is UNSET else share.tasks
+    return [] if tasks is UNSET else tasks
+
+
+def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterator[Item]:
+    topic_id = UUID(topic.topic_id)
+    for number in topic.partitions:
+        yield Item(
+            task.task,
+            Key(group_id, topic_id, number),
+            topic.topic_name,
+            is_deletion=task.kind == "delete",
+            state_epoch=topic.state_epoch or 0,
+            start_offset=topic.start_offset or 0,
+        )
+
+
+def _errors(task: _Task) -> Iterable[ShareStatePartition]:
+    """The last errors of partitions without an end, where they are news."""
+    for key, wait in task.waits.items():
+        if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
+            yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)
+
+
+def _records(
+    name: str, group_id: str, partitions: Sequence[ShareStatePartition]
+) -> Iterator[ShareStateResult]:
+    for begin in range(0, len(partitions), PARTITIONS_PER_RECORD):
+        part = list(partitions[begin : begin + PARTITIONS_PER_RECORD])
+        yield ShareStateResult(group_id=group_id, task=name, partitions=part)

@@ -1,0 +1,177 @@
+"""The share-state thread: it carries out the tasks of share groups at the cluster's share coordinators.
+
+It reads the tasks from the groups' views on the groups topic, and appends each outcome as a ShareStateResult
+to the requests topic. So the log stays the only input of a group, and the query sends no requests to brokers.
+The thread keeps nothing over a restart, and two of them do no harm: see docs/decisions/0032.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import structlog
+from kafka import KafkaProducer
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from connections.outage_warning import OutageWarning
+from records.codec import UNREADABLE, encode
+from records.layout import TopicLayout
+from records.partitioner import partition_of
+from records.reader import TopicReader
+from streaming.service.background import BackgroundThread
+from streaming.service.clock.ticker import Ticker
+from streaming.service.ownership.owner import silence_ms
+from streaming.service.share_state.broker_coordinators import BROKER_TIMEOUT_MS, BrokerCoordinators
+from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
+from streaming.service.share_state.open_tasks import UNCERTAIN_S, OpenTasks, Report
+from streaming.service.share_state.summary import NOT_PERMITTED, Counts, ShareStateSummary
+
+RETRY_PAUSE_S = 1.0
+_REST_POLL_MS = 500
+# While a task is being carried out.
+_POLL_MS = 50
+# How often the permission is looked at while it is missing.
+_CHECK_PAUSE_S = 10.0
+_CLOSE_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
+
+log = structlog.get_logger()
+
+
+class ShareStateThread(BackgroundThread):
+    """Carries out tasks until stopped. A thread of the coordinator's process. It continues when a broker is
+    unreachable. `summary` is what it last saw.
+
+    `may_change` says whether this process is the owner of the topics right now (row SP18). A task that was
+    open before the start waits `settle_s`, because a broker may still process what the last owner sent.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        may_change: Callable[[], bool],
+        *,
+        settle_s: float = UNCERTAIN_S,
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._may_change = may_change
+        super().__init__("share-state")
+        self.summary = ShareStateSummary()
+        self._settle_s, self._settled_s = settle_s, 0.0
+        self._counts = Counts()
+        self._uncertain: dict[Key, float] = {}
+        self._coordinators: BrokerCoordinators | None = None
+        self._checked_s: float | None = None
+        self._warning = OutageWarning("carrying out the tasks of share groups")
+
+    def _run(self) -> None:
+        self._settled_s = time.monotonic() + self._settle_s
+        while not self._stopped.is_set():
+            try:
+                with ExitStack() as connections:
+                    connections.callback(self._disconnect)
+                    reader = connections.enter_context(
+                        TopicReader(
+                            self._client_config,
+                            max_record_bytes=self._layout.response_record_max_bytes,
+                            timeout_ms=BROKER_TIMEOUT_MS,
+                        )
+                    )
+                    producer = kafka_clients.topic_metadata_producer(
+                        self._client_config,
+                        timeout_ms=BROKER_TIMEOUT_MS,
+                        max_request_bytes=self._layout.request_record_max_bytes,
+                    )
+                    connections.callback(producer.close, timeout=_CLOSE_TIMEOUT_S)
+                    self._follow(reader, producer)
+            except Exception as error:  # noqa: BLE001 - without this thread, share groups get no partitions
+                self._warning.failed(error)
+                self._stopped.wait(RETRY_PAUSE_S)
+
+    def _follow(self, reader: TopicReader, producer: KafkaProducer) -> None:
+        """Read the groups topic from its start, and carry out tasks until stopped. Raises KafkaError."""
+        tasks = OpenTasks(self._counts, self._uncertain)
+        partitions = reader.partitions_of(self._layout.groups_topic)
+        reader.start(beginning=partitions)
+        ends = reader.ends(partitions)
+        is_behind = True
+        while not self._stopped.is_set():
+            due_s = max(time.monotonic(), self._settled_s) if is_behind else time.monotonic()
+            self._apply_records(reader, tasks, due_s)
+            is_behind = is_behind and not reader.has_read(ends)
+            if not is_behind and self._may_change():
+                self._check(tasks)
+                self._carry_out(tasks.due(time.monotonic()), tasks)
+                for report in tasks.reports(time.monotonic()):
+                    self._tell(producer, report)
+                    tasks.told(report, time.monotonic(), _wall_ms())
+                self._warning.worked()
+            self.summary = tasks.summary(_wall_ms())
+
+    def _apply_records(self, reader: TopicReader, tasks: OpenTasks, due_s: float) -> None:
+        for record in reader.poll(_POLL_MS if tasks.is_working else _REST_POLL_MS):
+            try:
+                tasks.apply(record.key, record.value, due_s)
+            except UNREADABLE as error:
+                log.warning("a view of a group cannot be read", error=str(error))
+
+    def _carry_out(self, items: list[Item], tasks: OpenTasks) -> None:
+        """Carry out what is due. A connection that was lost is made anew the next time. Raises KafkaError."""
+        if not items:
+            return
+        results = carry_out(items, self._connected())
+        tasks.take(items, results, time.monotonic())
+        if any(isinstance(result, Again) and not result.error_code for result in results.values()):
+            self._disconnect()
+
+    def _tell(self, producer: KafkaProducer, report: Report) -> None:
+        """Append the records to the group's partition, and wait for all. Raises KafkaError."""
+        sent = [
+            producer.send(
+                self._layout.requests_topic,
+                key=record.group_id.encode(),
+                value=encode(record),
+                partition=partition_of(record.group_id, self._layout.request_partitions),
+            )
+            for record in report.records
+        ]
+        for future in sent:
+            future.get(timeout=_CLOSE_TIMEOUT_S)
+
+    def _check(self, tasks: OpenTasks) -> None:
+        """Look at the start whether the permission is missing, and again while it is. Raises KafkaError,
+        Lost.
+        """
+        now_s, were_refused = time.monotonic(), self._counts.refused
+        if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):
+            return
+        self._counts.refused = self._connected().are_refused()
+        is_first, self._checked_s = self._checked_s is None, now_s
+        if self._counts.refused and is_first:
+            log.error(NOT_PERMITTED)
+        if were_refused and not self._counts.refused:
+            log.info("the brokers initialize and delete the state of share groups' partitions again")
+            tasks.hurry(now_s)
+
+    def _connected(self) -> BrokerCoordinators:
+        if self._coordinators is None:
+            self._coordinators = BrokerCoordinators(self._client_config, self._may_change)
+        return self._coordinators
+
+    def _disconnect(self) -> None:
+        if self._coordinators is not None:
+            self._coordinators.close()
+        self._coordinators = None
+
+
+def owns_surely(ticker: Ticker | None) -> bool:
+    """Whether no standby can have taken over: it waits for twice as long without a clock record."""
+    if ticker is None:
+        return False
+    return ticker.age_s() < silence_ms(ticker.pace.longest_interval_ms) / 2_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
