@@ -22,12 +22,14 @@ from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
+from insight.metrics.share_state import ShareStateCollector
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.observing.service import Observer
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
 from streaming.service.replica.state import ReplicaState
+from streaming.service.share_state.summary import ShareStateSummary
 from streaming.service.status import Status
 from streaming.service.transactions.pending import Summary
 
@@ -120,13 +122,14 @@ class RebalanceMetrics:
 @dataclass(frozen=True, slots=True)
 class Readings:
     """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
-    no transactions and no replica.
+    no transactions, no tasks of share groups and no replica.
     """
 
     status: Callable[[], Status]
     ticker_age_s: Callable[[], float]
     spark_restarts: Callable[[], int]
     transactions: Callable[[], Summary] | None = None
+    share_state: Callable[[], ShareStateSummary] | None = None
     replica: Callable[[], ReplicaState] | None = None
 
 
@@ -173,6 +176,8 @@ class Metrics:
         )
         if readings.transactions is not None:
             self._registry.register(TransactionsCollector(readings.transactions))
+        if readings.share_state is not None:
+            self._registry.register(ShareStateCollector(readings.share_state))
         if readings.replica is not None:
             self._registry.register(ReplicaCollector(readings.replica))
         for collector in collectors:
@@ -262,6 +267,7 @@ def metrics_of(
             ticker_age_s=coordinator.ticker_age_s,
             spark_restarts=lambda: coordinator.spark_restarts,
             transactions=coordinator.transactions,
+            share_state=coordinator.share_state,
             replica=coordinator.replica,
         ),
         log_rebalances=log_rebalances,

@@ -6,10 +6,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import UpdateFeatureType
 from msgspec import structs
 
 from clients.coordinator_client import CoordinatorClient
@@ -30,11 +32,14 @@ from state.kafka.share_requests import (
 )
 from state.kafka.snapshot import ConsumerGroupSnapshot, ShareSnapshot, ShareTask, ShareTaskPartitions
 from state.kafka.topic_images import TopicImage
+from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out
+from streaming.service.share_state.summary import NOT_PERMITTED
 from streaming.service.share_state.thread import ShareStateThread
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
+from tests.harness.secured_broker import ADMIN, COORDINATOR, Allowed, ClusterSecurity, SecuredBroker, grant
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -260,3 +265,46 @@ def test_a_member_gets_partitions(
     assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
     types = [entry.type for entry in history_of(broker.client_config, layout, orders.group_id)]
     assert EntryType.SHARE_PARTITIONS_INITIALIZED in types
+
+
+def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that authorizes, and has granted all but CLUSTER_ACTION: the alarm says what to grant, the
+    task stays open, and goes on when it is granted. The look makes nothing at the brokers. Where the cluster
+    has no share groups there is nothing to grant.
+    """
+    monkeypatch.setattr(share_state, "_CHECK_PAUSE_S", 0.2)
+    security = ClusterSecurity(tmp_path / "security", authorizes=True)
+    with SecuredBroker(tmp_path / "broker", security) as broker:
+        admins = broker.config_of(ADMIN)
+        admin = kafka_clients.admin(admins)
+        topics = Allowed(COORDINATOR, "TOPIC", "*", "LITERAL", ("DESCRIBE", "READ", "WRITE"))
+        grant(admins, [topics])
+        set_share_version(admin, 0)
+        with BrokerCoordinators(broker.client_config, lambda: True) as calls:
+            assert not calls.are_refused()
+            set_share_version(admin, 1)
+            wait_until(calls.are_refused, "the feature is on")
+        producer = kafka_clients.producer(admins)
+        groups = Groups(admins, producer)
+        with (
+            BrokerCoordinators(admins, lambda: True) as of_admin,
+            working(broker.client_config, groups.layout) as thread,
+        ):
+            orders = Topic(admins, of_admin)
+            groups.publish(orders.group_id, to_initialize("1-0#0", orders, [0], epoch=2))
+            wait_until(lambda: thread.summary.alarm == NOT_PERMITTED, "the alarm")
+            assert dict(thread.summary.failures) == {"31": 1}
+            assert not any(topic.startswith("__share") for topic in admin.list_topics())
+            assert groups.told() == []
+            grant(admins, [Allowed(COORDINATOR, "CLUSTER", "kafka-cluster", "LITERAL", ("CLUSTER_ACTION",))])
+            assert groups.wait_for("1-0#0") == [ShareStatePartition(orders.id, 0)]
+            assert thread.summary.alarm is None
+            assert orders.recorded() == Summary(0, 2, -1)
+        producer.close()
+        admin.close()
+
+
+def set_share_version(admin: KafkaAdminClient, level: int) -> None:
+    """Turn share groups off (0) or on."""
+    kind = UpdateFeatureType.SAFE_DOWNGRADE if level == 0 else UpdateFeatureType.UPGRADE
+    admin.update_features({"share.version": (level, kind)})

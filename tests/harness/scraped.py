@@ -20,6 +20,7 @@ from insight.metrics.collector import (
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
+from insight.metrics.share_state import ShareStateCollector
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from records.layout import TopicLayout
 from state.errors import ErrorCode
@@ -37,6 +38,7 @@ from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
 from streaming.service.replica.state import ReplicaState
+from streaming.service.share_state.summary import ShareStateSummary
 from streaming.service.status import Phase, Status
 from streaming.service.transactions.pending import Summary
 from tests.harness.histories import Recorder
@@ -61,6 +63,17 @@ class Scraped:
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
         self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
         self.registry.register(TransactionsCollector(lambda: self.transactions))
+        self.share_state = ShareStateSummary(
+            tasks=1,
+            oldest_age_ms=1_500,
+            initialized=12,
+            adopted=3,
+            deleted=4,
+            failures=(("15", 2), ("lost", 1)),
+            told_tasks=5,
+            told_ms=2_500,
+        )
+        self.registry.register(ShareStateCollector(lambda: self.share_state))
         self.replica = ReplicaState(
             phase="answering",
             lag_records=12,
