@@ -3,8 +3,8 @@
 The gateway runs in this process, the load in another. The backend answers all requests of one turn of the
 event loop together in the next turn. So the figure is the cost of the sockets, of the protocol and of the
 order of answers. The way to the topics and back is not in it. Each turn is measured with a Heartbeat and with
-a keep-alive of the consumer protocol (KIP-848), and with `--acls N` without and with N ACLs. The cost of one
-decision is printed.
+keep-alives of the consumer protocol (KIP-848) and of share groups (KIP-932), and with `--acls N` without and
+with N ACLs. The cost of one decision is printed.
 """
 
 import argparse
@@ -31,18 +31,25 @@ from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
+from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat
+from state.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS, Request, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000
 HEARTBEAT, KEEP_ALIVE = (ApiKey.Heartbeat, 4), (ApiKey.ConsumerGroupHeartbeat, 1)
-KINDS = {HEARTBEAT: "Heartbeat", KEEP_ALIVE: "ConsumerGroupHeartbeat"}
+SHARE_KEEP_ALIVE = ApiKey.ShareGroupHeartbeat, 1
+KINDS = {
+    HEARTBEAT: "Heartbeat",
+    KEEP_ALIVE: "ConsumerGroupHeartbeat",
+    SHARE_KEEP_ALIVE: "ShareGroupHeartbeat",
+}
 INTERVAL_MS = 5_000
 SHAPES = ((1_000, 1), (1_000, 8), (1, 500))
 """Connections, and the heartbeats under way on each."""
@@ -95,7 +102,7 @@ class InstantBackend:
             loop.call_soon(self._answer)
         waiting: asyncio.Future[R] = loop.create_future()
         answered = failed(request, ErrorCode.NONE)
-        if isinstance(request, ConsumerGroupHeartbeat):
+        if isinstance(request, (ConsumerGroupHeartbeat, ShareGroupHeartbeat)):
             kept = {"member_id": request.member_id, "member_epoch": request.member_epoch}
             answered = msgspec.structs.replace(answered, **kept, heartbeat_interval_ms=INTERVAL_MS)
         self._waiting.append((waiting, answered))
@@ -138,7 +145,7 @@ class Beating(asyncio.Protocol):
         fields: dict[str, Any] = {"group_id": f"group-{number % GROUPS}", "member_id": member_id}
         fields["generation_id" if kind == HEARTBEAT else "member_epoch"] = 1
         answer: dict[str, Any] = {"error_code": 0}
-        if kind == KEEP_ALIVE:
+        if kind != HEARTBEAT:
             answer |= {"member_id": member_id, "member_epoch": 1, "heartbeat_interval_ms": INTERVAL_MS}
         request = codec.encode_request(*kind, number, "bench", fields)
         self.answered = 0
@@ -240,8 +247,11 @@ async def measure(
 ) -> tuple[float, float]:
     """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
     backend, limits = InstantBackend(), Limits()
-    options = GatewayOptions(ClientConfig("no-broker:9092"), TopicLayout.named(), Address(HOST, 0))
+    options = GatewayOptions(
+        ClientConfig("no-broker:9092"), TopicLayout.named(), Address(HOST, 0), share_groups=Coordinators.OURS
+    )
     gateway = Gateway(options, NoBrokers([], limits), backend, backend, authorizer=authorizer)
+    gateway.share_groups.learn(1)
     await gateway.start()
     context = get_context("spawn")
     results, theirs = context.Pipe(duplex=False)

@@ -96,6 +96,7 @@ class Gateway:
             telemetry=telemetry,
             deliveries=None if evidence is None else Deliveries(_now_ms),
         )
+        self.share_groups = self._services.share_groups
         self._reports = None
         if evidence is not None and self._services.deliveries is not None:
             self._reports = DeliveryReports(self._services.deliveries, cluster, evidence)
@@ -212,7 +213,7 @@ class Gateway:
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self._reports.write()
         self._services.transactions.close()
-        self._services.share_groups.close()
+        self.share_groups.close()
         self._cluster.close()
 
     async def _listener_port(self, node_id: int) -> int:
