@@ -1,0 +1,145 @@
+"""Share consumers of Kafka, many in one JVM, and its tools `kafka-share-groups` and `kafka-configs`."""
+
+import subprocess
+import threading
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from queue import Queue
+from types import MappingProxyType
+from typing import Self
+
+from embedded.jars import connect_classpath, tools_classpath
+from embedded.java import find_java
+from tests.harness.java_tools import java_options, java_options_of, log_options
+
+_SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+_CONFIGS = "org.apache.kafka.tools.ConfigCommand"
+HARNESS = Path(__file__).with_name("kafkas_shares.java")
+_END_TIMEOUT_S = 60.0
+_TOOL_TIMEOUT_S = 90.0
+_numbers = count(1)
+
+
+class ShareMember:
+    """A share consumer of records that are numbers. `deliveries` has how often each came to it."""
+
+    def __init__(self, name: str, shares: "JavaShares") -> None:
+        self.deliveries: dict[int, list[int]] = {}
+        self.error: str | None = None
+        self._name, self._shares = name, shares
+        self._ended = threading.Event()
+
+    def close(self) -> None:
+        """Leave the group, and wait until that is done."""
+        if not self._ended.is_set():
+            self._shares.command(f"stop {self._name}")
+        assert self._ended.wait(_END_TIMEOUT_S), f"{self._name} does not end"
+        assert not self.error, self.error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def note(self, event: str, words: list[str]) -> None:
+        """Take over what the consumer has reported."""
+        if event == "record":
+            self.deliveries.setdefault(int(words[0]), []).append(int(words[1]))
+        else:
+            self.error = " ".join(words)
+            self._ended.set()
+
+
+class JavaShares:
+    """A JVM with share consumers of the cluster at `servers`. Its files are in `folder`. `is_older`: they are
+    Kafka 4.3's, which has no tools here. `settings` are of all clients.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        folder: Path,
+        *,
+        is_older: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._servers = servers
+        log_path = folder / f"shares-{next(_numbers)}.log"
+        self._file = log_path.with_suffix(".client.properties")
+        common = {"bootstrap.servers": servers, **settings}
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in common.items()))
+        self._members: dict[str, ShareMember] = {}
+        self._printed: Queue[str | None] = Queue()
+        options = java_options_of(connect_classpath()) if is_older else java_options(tools_classpath())
+        # Tools print an exception, with all its calls, where others print a line.
+        self._errors = log_path.with_suffix(".err").open("w")
+        self._jvm = subprocess.Popen(
+            [str(find_java()), *options, *log_options(log_path), str(HARNESS), str(self._file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            bufsize=1,
+        )
+        self._reader = threading.Thread(target=self._read, name="Java share consumers", daemon=True)
+        self._reader.start()
+
+    def join(self, group_id: str, topic: str, how: str = "accept") -> ShareMember:
+        """Start a share consumer that accepts each record, gives it back once (`release`), or rejects it."""
+        name = f"member-{next(_numbers)}"
+        member = self._members[name] = ShareMember(name, self)
+        self.command(f"start {name} {group_id} {topic} {how}")
+        return member
+
+    def tool(self, *arguments: str) -> list[list[str]]:
+        """The words of each line that `kafka-share-groups` prints."""
+        return self._run(_SHARE_GROUPS, *arguments)
+
+    def configure(self, group_id: str, setting: str) -> None:
+        """Set a setting of a group by `kafka-configs`."""
+        group = "--entity-type", "groups", "--entity-name", group_id
+        (printed,) = self._run(_CONFIGS, "--alter", *group, "--add-config", setting)
+        assert printed[:2] == ["Completed", "updating"], printed
+
+    def _run(self, tool: str, *arguments: str) -> list[list[str]]:
+        access = ["--bootstrap-server", self._servers, "--command-config", str(self._file)]
+        self.command(" ".join(["tool", tool, *access, *arguments]))
+        lines: list[list[str]] = []
+        while (line := self._printed.get(timeout=_TOOL_TIMEOUT_S)) is not None:
+            lines.append(line.split())
+        return [line for line in lines if line]
+
+    def command(self, line: str) -> None:
+        """Give the JVM a line to do."""
+        assert self._jvm.stdin is not None
+        self._jvm.stdin.write(f"{line}\n")
+
+    def close(self) -> None:
+        """End the JVM. Consumers that are not closed do not leave their group."""
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        self._jvm.stdin.close()
+        self._jvm.wait(_END_TIMEOUT_S)
+        self._reader.join()
+        self._jvm.stdout.close()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._jvm.stdout is not None
+        for line in self._jvm.stdout:
+            name, event, *words = line.rstrip("\n").split(" ")
+            if name == "tool":
+                self._printed.put(None if event == "ended" else " ".join(words))
+            elif name in self._members:
+                self._members[name].note(event, words)
+        self._printed.put(None)
+        for member in self._members.values():
+            member.note("ended", ["the JVM has ended"])
