@@ -248,7 +248,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         click.option(
             "--share-groups",
             type=click.Choice([one.value for one in Coordinators]),
-            default=Coordinators.BROKERS.value,
+            default=Coordinators.OURS.value,
             show_default=True,
             help="Who coordinates share groups (KIP-932): this coordinator, the brokers' own, or nobody.",
         ),

@@ -43,5 +43,5 @@ class GatewayOptions:
     quotas: Path | None = None
     expose_internal_topics: bool = False
     consumer_protocol: bool = True
-    share_groups: Coordinators = Coordinators.BROKERS
+    share_groups: Coordinators = Coordinators.OURS
     telemetry_interval_ms: int | None = None

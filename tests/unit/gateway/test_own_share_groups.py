@@ -1,17 +1,14 @@
 """Share groups (KIP-932) of this project's coordinator, at the gateway: `--share-groups coordinator`."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from state.kafka.share_requests import ShareGroupHeartbeat
-from tests.harness.gateway import LAYOUT, NODE_ID, TOPICS, GatewayFixture, RawClient, topic_id
-from tests.harness.gateway import played as any_played
+from tests.harness.gateway import LAYOUT, NODE_ID, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
@@ -26,7 +23,6 @@ from tests.harness.share_frames import (
 from tests.unit.gateway.test_consumer_groups import allowed, only
 from tests.unit.gateway.test_consumer_members import image
 
-played = partial(any_played, share_groups=Coordinators.OURS)
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 INVALID_REQUEST, TOPIC_DENIED, GROUP_DENIED, NON_EMPTY_GROUP, NOT_FOUND = 42, 29, 30, 68, 69
 
@@ -49,7 +45,7 @@ def last_beat(world: GatewayFixture) -> ShareGroupHeartbeat:
     return asked
 
 
-@played()
+@played
 async def test_a_member_of_a_share_group_is_the_coordinators(world: GatewayFixture) -> None:
     """What a member says reaches the coordinator with what the brokers know of its topics (row SP1)."""
     client = await finds_share_groups(world)
@@ -69,7 +65,7 @@ async def test_a_member_of_a_share_group_is_the_coordinators(world: GatewayFixtu
     assert not world.broker.passed
 
 
-@played()
+@played
 async def test_an_error_of_the_coordinator_is_the_members(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     absent = await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": 3})
@@ -79,7 +75,7 @@ async def test_an_error_of_the_coordinator_is_the_members(world: GatewayFixture)
 
 @pytest.mark.parametrize("member_id", ["", "m" * 37])
 def test_sh3_a_member_id_has_1_to_36_characters(member_id: str) -> None:
-    @played()
+    @played
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world)
         refused = await client.ask(HEARTBEAT, 1, **beat(names=["orders"]) | {"member_id": member_id})
@@ -110,7 +106,7 @@ async def test_sf24_the_coordinators_own_topics_are_no_queues(world: GatewayFixt
     assert world.core.asked == []
 
 
-@played()
+@played
 async def test_more_names_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     before = world.broker.metadata_asked
@@ -148,7 +144,7 @@ async def test_sd1_sd3_sd4_a_share_group_is_described(world: GatewayFixture) -> 
     assert "not authorized to describe" in hidden.error_message
 
 
-@played()
+@played
 async def test_sd1_sd2_groups_that_are_no_share_groups_have_kafkas_errors(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     await stable(world, await world.client())
@@ -161,7 +157,7 @@ async def test_sd1_sd2_groups_that_are_no_share_groups_have_kafkas_errors(world:
     assert {group.authorized_operations for group in groups} == {None}
 
 
-@played()
+@played
 async def test_sd5_share_groups_are_listed_and_deleted_by_the_coordinator(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     await stable(world, await world.client())
@@ -180,7 +176,7 @@ async def test_sd5_share_groups_are_listed_and_deleted_by_the_coordinator(world:
     assert not world.broker.passed
 
 
-@played()
+@played
 async def test_the_coordinator_of_a_share_group_is_the_gateways_choice(world: GatewayFixture) -> None:
     """No broker is looked for."""
     world.broker.topics["__consumer_offsets"] = 4
@@ -192,7 +188,7 @@ async def test_the_coordinator_of_a_share_group_is_the_gateways_choice(world: Ga
     assert world.broker.metadata_asked == before
 
 
-@played()
+@played
 async def test_sf1_clients_see_the_feature_of_the_brokers_and_the_gateways_versions(
     world: GatewayFixture,
 ) -> None:

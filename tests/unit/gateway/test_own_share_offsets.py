@@ -1,6 +1,5 @@
 """Offsets of share groups (KIP-932) of this project's coordinator, at the gateway."""
 
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -8,12 +7,10 @@ import pytest
 
 from gateway.apis import share_offsets
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
-from tests.harness.gateway import GatewayFixture, RawClient, topic_id
-from tests.harness.gateway import played as any_played
+from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
@@ -28,7 +25,6 @@ from tests.unit.gateway.test_consumer_members import image
 from tests.unit.gateway.test_own_share_groups import assigned
 from tests.unit.gateway.test_share_groups import until
 
-played = partial(any_played, share_groups=Coordinators.OURS)
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, GROUP_DENIED, INVALID = 3, 15, 29, 30, 42
 NON_EMPTY_GROUP, NOT_FOUND = 68, 69
@@ -53,7 +49,7 @@ async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
     return asked
 
 
-@played()
+@played
 async def test_so9_offsets_are_altered_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
     """No broker gets the request. What a topic is called is the brokers' to say, and the rest the
     coordinator's.
@@ -78,7 +74,7 @@ async def test_so9_offsets_are_altered_when_the_share_coordinator_has_done_so(wo
     assert not world.broker.passed
 
 
-@played()
+@played
 async def test_so14_offsets_are_deleted_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     await left(world, client)
@@ -97,7 +93,7 @@ async def test_so14_offsets_are_deleted_when_the_share_coordinator_has_done_so(w
 
 @pytest.mark.parametrize(("key", "kind"), [(ALTER_OFFSETS, "alter"), (DELETE_OFFSETS, "delete")])
 def test_an_error_of_the_whole_request_is_the_coordinators(key: int, kind: str) -> None:
-    @played()
+    @played
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world)
         await assigned(world, client)
@@ -145,7 +141,7 @@ def test_sa4_a_change_needs_a_right_on_the_group_and_read_on_each_topic(
 
 @pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
 def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(key: int) -> None:
-    @played()
+    @played
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world)
         await left(world, client)
@@ -174,7 +170,7 @@ def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(key: int) -> No
     play()
 
 
-@played()
+@played
 async def test_a_group_of_another_type_is_deleted_within_the_usual_time(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     with patch.object(world.core, "send", wraps=world.core.send) as sent:
@@ -230,7 +226,7 @@ ORDERS = [0, 1, 2]
 AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
 
 
-@played()
+@played
 async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_knows_of(
     world: GatewayFixture,
 ) -> None:
@@ -250,7 +246,7 @@ async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_kno
     assert {group.error_code for group in answer.groups} == {0}
 
 
-@played()
+@played
 async def test_so5_groups_without_partitions_are_answered_without_a_broker(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     asked = answers_of_the_broker(world)
@@ -258,7 +254,7 @@ async def test_so5_groups_without_partitions_are_answered_without_a_broker(world
     assert (offsets(answer), answer.groups[0].error_code, asked) == ({"absent": {}}, 0, [])
 
 
-@played()
+@played
 async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
     world: GatewayFixture,
 ) -> None:
@@ -291,7 +287,7 @@ async def test_so1_so3_topics_that_the_client_may_not_describe_are_left_out(worl
     assert offsets(answer) == {"g": {"orders": AT_5}}
 
 
-@played()
+@played
 async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixture) -> None:
     """With `--broker-principal client` the broker checks the client's rights. A topic that the client names
     has the error.
@@ -306,7 +302,7 @@ async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixt
     assert offsets(answer) == {"g": {"orders": [(0, 5, TOPIC_DENIED)]}}
 
 
-@played()
+@played
 async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     groups = [f"g{number}" for number in range(4)]
@@ -331,7 +327,7 @@ async def test_a_request_asks_about_a_bounded_number_of_groups(world: GatewayFix
     assert len(world.core.asked) == 2
 
 
-@played()
+@played
 async def test_a_request_that_names_its_topics_passes_unchanged(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     answers_of_the_broker(world)

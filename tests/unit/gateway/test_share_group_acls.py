@@ -1,15 +1,18 @@
 """ACLs of share groups (KIP-932), which pass to the brokers: what KafkaApis checks."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import GatewayFixture, played
+from tests.harness.gateway import GatewayFixture
+from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import LIST
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
@@ -25,6 +28,7 @@ from tests.harness.share_frames import (
     listed,
 )
 
+played = partial(any_played, share_groups=Coordinators.BROKERS)
 ME = "User:ANONYMOUS"
 TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID = 29, 30, 100
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC

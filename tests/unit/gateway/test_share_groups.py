@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.share_groups import Coordinators, ShareGroups, partition_hash
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, played
+from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture
+from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
 from tests.harness.share_frames import (
     ACKNOWLEDGE,
@@ -29,6 +31,7 @@ from tests.harness.share_frames import (
 )
 
 UNSUPPORTED, NOT_COORDINATOR = 35, 16
+played = partial(any_played, share_groups=Coordinators.BROKERS)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -55,7 +58,7 @@ REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
 def test_without_share_groups_clients_get_kafkas_refusal(key: int, level: int, wanted: Coordinators) -> None:
     """Also where the brokers are older than the APIs: a client without them waits for ever."""
 
-    @played(share_groups=wanted)
+    @any_played(share_groups=wanted)
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world, level)
         answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
