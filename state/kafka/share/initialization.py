@@ -198,6 +198,7 @@ def _record_failure(context: StepContext, code: int, then: str, partitions: Numb
         EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
         f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {then}",
         partitions=ordered(partitions),
+        error_code=code,
     )
 
 
