@@ -73,7 +73,13 @@ class _Following:
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        for partition in partitions & self._asked.keys():
+        failed = partitions & self._asked.keys()
+        if event.type is EntryType.SHARE_PARTITIONS_NOT_DELETED:  # the task has ended, and did the others
+            tasks = {self._asked[p].task for p in failed}
+            self._asked = {
+                p: asked for p, asked in self._asked.items() if p in failed or asked.task not in tasks
+            }
+        for partition in failed:
             asked = self._asked[partition]
             if event.error_code is None:  # the observed log does not say it
                 del self._asked[partition]
