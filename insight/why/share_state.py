@@ -8,10 +8,33 @@ from insight.why.assignments import Partitions
 from insight.why.model import AskedOfShares, SharesNow
 from insight.why.reconciling import by_topic, flat
 from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.snapshot import NamedPartitions, ShareSnapshot
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the task stays open.
 _GOES_ON = ("SI10",)
+
+
+def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
+    """Return the open tasks, partitions with the same last error together. None of an observed group."""
+    found = []
+    for task in share.tasks or ():
+        by_code: dict[int, NamedPartitions] = {}
+        for topic in task.topics:
+            numbers = by_code.setdefault(topic.error_code, {}).setdefault(topic.topic_name, [])
+            numbers += topic.partitions
+        found += [
+            AskedOfShares(
+                task=task.task,
+                is_deletion=task.kind == "delete",
+                since_ms=task.asked_at_ms,
+                partitions=partitions,
+                error_code=code or None,
+                is_open=True,
+            )
+            for code, partitions in by_code.items()
+        ]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ def share_lines(shares: SharesNow, now_ms: int) -> Lines:
 
 
 def asked_text(asked: AskedOfShares, now_ms: int) -> str:
-    """`orders 0-3 to be initialized for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
-    what = "the state to be deleted" if asked.is_deletion else "to be initialized"
+    """`orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
+    what = "deleting the state" if asked.is_deletion else "initializing"
     lasted = duration_text(max(now_ms - asked.since_ms, 0))
     task = "" if asked.task is None else f" (task {asked.task})"
     which = partitions_text(asked.partitions)
@@ -30,7 +30,7 @@ def asked_text(asked: AskedOfShares, now_ms: int) -> str:
         then = "a DeleteGroups" if asked.is_deletion else "the next heartbeat"
         return f"{which}: {error_text(asked.error_code)}; {then} asks again"
     error = "" if asked.error_code is None else f", last {error_text(asked.error_code)}"
-    return f"{which} {what} for {lasted}{error}{task}"
+    return f"{which}: {what} for {lasted}{error}{task}"
 
 
 def error_text(code: int | None) -> str:

@@ -51,6 +51,7 @@ def test_a_moment() -> None:
 
         Initialized: foo 0-1
         Initializing: foo 2
+        Task: foo 2: initializing for 0 ms (task requests-0-4)
 
         Timers:
             1970-01-01 00:00:55.000  in 45.0 s  the session of A ends
@@ -62,6 +63,7 @@ def test_a_moment_of_a_group_that_is_being_deleted() -> None:
     group = group_after("share A -1", "delete admin")
     text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
     assert "Empty for 0 ms" in text and "Deleting: foo 0-1" in text
+    assert "Task: foo 0-1: deleting the state for 0 ms (task requests-0-5)" in text
     assert "in 60.0 s  an administrator is answered, whatever the share coordinator has done" in text
 
 

@@ -162,7 +162,7 @@ def test_it_says_what_is_waited_for_and_what_nobody_has() -> None:
     begun = ("topics orders=2", "at 0s", "share A e0", "at 1s", "init watcher partitions[orders 0]")
     waiting = text_of(*begun, "at 3s", "init watcher error=15")
     assert (
-        "Waiting     orders 1 to be initialized for 3.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task requests-0-0)\n"
+        "Waiting     orders 1: initializing for 3.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task requests-0-0)\n"
         in waiting
     )
     assert "Idle        1 partition initialized, and no member has them: orders 0\n" in waiting
@@ -179,7 +179,7 @@ def test_it_says_what_is_waited_for_and_what_nobody_has() -> None:
 def test_it_says_what_is_being_deleted() -> None:
     deleting = ("topics orders=2", "at 0s", "share A e0", "init watcher", "share A -1", "delete admin")
     text = text_of(*deleting, "at 2s", "deleted watcher partitions[orders 0]")
-    assert "Waiting     orders 0-1 the state to be deleted for" in text, "the history says when all has ended"
+    assert "Waiting     orders 0-1: deleting the state for" in text, "the history says when all has ended"
     failed = text_of(*deleting, "at 2s", "deleted watcher error=31")
     assert (
         "Waiting     orders 0-1: error 31 CLUSTER_AUTHORIZATION_FAILED; a DeleteGroups asks again\n" in failed
