@@ -189,7 +189,7 @@ _SENTENCES = {
     CauseKind.MEMBER_CHANGED: "{client} changed its settings",
     CauseKind.SETTINGS_CHANGED: "settings of the assignment changed",
     CauseKind.PARTITIONS_INITIALIZED: "share partitions were initialized",
-    CauseKind.OFFSETS_CHANGED: "offsets were altered or deleted",
+    CauseKind.OFFSETS_ALTERED: "offsets were altered",
     CauseKind.COORDINATED_ELSEWHERE: "the share coordinator had a later state",
     CauseKind.UNKNOWN: "the cause is not in the history",
 }

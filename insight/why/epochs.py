@@ -153,7 +153,11 @@ class _Cutter:
         so has a share group, whose state is not that of its members (SP25).
         """
         last = None if self._segment is None else self._segment.entries[-1]
-        if last is None or last.observed or last.group_type == _SHARE:
+        if last is None or last.observed:
+            return
+        if last.group_type == _SHARE:
+            if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
+                yield self._end(incarnation, RebalanceOutcome.EMPTY, last.at_ms)
             return
         if last.to_state == ConsumerGroupState.STABLE:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)

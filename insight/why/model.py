@@ -31,7 +31,7 @@ class CauseKind(StrEnum):
     MEMBER_CHANGED = "member changed its settings"
     SETTINGS_CHANGED = "settings of the assignment changed"
     PARTITIONS_INITIALIZED = "share partitions were initialized"
-    OFFSETS_CHANGED = "offsets were altered or deleted"
+    OFFSETS_ALTERED = "offsets were altered"
     COORDINATED_ELSEWHERE = "group was coordinated elsewhere"
     UNKNOWN = "not in the history"
 

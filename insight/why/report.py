@@ -126,6 +126,8 @@ def client_of(rebalance: Rebalance) -> str:
         return "the cluster"
     if cause.kind in (CauseKind.PARTITIONS_INITIALIZED, CauseKind.COORDINATED_ELSEWHERE):
         return "the share coordinator"
+    if cause.kind is CauseKind.OFFSETS_ALTERED:
+        return "an administrator"
     if cause.kind is CauseKind.CONVERTED:
         return "the group"
     lasting = cause.group_instance_id or cause.client_id

@@ -1,7 +1,7 @@
 """What a share group waits for at the share coordinator, and what it has that no member reads."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.assignments import Partitions
@@ -11,8 +11,8 @@ from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import NamedPartitions, ShareSnapshot
 
 _NOTHING: Partitions = frozenset()
-# Rows of errors after which the task stays open.
-_GOES_ON = ("SI10",)
+# Rows of errors after which the partition is still asked for, and after which it is what it was before.
+_GOES_ON, _AS_BEFORE = ("SI10", "SI11"), ("SO12",)
 
 
 def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
@@ -96,21 +96,17 @@ class _Following:
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        failed = partitions & self._asked.keys()
-        if event.type is EntryType.SHARE_PARTITIONS_NOT_DELETED:  # the task has ended, and did the others
-            tasks = {self._asked[p].task for p in failed}
-            self._asked = {
-                p: asked for p, asked in self._asked.items() if p in failed or asked.task not in tasks
-            }
-        for partition in failed:
-            asked = self._asked[partition]
-            if event.error_code is None:  # the observed log does not say it
+        """The share coordinator has answered with an error, or it has not answered for long. The log of an
+        observed group does not have the error.
+        """
+        for partition in partitions & self._asked.keys():
+            if event.observed or event.rule in _AS_BEFORE:
                 del self._asked[partition]
-                continue
-            goes_on = event.rule in _GOES_ON
-            self._asked[partition] = _Asked(
-                asked.task, asked.is_deletion, asked.since_ms, event.error_code, goes_on
-            )
+            elif event.error_code is not None:
+                asked = self._asked[partition]
+                self._asked[partition] = replace(
+                    asked, error_code=event.error_code, is_open=event.rule in _GOES_ON
+                )
 
     def now(self) -> SharesNow:
         read = _NOTHING.union(*self._assigned.values())
