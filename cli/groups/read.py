@@ -19,11 +19,10 @@ from cli.groups.common import (
 )
 from cli.page_link import link, page_url_option
 from insight.admin.describe import PartitionRow, behind, member_rows, state_row, with_lags
-from insight.admin.described import group_type, remark
+from insight.admin.described import AnyDescribed, group_type, remark
 from insight.admin.gather import Described, describe_groups, describe_partitions
 from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list, member_table, partition_table, state_table
-from insight.admin.requests import AnyDescribed
 from insight.admin.rocketmq import (
     RocketMqRow,
     client_table,

@@ -11,9 +11,9 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
-from insight.admin.described import SHARE, STREAMS, EpochsDescription, group_type
+from insight.admin.described import SHARE, STREAMS, AnyDescribed, EpochsDescription, group_type
 from insight.admin.list_groups import TYPES
-from insight.admin.requests import AnyDescribed, Committed
+from insight.admin.requests import Committed
 from insight.lag.definitions import lag_records
 from insight.lag.log import LogBounds
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH

@@ -1,12 +1,13 @@
 """Descriptions of groups by their types, and remarks about their states."""
 
-from insight.admin.requests import AnyDescribed
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroupState
 from state.kafka.group import DEAD
 from state.kafka.history import NOT_READY
-from state.kafka.responses import ConsumerGroupDescribeResponse
+from state.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
 
+AnyDescribed = DescribeGroupResponse | ConsumerGroupDescribeResponse
+"""The description of a classic group, or of one with epochs: of a share group it is `EpochsDescription`."""
 SHARE, STREAMS = "share", "streams"
 """Types of groups as their histories name them."""
 _REBALANCING = frozenset(

@@ -12,9 +12,10 @@ from insight.admin.describe import (
     partition_rows,
     protocol_type,
 )
+from insight.admin.described import AnyDescribed
 from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
-from insight.admin.requests import AnyDescribed, Committed, GroupRequests
+from insight.admin.requests import Committed, GroupRequests
 from insight.admin.rocketmq import offsets_remark
 from insight.lag.definitions import lag_records, next_offset
 from insight.lag.log import LogBounds

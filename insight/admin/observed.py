@@ -7,9 +7,9 @@ from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError
 from connections.client_config import ClientConfig
-from insight.admin.described import EpochsDescription
+from insight.admin.described import AnyDescribed, EpochsDescription
 from insight.admin.list_groups import list_groups
-from insight.admin.requests import AnyDescribed, Committed, FetchedOffsets, GroupRequests
+from insight.admin.requests import Committed, FetchedOffsets, GroupRequests
 from records.codec import decode_offset, decode_offset_key
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
+from insight.admin.described import SHARE, group_type
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION
 from insight.admin.gather import Offsets, describe_groups
 from insight.admin.log_offsets import LogOffsets
@@ -48,8 +49,9 @@ def prepare_reset(
     or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
     """
     described = describe_groups(requests, group_ids, with_offsets=_needs_committed(scenario, topics))
+    shares = [g for g, d in described.groups.items() if group_type(d) == SHARE]
     active = {g: d.group_state for g, d in described.groups.items() if d.group_state not in INACTIVE}
-    inactive = [group_id for group_id in described.groups if group_id not in active]
+    inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
     partitions = _partitions(log, inactive, scenario, topics, described.offsets)
     everything = {p for wanted in partitions.values() for p in wanted}
     _check_there(log, everything)
@@ -60,6 +62,9 @@ def prepare_reset(
         committed = {p: c.offset for p, c in described.offsets.get(group_id, {}).items()}
         plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
     errors = [*described.refusals(), *(_refusal(group_id, state) for group_id, state in active.items())]
+    errors += [
+        f"Group '{group_id}' is a share group: reset it with kafka-share-groups." for group_id in shares
+    ]
     if isinstance(scenario, FromFile):
         lost = [group_id for group_id in inactive if group_id not in scenario.plan]
         errors += [f"No reset plan for group {group_id} found." for group_id in lost]

@@ -15,6 +15,8 @@ from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError, R
 from clients.views_barrier import wait_for_views
+from insight.admin import shares
+from insight.admin.described import AnyDescribed
 from state.errors import ErrorCode
 from state.kafka.requests import (
     CommittedPartition,
@@ -31,17 +33,17 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import (
     NO_GENERATION,
-    ConsumerGroupDescribeResponse,
-    DescribeGroupResponse,
     LeaveGroupResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
     TopicErrors,
 )
+from state.kafka.share_requests import ShareGroupDescribe
 from state.messages import ReleaseGroup
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, CONSUMER_GROUP_DESCRIBE_VERSION, FETCH_VERSION = 5, 1, 9
+SHARE_GROUP_DESCRIBE_VERSION = 1
 COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 2, 0, 5
 
 # This many partitions fit in one request, even with names of Kafka's maximum length.
@@ -55,8 +57,6 @@ _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 PartitionErrors = dict[TopicPartition, ErrorCode]
 Removed = tuple[ErrorCode, list[ErrorCode]]
 """The outcome of a removal for the group, and for each member in order."""
-AnyDescribed = DescribeGroupResponse | ConsumerGroupDescribeResponse
-"""The description of a classic group, or of a group of the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class GroupRequests:
     def describe(
         self, group_ids: Iterable[str], *, with_offsets: bool = False
     ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
-        """Send ConsumerGroupDescribe and DescribeGroups, by group id, and with them OffsetFetch of all
-        partitions if wanted.
+        """Send ConsumerGroupDescribe, ShareGroupDescribe and DescribeGroups, by group id, and with them
+        OffsetFetch of all partitions if wanted.
 
         The result omits groups that are not Kafka's.
         """
@@ -97,6 +97,9 @@ class GroupRequests:
         ids = list(group_ids)
         of_consumers = {
             name: send(ConsumerGroupDescribe(**header(name, CONSUMER_GROUP_DESCRIBE_VERSION))) for name in ids
+        }
+        of_shares = {
+            name: send(ShareGroupDescribe(**header(name, SHARE_GROUP_DESCRIBE_VERSION))) for name in ids
         }
         classic = {name: send(DescribeGroup(**header(name, DESCRIBE_VERSION))) for name in ids}
         fetched = {
@@ -107,6 +110,11 @@ class GroupRequests:
         described |= {
             name: answer
             for name, answer in with_epochs.items()
+            if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+        }
+        described |= {
+            name: shares.described(answer)
+            for name, answer in _of_kafka(of_shares).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
         return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
@@ -214,7 +222,7 @@ class GroupRequests:
 
 def _of_kafka(pending: Mapping[str, Future[R]]) -> dict[str, R]:
     """Return the responses except those that refuse the group as one of another protocol. The refusal of a
-    ConsumerGroupDescribe is GROUP_ID_NOT_FOUND.
+    ConsumerGroupDescribe and a ShareGroupDescribe is GROUP_ID_NOT_FOUND.
     """
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}

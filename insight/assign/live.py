@@ -9,8 +9,7 @@ import re2
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
-from insight.admin.described import group_type
-from insight.admin.requests import AnyDescribed
+from insight.admin.described import AnyDescribed, group_type
 from insight.assign.model import GroupSpec, InputError, Member
 from records.topic_patterns import matching
 from state.kafka.classic_group import GroupState

@@ -1,4 +1,4 @@
-"""The metrics of groups with epochs: consumer groups, and share and streams groups that are observed. Kafka
+"""The metrics of groups with epochs: consumer and share groups, and streams groups that are observed. Kafka
 has the counts by state and the counts of new epochs; the others are the coordinator's own.
 """
 
@@ -10,11 +10,19 @@ from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
     UnknownMetricFamily,
 )
 
+from insight.metrics.share_groups import (
+    SHARE,
+    ShareCounts,
+    ShareRow,
+    is_rebalance,
+    share_counts,
+    share_gauges,
+)
+from insight.metrics.times import Times
 from state.kafka.consumer_group import ConsumerGroupState, MemberState
 from state.kafka.group import DEAD
 from state.kafka.history import NOT_READY, EntryType, HistoryEntry
@@ -24,12 +32,9 @@ OWN = "group_coordinator_consumer_group"
 
 CONSUMER = "consumer"
 _STATES = {
-    "share": (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
+    SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
     "streams": (*ConsumerGroupState, NOT_READY),
 }
-
-# From an assignment without moves to members that take the default max.poll.interval.ms, in seconds.
-_BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class MemberProgressRow(Struct, frozen=True):
@@ -53,13 +58,13 @@ class EpochsRow(Struct, frozen=True):
     """The kept fields of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     assignment_epoch: int
-    share: _Present | None = None
+    share: ShareRow | None = None
     streams: _Present | None = None
 
     @property
     def group_type(self) -> str:
         """The type of the group as its history names it."""
-        return "share" if self.share is not None else "streams" if self.streams is not None else CONSUMER
+        return SHARE if self.share is not None else "streams" if self.streams is not None else CONSUMER
 
 
 class ConsumerGroupRow(Struct, frozen=True):
@@ -84,33 +89,31 @@ class EpochCounts:
     """Counts since the start of this process, from the history."""
 
     epochs: Counter[str] = field(default_factory=Counter)  # by the type of the group
-    settled: int = 0
-    settling_ms: int = 0
-    within: Counter[float] = field(default_factory=Counter)  # settled within this bound and no smaller one
+    settling: Times = field(default_factory=Times)
     computed: Counter[str] = field(default_factory=Counter)  # target assignments by assignor
     moved_partitions: int = 0
+    shares: ShareCounts = field(default_factory=ShareCounts)
 
     def count(self, event: HistoryEntry) -> None:
         """Count an entry of a group with epochs."""
+        if event.group_type == SHARE:
+            self.shares.count(event)
         match event.type:
-            case EntryType.GROUP_EPOCH_BUMPED:
+            case EntryType.GROUP_EPOCH_BUMPED if event.group_type != SHARE or is_rebalance(event):
                 self.epochs[event.group_type] += 1
             case EntryType.TARGET_ASSIGNMENT_COMPUTED if event.group_type == CONSUMER:
                 self.computed[event.assignor_name or ""] += 1
                 self.moved_partitions += event.moved_partitions or 0
             case EntryType.STABLE if event.took_ms is not None:
-                self.settled += 1
-                self.settling_ms += event.took_ms
-                self.within[next((b for b in _BOUNDS_S if event.took_ms <= b * 1000), float("inf"))] += 1
+                self.settling.add(event.took_ms)
 
     def copy(self) -> "EpochCounts":
         return EpochCounts(
             Counter(self.epochs),
-            self.settled,
-            self.settling_ms,
-            Counter(self.within),
+            self.settling.copy(),
             Counter(self.computed),
             self.moved_partitions,
+            self.shares.copy(),
         )
 
 
@@ -119,15 +122,9 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     for type_ in (CONSUMER, *sorted(counts.epochs.keys() - {CONSUMER})):
         name = f"{COORDINATOR}_{type_}_group_rebalance_count"
         yield UnknownMetricFamily(name, f"New group epochs of {type_} groups.", counts.epochs[type_])
-    buckets: list[tuple[str, float]] = []
-    for bound in (*_BOUNDS_S, float("inf")):
-        below = buckets[-1][1] if buckets else 0
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), below + counts.within[bound]))
-    settling = HistogramMetricFamily(
+    yield counts.settling.metric(
         f"{OWN}_settling_seconds", "Time from a new group epoch until every member has its target assignment."
     )
-    settling.add_metric((), buckets, counts.settling_ms / 1000)
-    yield settling
     computed = CounterMetricFamily(
         f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
     )
@@ -139,6 +136,7 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
         "Partitions that target assignments gave to another member.",
         counts.moved_partitions,
     )
+    yield from share_counts(counts.shares)
 
 
 def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Metric]:
@@ -173,3 +171,4 @@ def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Me
             if value is not None:
                 gauge.add_metric((group_id,), value)
         yield gauge
+    yield from share_gauges({g: row.consumer.share for g, row in groups.items() if row.consumer.share})

@@ -13,6 +13,7 @@ from msgspec import Struct, UnsetType
 from insight.lag.definitions import WINDOW_MS, PartitionLag, troubles
 from insight.lag.log import Partition
 from insight.page.fleet import GroupFacts
+from insight.page.shares import overdue
 from insight.page.words import thousands
 from insight.why.clock import duration_text
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
@@ -37,8 +38,9 @@ class Kind(IntEnum):
     REBALANCING = 1
     STUCK = 2
     NO_OWNER = 3
-    FALLING_BEHIND = 4
-    OFTEN = 5
+    NOT_INITIALIZED = 4
+    FALLING_BEHIND = 5
+    OFTEN = 6
 
 
 class Finding(Struct, frozen=True):
@@ -57,6 +59,8 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
     if isinstance(facts.view, GroupSnapshot):
         found += [*_rebalancing(facts.view, report, now_ms)]
         found += [*_hurts(facts, report, now_ms)]
+        if (late := overdue(facts.view, now_ms)) is not None:
+            found.append(Finding(Kind.NOT_INITIALIZED, *late))
     if report is not None:
         found += [*_often(report.rebalances, report)]
     return sorted(found, key=lambda one: one.kind)
@@ -185,6 +189,8 @@ _SENTENCES = {
     CauseKind.MEMBER_CHANGED: "{client} changed its settings",
     CauseKind.SETTINGS_CHANGED: "settings of the assignment changed",
     CauseKind.PARTITIONS_INITIALIZED: "share partitions were initialized",
+    CauseKind.OFFSETS_ALTERED: "offsets were altered",
+    CauseKind.COORDINATED_ELSEWHERE: "the share coordinator had a later state",
     CauseKind.UNKNOWN: "the cause is not in the history",
 }
 

@@ -10,6 +10,7 @@ from insight.lag.definitions import PartitionLag
 from insight.lag.log import Partition
 from insight.page.findings import Finding, awaited_members, findings
 from insight.page.fleet import WINDOW_MS, GroupFacts
+from insight.page.shares import lines_of
 from insight.page.timeline import Timeline, end_ms, timeline
 from insight.view import holdings, progress
 from insight.why.clock import duration_text
@@ -69,7 +70,9 @@ class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
-    """A group. Of one that has ended, `view` is what the history says."""
+    """A group. Of one that has ended, it is what the history says. `shares` are lines about a share group's
+    partitions.
+    """
 
     group_id: str
     protocol: str
@@ -87,6 +90,7 @@ class GroupPage(Struct, frozen=True, kw_only=True):
     rebalances: list[RebalanceLine]
     notes: list[str]
     summary: str
+    shares: list[str] = []
 
 
 def group_page(
@@ -140,6 +144,7 @@ def group_page(
         rebalances=[rebalance_line(r, names) for r in reversed(within)],
         notes=[*notes, *(names.put_in(note) for note in found.notes)],
         summary=_summary(summary(within, now_ms)),
+        shares=[] if view is None or only_time else lines_of(view, now_ms),
     )
 
 
@@ -165,6 +170,7 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         rebalances=[],
         notes=["its whole history is older than the events topic's retention"],
         summary="",
+        shares=lines_of(view, now_ms),
     )
 
 
@@ -191,7 +197,9 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
 
 
 def _waited(r: Rebalance, names: Names) -> str:
-    """`2.9 s of it waiting for worker-2`, "" if it waited for no member."""
+    """`2.9 s of it waiting for worker-2`, "" if it waited for no member, as in a share group."""
+    if r.is_shared:
+        return ""
     came = chain(
         ((way.member_id, way.settled_after_ms) for way in reversed(r.progress)),
         ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),

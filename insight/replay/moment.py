@@ -145,7 +145,7 @@ def _kafka_text(
     if group.members:
         lines += ["", _members_text(group, held, names, clock)]
     if isinstance(group, ShareGroup):
-        lines += ["", *share_state_lines(group)]
+        lines += ["", *share_state_lines(group, at_ms)]
     if offsets := sum(map(len, group.offsets.values())):
         lines += [
             "",

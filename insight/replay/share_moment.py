@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping
 from insight.admin.tables import Column, render_table
 from insight.replay.consumer_moment import partitions_text
 from insight.why.names import Names
+from insight.why.share_state import asked_of
+from insight.why.share_text import asked_text
 from insight.why.wording import count
+from state.kafka.share.view import share_snapshot
 from state.kafka.share_group import ShareGroup
 from state.kafka.snapshot import named
 from state.kafka.timers import TimerKind
@@ -43,8 +46,8 @@ def share_member_table(group: ShareGroup, names: Names) -> str:
     return render_table(columns, rows)
 
 
-def share_state_lines(group: ShareGroup) -> Iterator[str]:
-    """Yield a line for each kind of partitions that the group has."""
+def share_state_lines(group: ShareGroup, at_ms: int) -> Iterator[str]:
+    """Yield a line for each kind of partitions that the group has, and for what is still asked for."""
     kinds = {
         "Initialized": {topic.name: topic.partitions for topic in group.initialized.values()},
         "Initializing": {topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
@@ -53,3 +56,5 @@ def share_state_lines(group: ShareGroup) -> Iterator[str]:
     for kind, partitions in kinds.items():
         if partitions:
             yield f"{kind}: {partitions_text(partitions)}"
+    for asked in asked_of(share_snapshot(group)):
+        yield f"Task: {asked_text(asked, at_ms)}"

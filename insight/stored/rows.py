@@ -7,20 +7,20 @@ Times are in ms since 1970 by the log's clock, as the coordinator counts it.
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
-from uuid import UUID
 
 from msgspec import Struct
 
 from insight.rocketmq_group import GroupState as RocketMqState
 from insight.stored.assignments import assignment_of
 from insight.stored.consumer_rows import consumer_members, of_consumer_group
-from insight.stored.share_rows import of_share_group, share_members
+from insight.stored.offset_rows import OffsetRow, PendingRow, committed
+from insight.stored.offset_rows import pending as pending_offsets
+from insight.stored.share_rows import ShareRow, of_share_group, share_members, share_partitions
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.group import Group
 from state.kafka.share_group import ShareGroup
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
@@ -37,6 +37,7 @@ class Table(StrEnum):
     PENDING = "pending"
     TIMERS = "timers"
     LOCKS = "locks"
+    SHARES = "shares"
 
 
 class Role(StrEnum):
@@ -129,43 +130,6 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     is_classic: bool | None = None
 
 
-class OffsetRow(Struct, frozen=True, kw_only=True):
-    """A committed offset. `expire_at_ms` is set if the committer chose a retention time."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int | None
-    metadata: str
-    committed_at_ms: int
-    expire_at_ms: int | None
-    topic_id: str | None
-
-
-class PendingRow(Struct, frozen=True, kw_only=True):
-    """The offset of a partition that is pending in a transaction, by the request with it.
-
-    `txn_position` is the end of partition `txn_partition` of the markers topic when the request was made: the
-    marker that ends the transaction is there or behind it. `requested_at_ms` is the time of the request,
-    which will be that of the commit.
-    """
-
-    group_id: str
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    txn_version: int
-    txn_partition: int
-    txn_position: int
-    request: str
-    requested_at_ms: int
-    topic: str
-    partition: int
-    offset: int
-    topic_id: str | None
-
-
 class TimerRow(Struct, frozen=True, kw_only=True):
     """An armed deadline: `heartbeat` (of a member), `join`, `sync`, `retention`, or RocketMQ's `scan`."""
 
@@ -187,7 +151,7 @@ class LockRow(Struct, frozen=True, kw_only=True):
     last_update_ms: int
 
 
-AnyRow = GroupRow | MemberRow | OffsetRow | PendingRow | TimerRow | LockRow
+AnyRow = GroupRow | MemberRow | OffsetRow | PendingRow | TimerRow | LockRow | ShareRow
 ROW_OF: dict[Table, type[AnyRow]] = {
     Table.GROUPS: GroupRow,
     Table.MEMBERS: MemberRow,
@@ -195,6 +159,7 @@ ROW_OF: dict[Table, type[AnyRow]] = {
     Table.PENDING: PendingRow,
     Table.TIMERS: TimerRow,
     Table.LOCKS: LockRow,
+    Table.SHARES: ShareRow,
 }
 
 
@@ -207,6 +172,7 @@ class GroupRows(Struct, frozen=True, kw_only=True):
     pending: list[PendingRow]
     timers: list[TimerRow]
     locks: list[LockRow]
+    shares: list[ShareRow]
 
     def of(self, table: Table) -> Sequence[AnyRow]:
         """The group's rows of a table."""
@@ -221,8 +187,8 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
         members = list(_members(group, protocol))
-        offsets, locks = list(_offsets(group)), []
-        pending = list(_pending(group))
+        offsets, locks = list(committed(group)), []
+        pending = list(pending_offsets(group))
     common: dict[str, Any] = {
         "group_id": group.group_id,
         "protocol": protocol,
@@ -243,6 +209,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         pending=pending,
         timers=list(_timers(group, protocol, config)),
         locks=locks,
+        shares=list(share_partitions(group)) if isinstance(group, ShareGroup) else [],
     )
 
 
@@ -319,43 +286,6 @@ def _waits_for(member: Member) -> str | None:
     if member.parked_join is not None:
         return "JoinGroup"
     return "SyncGroup" if member.parked_sync is not None else None
-
-
-def _offsets(group: Group) -> Iterator[OffsetRow]:
-    for topic, partitions in sorted(group.offsets.items()):
-        for partition, committed in sorted(partitions.items()):
-            yield OffsetRow(
-                group_id=group.group_id,
-                topic=topic,
-                partition=partition,
-                offset=committed.offset,
-                leader_epoch=committed.leader_epoch if committed.leader_epoch >= 0 else None,
-                metadata=committed.metadata,
-                committed_at_ms=committed.committed_at_ms,
-                expire_at_ms=committed.expire_at_ms,
-                topic_id=None if committed.topic_id is None else str(UUID(bytes=committed.topic_id)),
-            )
-
-
-def _pending(group: Group) -> Iterator[PendingRow]:
-    for entry in group.pending:
-        for topic, partitions in entry.offsets.items():
-            for partition, offset in partitions.items():
-                yield PendingRow(
-                    group_id=group.group_id,
-                    transactional_id=entry.transactional_id,
-                    producer_id=entry.producer_id,
-                    producer_epoch=entry.producer_epoch,
-                    txn_version=entry.txn_version,
-                    txn_partition=entry.txn_partition,
-                    txn_position=entry.txn_position,
-                    request=entry.request,
-                    requested_at_ms=entry.at_ms,
-                    topic=topic,
-                    partition=partition,
-                    offset=offset.offset,
-                    topic_id=None if offset.topic_id is None else str(UUID(bytes=offset.topic_id)),
-                )
 
 
 def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:

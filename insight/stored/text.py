@@ -4,17 +4,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from insight.admin.tables import Column, render_table
+from insight.stored.offset_rows import OffsetRow, PendingRow
 from insight.stored.rows import (
     AnyRow,
     GroupRow,
     GroupRows,
     LockRow,
     MemberRow,
-    OffsetRow,
-    PendingRow,
     Table,
     TimerRow,
 )
+from insight.stored.share_rows import ShareRow
 
 _EVER_S = 253_402_300_799  # the last second of the year 9999
 
@@ -51,7 +51,7 @@ def _blocks(rows: GroupRows) -> Iterator[str]:
         remarks.append(f"Warning: group '{group.group_id}' is quarantined: {group.quarantined}")
     if remarks:
         yield _indented("\n".join(remarks))
-    for table in (Table.MEMBERS, Table.OFFSETS, Table.PENDING, Table.TIMERS, Table.LOCKS):
+    for table in (Table.MEMBERS, Table.OFFSETS, Table.PENDING, Table.SHARES, Table.TIMERS, Table.LOCKS):
         if of_table := rows.of(table):
             yield _indented(table_text(table, of_table, with_group=False))
 
@@ -126,6 +126,12 @@ def _lock_cells(row: AnyRow) -> list[object]:
     return [*cells, time_text(row.last_update_ms)]
 
 
+def _share_cells(row: AnyRow) -> list[object]:
+    assert isinstance(row, ShareRow)
+    cells: list[object] = [row.group_id, row.topic, row.partition, row.state, row.task]
+    return [*cells, time_text(row.asked_at_ms), row.state_epoch, row.start_offset, row.error_code]
+
+
 _GROUP = "GROUP"
 _LAYOUTS = {
     Table.GROUPS: (
@@ -157,5 +163,12 @@ _LAYOUTS = {
     Table.LOCKS: (
         (_GROUP, "TOPIC", "BROKER", "QUEUE", "CLIENT-ID", "LAST-LOCKED"),
         _lock_cells,
+    ),
+    Table.SHARES: (
+        (
+            *(_GROUP, "TOPIC", "PARTITION", "STATE", "TASK", "ASKED", "STATE-EPOCH", "START-OFFSET"),
+            "ERROR",
+        ),
+        _share_cells,
     ),
 }

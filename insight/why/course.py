@@ -7,10 +7,11 @@ from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments
 from insight.why.clients_said import NOTHING_SAID, Telemetry, with_clients_said
 from insight.why.incarnations import IncarnationHistory, by_incarnation
-from insight.why.model import Rebalance
+from insight.why.model import Rebalance, SharesNow
 from insight.why.names import Names, clients_of, names_in
 from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
+from insight.why.share_state import shares_now
 from insight.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
@@ -24,7 +25,8 @@ class Course:
     which say that a member was removed.
 
     `members` are those at the end. `states` and `lanes` are the lanes of a picture. `notes` name gaps and
-    faults. `clients` are as in `insight.why.names.clients_of`, and `names` are for all members.
+    faults. `clients` are as in `insight.why.names.clients_of`, and `names` are for all members. `shares` says
+    how far the partitions of a share group are.
     """
 
     first: HistoryEntry
@@ -38,6 +40,7 @@ class Course:
     notes: list[str]
     clients: dict[MemberId, str]
     names: Names
+    shares: SharesNow | None = None
 
 
 def course_of(
@@ -75,6 +78,7 @@ def course_of(
         notes=_notes(group_lives, from_start),
         clients=clients,
         names=names_in(members, rebalances, clients),
+        shares=shares_now(last_life.entries),
     )
 
 

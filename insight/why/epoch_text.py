@@ -16,6 +16,8 @@ _WITHOUT_MEMBER = (
     CauseKind.PATTERN_RESOLVED,
     CauseKind.SETTINGS_CHANGED,
     CauseKind.PARTITIONS_INITIALIZED,
+    CauseKind.OFFSETS_ALTERED,
+    CauseKind.COORDINATED_ELSEWHERE,
     CauseKind.UNKNOWN,
 )
 
@@ -31,6 +33,7 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
         for new in r.epochs:
             what = f"{new.cause.kind}{_of(new, names)}; target {_target(new)}"
             yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
+    yield from _of_share_group(r, names)
     progress = sorted(r.progress, key=lambda way: not way.revoked)
     ways = [(way, text) for way in progress if (text := _way(way, r, names))]
     shown = [(names.of(way.member_id), text) for way, text in ways[:MAX_MEMBERS]]
@@ -39,6 +42,33 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
         yield "" if place else "members", f"{name:<{width}}  {text}"
     if len(ways) > MAX_MEMBERS:
         yield "", f"and {count(len(ways) - MAX_MEMBERS, 'member')} more"
+
+
+def _of_share_group(r: Rebalance, names: Names) -> Lines:
+    """Yield what newcomers waited for, and the member whose heartbeat brought it to the target last."""
+    waits = [text for new in r.epochs if (text := _first_target(new, names))]
+    for place, text in enumerate(waits[:MAX_MEMBERS]):
+        yield "" if place else "waits", text
+    if len(waits) > MAX_MEMBERS:
+        yield "", f"and {len(waits) - MAX_MEMBERS} more"
+    target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
+    settled = next((way.settled_after_ms for way in r.progress if way.member_id == r.last), None)
+    if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:
+        after = duration_text(settled - target_ms)
+        yield "last", f"{names.of(r.last)}: its heartbeat came {after} after the target was computed"
+
+
+def _first_target(new: EpochChange, names: Names) -> str:
+    """`B joined 200 ms after the last assignment: its first target waited 4.8 s`, "" if it did not wait."""
+    since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
+    if since_ms is None or target_ms is None or target_ms <= new.after_ms:
+        return ""
+    if new.cause.kind is not CauseKind.MEMBER_JOINED:
+        return ""
+    joined = (
+        f"{_of(new, names).removeprefix(': ')} joined {duration_text(since_ms)} after the last assignment"
+    )
+    return f"{joined}: its first target waited {duration_text(target_ms - new.after_ms)}"
 
 
 def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from assignors.kafka.api import MemberId
 from insight.why.assignments import Holdings
 from insight.why.causes import LOST, conversion
+from insight.why.epoch_causes import cause_of_epoch
 from insight.why.incarnations import IncarnationHistory
 from insight.why.known_state import KnownState
 from insight.why.model import (
-    Cause,
-    CauseKind,
     EpochChange,
     Joined,
     Moves,
@@ -22,7 +21,7 @@ from insight.why.model import (
     RebalanceOutcome,
     Removed,
 )
-from insight.why.moves import compare, moved_shared
+from insight.why.moves import compare, compare_shared
 from insight.why.reconciling import Reconciling
 from insight.why.topic_names import TopicNames
 from state.kafka.consumer_group import ConsumerGroupState
@@ -35,34 +34,30 @@ _ENDS = {
     EntryType.EMPTY: RebalanceOutcome.EMPTY,
     EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
 }
-_REMOVED_BY_RULE = {
-    "TM1": CauseKind.SESSION_TIMEOUT,
-    "TM2": CauseKind.SESSION_TIMEOUT,
-    "TM3": CauseKind.REBALANCE_TIMEOUT,
-    "TM4": CauseKind.JOIN_TIMEOUT,
-    "TM5": CauseKind.SYNC_TIMEOUT,
-    "OB22": CauseKind.MEMBER_GONE,
-}
-_BY_TYPE = {
-    EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
-    EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
-    EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
-}
-_TOPICS_CHANGED_RULES = ("HB53", "OB27", "OB51")
-_BY_RULE = {"OB43": CauseKind.PARTITIONS_INITIALIZED, "OB52": CauseKind.SETTINGS_CHANGED}
 _SHARE, _STREAMS = "share", "streams"
+_NEWS = (EntryType.TOPICS_CHANGED, EntryType.SHARE_PARTITIONS_INITIALIZED)
+_OF_A_TARGET = (
+    EntryType.GROUP_EPOCH_BUMPED,
+    EntryType.TARGET_ASSIGNMENT_COMPUTED,
+    EntryType.MEMBER_RECONCILED,
+    EntryType.STABLE,
+)
 
 
 @dataclass(slots=True)
 class _Segment:
     """Entries of one rebalance, with those of the request or deadline that began it. `opening` is None if the
-    beginning is not in the history. `before` is the assignment before, None if it is not known.
+    beginning is not in the history. `before` is the assignment before, None if it is not known. `news` are
+    entries that can be the reason of a new epoch and came before: changed topics, initialized partitions.
+    `last_target_ms` is the time of the target assignment before, None if it is not known.
     """
 
     entries: list[HistoryEntry]
     opening: HistoryEntry | None
     before: Holdings | None
-    topics_changed: list[HistoryEntry] = field(default_factory=list)
+    news: list[HistoryEntry] = field(default_factory=list)
+    last_target_ms: int | None = None
+    has_target: bool = False
 
 
 def rebalances_by_epochs(
@@ -98,34 +93,73 @@ class _Cutter:
         self.following = following
         self._segment: _Segment | None = None
         self._lead: list[HistoryEntry] = []  # the entries of the last request or deadline
-        self._topics_changed: list[HistoryEntry] = []
+        self._news: list[HistoryEntry] = []
         self._calm: Holdings | None = None
+        self._last_target_ms: int | None = None
 
     def cut(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
         if self._lead and self._lead[-1].cause != event.cause:
             self._lead = []
             yield from self._end_at_once(incarnation)
-        if self._segment is None and not self._lead:
+        if self._can_begin(event) and not self._lead:
             self._calm = dict(self.following.assigned) if self.following.is_complete else None
         self._lead.append(event)
-        if event.type is EntryType.TOPICS_CHANGED:
-            self._topics_changed.append(event)
-        if self._segment is not None:
-            self._segment.entries.append(event)
-        elif event.type is EntryType.GROUP_EPOCH_BUMPED:
+        if event.type in _NEWS:
+            self._news.append(event)
+        if event.type is EntryType.GROUP_EPOCH_BUMPED and self._can_begin(event):
+            yield from self._supersede(event, incarnation)
             self._begin(event, list(self._lead), event)
+        elif self._segment is not None:
+            self._segment.entries.append(event)
         elif self._is_in_the_middle(event):
             self._begin(event, [event], None)
+        if event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
+            self._note_target(event)
         self.following.apply(event)
         if self._segment is not None and event.type in _ENDS:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
+    def _can_begin(self, event: HistoryEntry) -> bool:
+        """Whether the next epoch begins a rebalance. That of a share group has one target assignment."""
+        return self._segment is None or (event.group_type == _SHARE and self._segment.has_target)
+
+    def _note_target(self, event: HistoryEntry) -> None:
+        self._last_target_ms = event.at_ms
+        if self._segment is not None:
+            self._segment.has_target = True
+        if event.group_type == _SHARE:
+            self._news = []
+
+    def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+        """End a rebalance because the next one begins. The entries of the request or deadline that begins it
+        are no part of this one.
+        """
+        segment = self._segment
+        if segment is None:
+            return
+        number = 0
+        for event in reversed(self._lead[:-1]):
+            if event.type in _OF_A_TARGET:
+                break
+            number += 1
+        if number:
+            del segment.entries[-number:]
+        self._lead = self._lead[-number - 1 :]
+        yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._calm)
+
     def _end_at_once(self, incarnation: str) -> Iterator[Rebalance]:
         """End a rebalance that was over with the request that began it, as in a group with one member. The
-        group was Stable before and after it, so it has no entry Stable (GS4). An observed one has (OB26).
+        group was Stable before and after it, so it has no entry Stable (GS4). An observed one has (OB26), and
+        so has a share group, whose state is not that of its members (SP25).
         """
         last = None if self._segment is None else self._segment.entries[-1]
-        if last is not None and last.to_state == ConsumerGroupState.STABLE and not last.observed:
+        if last is None or last.observed:
+            return
+        if last.group_type == _SHARE:
+            if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
+                yield self._end(incarnation, RebalanceOutcome.EMPTY, last.at_ms)
+            return
+        if last.to_state == ConsumerGroupState.STABLE:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
@@ -134,7 +168,8 @@ class _Cutter:
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
         self._segment = _Segment(entries, opening, self._calm if opening is not None else None)
-        self._segment.topics_changed, self._topics_changed = self._topics_changed, []
+        self._segment.news, self._news = self._news, []
+        self._segment.last_target_ms = self._last_target_ms
         self.following.begin()
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
@@ -143,7 +178,7 @@ class _Cutter:
         if self._segment is not None:
             yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
         self.following.lose_track()
-        self._lead, self._topics_changed = [], []
+        self._lead, self._news, self._last_target_ms = [], [], None
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
         """The phase ends."""
@@ -152,10 +187,19 @@ class _Cutter:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
             yield self._end(incarnation, outcome, ended_ms)
 
-    def _end(self, incarnation: str, outcome: RebalanceOutcome, ended_ms: int | None) -> Rebalance:
+    def _end(
+        self,
+        incarnation: str,
+        outcome: RebalanceOutcome,
+        ended_ms: int | None,
+        after: Holdings | None = None,
+    ) -> Rebalance:
+        """`after` is the assignment at the end, if it is not what members have now."""
         segment, self._segment = self._segment, None
         assert segment is not None
-        return _rebalance(segment, self.following, incarnation, outcome, ended_ms)
+        if outcome is not RebalanceOutcome.SUPERSEDED and self.following.is_complete:
+            after = self.following.assigned
+        return _rebalance(segment, self.following, incarnation, outcome, ended_ms, after)
 
 
 def _rebalance(
@@ -164,6 +208,7 @@ def _rebalance(
     incarnation: str,
     outcome: RebalanceOutcome,
     ended_ms: int | None,
+    after: Holdings | None,
 ) -> Rebalance:
     first, last, opening = segment.entries[0], segment.entries[-1], segment.opening
     began_ms = (opening or first).at_ms
@@ -195,11 +240,12 @@ def _rebalance(
         unsynced=[],
         leader_id=None,
         protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
-        moves=_moves(segment.before, following, last.group_type) if ended else None,
+        moves=_moves(segment.before, after, last.group_type) if ended else None,
         idle=following.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
         has_tasks=last.group_type == _STREAMS,
+        is_shared=last.group_type == _SHARE,
         epochs=epochs,
         progress=progress,
         observed=first.observed,
@@ -214,10 +260,11 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
                 EpochChange(
                     epoch=event.generation,
                     after_ms=event.at_ms - began_ms,
-                    cause=_cause(event, segment, place),
+                    cause=cause_of_epoch(event, segment.entries[:place], segment.news),
                     target_after_ms=None,
                     assignor_name=None,
                     changed_targets=None,
+                    last_target_before_ms=_since_last_target(segment, place),
                 )
             )
         if event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
@@ -235,41 +282,12 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
     return found
 
 
-def _cause(bump: HistoryEntry, segment: _Segment, place: int) -> Cause:
-    """Return the cause of a new epoch, from the entries of the same request or deadline before it."""
-    led = [event for event in segment.entries[:place] if event.cause == bump.cause]
-    about = [event for event in led if event.type in _BY_TYPE]
-    first = about[0] if about else bump
-    reason = bump.reason
-    if bump.rule in _TOPICS_CHANGED_RULES:
-        changed = [*segment.topics_changed, *segment.entries[:place]]
-        sentences = [event.reason for event in changed if event.type is EntryType.TOPICS_CHANGED]
-        reason = "; ".join(dict.fromkeys(sentences)) or reason
-    return Cause(
-        kind=_kind(bump, about, led),
-        reason=reason,
-        trigger=bump.cause,
-        principal=bump.principal,
-        member_ids=[event.member_id for event in about or [bump] if event.member_id],
-        group_instance_id=first.group_instance_id,
-        client_id=first.client_id,
-        client_host=first.client_host,
-        client_reason=first.client_reason,
-    )
-
-
-def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[HistoryEntry]) -> CauseKind:
-    if bump.rule in _TOPICS_CHANGED_RULES:
-        return CauseKind.TOPICS_CHANGED
-    if about:
-        return _REMOVED_BY_RULE.get(about[0].rule, _BY_TYPE[about[0].type])
-    if bump.rule in _BY_RULE:
-        return _BY_RULE[bump.rule]
-    if bump.member_id is not None:
-        is_streams = bump.group_type == _STREAMS
-        return CauseKind.MEMBER_CHANGED if is_streams else CauseKind.SUBSCRIPTION_CHANGED
-    is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in led)
-    return CauseKind.PATTERN_RESOLVED if is_resolved else CauseKind.UNKNOWN
+def _since_last_target(segment: _Segment, place: int) -> int | None:
+    """The time from the target before to a new epoch of a share group, None if it is not known."""
+    bump = segment.entries[place]
+    if bump.group_type != _SHARE or segment.last_target_ms is None:
+        return None
+    return bump.at_ms - segment.last_target_ms
 
 
 def _first_of_each(
@@ -293,10 +311,9 @@ def _removed(entries: Sequence[HistoryEntry], began_ms: int) -> list[Removed]:
     ]
 
 
-def _moves(before: Holdings | None, following: Reconciling, group_type: str) -> Moves | None:
-    if before is None or not following.is_complete:
+def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> Moves | None:
+    if before is None or after is None:
         return None
-    found = replace(compare(before, following.assigned), needless=None)
     if group_type == _SHARE:
-        return replace(found, moved=moved_shared(before, following.assigned))
-    return found
+        return compare_shared(before, after)
+    return replace(compare(before, after), needless=None)

@@ -31,12 +31,14 @@ class CauseKind(StrEnum):
     MEMBER_CHANGED = "member changed its settings"
     SETTINGS_CHANGED = "settings of the assignment changed"
     PARTITIONS_INITIALIZED = "share partitions were initialized"
+    OFFSETS_ALTERED = "offsets were altered"
+    COORDINATED_ELSEWHERE = "group was coordinated elsewhere"
     UNKNOWN = "not in the history"
 
 
 class RebalanceOutcome(StrEnum):
-    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made. CONVERTED: the
-    group changed its protocol before.
+    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made, or before each
+    member of a share group had it. CONVERTED: the group changed its protocol before.
     """
 
     STABLE = "Stable"
@@ -116,7 +118,9 @@ class Idle(Struct, frozen=True):
 class EpochChange(Struct, frozen=True, kw_only=True):
     """A change of the group epoch. `after_ms` is the time since the beginning of the rebalance, and
     `target_after_ms` that until the target assignment of this epoch or of a later one, None if there is none
-    yet. `changed_targets` is the number of members whose target this assignment changed.
+    yet. `changed_targets` is the number of members whose target this assignment changed. In a share group
+    `last_target_before_ms` is the time from the target assignment before to this change, None if that is not
+    known: the next one has to wait for the assignment interval.
     """
 
     epoch: int
@@ -125,6 +129,7 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     target_after_ms: int | None
     assignor_name: str | None
     changed_targets: int | None
+    last_target_before_ms: int | None = None
 
 
 class HandedOver(Struct, frozen=True):
@@ -209,6 +214,30 @@ class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
     is_certain: bool
 
 
+class AskedOfShares(Struct, frozen=True, kw_only=True):
+    """What the share coordinator was asked for at `since_ms`, by topic, and has not done: to initialize
+    partitions, or to delete their state. `task` is None in an observed group. `error_code` is that of the
+    last answer, None before one. `is_open` is false if the task has ended with it.
+    """
+
+    task: str | None
+    is_deletion: bool
+    since_ms: int
+    partitions: dict[str, list[int]]
+    error_code: int | None
+    is_open: bool
+
+
+class SharesNow(Struct, frozen=True, kw_only=True):
+    """How far the partitions of a share group are: the number of those that are initialized, those of them
+    that no member has while there are members, and what is asked for, the oldest first.
+    """
+
+    initialized: int
+    idle: dict[str, list[int]]
+    asked: list[AskedOfShares]
+
+
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
@@ -222,9 +251,11 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A rebalance of a group of the consumer protocol begins with a change of the group epoch, and ends when
     every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
     epoch, and `progress`; `last` is the member that had its target last. Members do not join again, so
-    what is about joining is empty. Share and streams groups are the same. `has_tasks`: it is a streams
-    group, which has tasks in the place of partitions (`active 0`). `converted` says how the group changed its
-    protocol at the beginning of the rebalance, None if it did not. `observed`: it follows from the records of
+    what is about joining is empty. Share and streams groups are the same, but that a rebalance of a
+    share group has one target assignment: it is SUPERSEDED by the change that asks for the next one.
+    `has_tasks`: it is a streams group, which has tasks in the place of partitions (`active 0`). `is_shared`:
+    it is a share group. `converted` says how the group changed its protocol at the beginning of the
+    rebalance, None if it did not. `observed`: it follows from the records of
     the cluster's own coordinator (docs/observe.md). Of a classic group these do not say when it began. If it
     was seen while it lasted, it began at most `began_within_ms` before `began_ms`, and `waited_for` is
     inferred: members of the generation before that were there when the group was last seen, and are gone.
@@ -259,6 +290,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     assignment_bytes: dict[str, int] | None
     converted: str | None = None
     has_tasks: bool = False
+    is_shared: bool = False
     epochs: list[EpochChange] = []
     progress: list[Progress] = []
     connect: dict[str, ConnectWork] = {}

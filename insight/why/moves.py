@@ -68,20 +68,24 @@ def compare(
         ),
         fresh=len(now.keys() - last.keys()),
         released=len(held.keys() - now.keys()),
-        members=[
-            _of_member(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
-            for member_id in dict.fromkeys([*before, *after])
-        ],
+        members=_members(before, after),
     )
 
 
-def moved_shared(before: Holdings, after: Holdings) -> int:
-    """Return how many partitions of a share group have a member that they did not have, and had another one.
-    Several members may have a partition.
+def compare_shared(before: Holdings, after: Holdings) -> Moves:
+    """Return what moved in a share group, where several members may have a partition. One has moved if it has
+    a member that it did not have, and had another one. No move is needless: there is no fewest number.
     """
-    had = {p for partitions in before.values() for p in partitions}
+    had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
     new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
-    return len(had & new)
+    return Moves(
+        partitions=len(has),
+        moved=len(had & new),
+        needless=None,
+        fresh=len(has - had),
+        released=len(had - has),
+        members=_members(before, after),
+    )
 
 
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
@@ -156,6 +160,13 @@ def _given_up(
         partition.topic in subscriptions.get(owner, ()) and now.get(partition, owner) != owner
         for partition, owner in last.items()
     )
+
+
+def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
+    return [
+        _of_member(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
+        for member_id in dict.fromkeys([*before, *after])
+    ]
 
 
 def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from insight.why.course import Course, course_of
 from insight.why.deliveries.model import DeliveryReport
-from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
+from insight.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
 from insight.why.state_timelines import Span, StateTimeline
 from state.kafka.history import HistoryEntry
 
@@ -40,7 +40,8 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter. `clients` are as in `insight.why.names.clients_of`. `deliveries` are those of a share group.
+    latter. `clients` are as in `insight.why.names.clients_of`. `shares` and `deliveries` are set for a share
+    group.
     """
 
     group_id: str
@@ -56,6 +57,7 @@ class Report(Struct, frozen=True, kw_only=True):
     rebalances: list[Rebalance]
     group_type: str = "classic"
     clients: dict[str, str] = {}
+    shares: SharesNow | None = None
     deliveries: DeliveryReport | None = None
 
 
@@ -93,6 +95,7 @@ def report_of(group_id: str, course: Course, now_ms: int, since_ms: int | None =
         rebalances=found,
         group_type=course.last.group_type,
         clients=course.clients,
+        shares=course.shares,
     )
 
 
@@ -118,10 +121,16 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Return the client that caused the rebalance, by its lasting name; the cluster, if its topics did."""
+    """Return the client that caused the rebalance, by its lasting name; the cluster, if its topics did, and
+    the share coordinator, if it has initialized partitions.
+    """
     cause = rebalance.cause
     if cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED):
         return "the cluster"
+    if cause.kind in (CauseKind.PARTITIONS_INITIALIZED, CauseKind.COORDINATED_ELSEWHERE):
+        return "the share coordinator"
+    if cause.kind is CauseKind.OFFSETS_ALTERED:
+        return "an administrator"
     if cause.kind is CauseKind.CONVERTED:
         return "the group"
     lasting = cause.group_instance_id or cause.client_id

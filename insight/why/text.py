@@ -11,6 +11,7 @@ from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from insight.why.names import Names, names_in
 from insight.why.report import Report
+from insight.why.share_text import share_lines
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 from insight.why.work_text import work_lines
 from state.kafka.classic_group import GroupState
@@ -78,6 +79,8 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         if any(r.moves is not None for r in report.rebalances):
             noun = "task" if report.group_type == "streams" else "partition"
             yield "Moved", f"{count(figures.moved, noun)}{_needlessly(report)}"
+    if report.shares is not None:
+        yield from share_lines(report.shares, report.now_ms)
     for note in report.notes:
         yield "Note", names.put_in(note)
 
@@ -136,7 +139,9 @@ def _took(r: Rebalance, now_ms: int) -> str:
         lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"
     if r.outcome is RebalanceOutcome.UNDER_WAY:
         now = (
-            "waiting for members to reach the target assignment"
+            "waiting for a heartbeat to compute the target assignment"
+            if r.is_shared and not any(new.target_after_ms is not None for new in r.epochs)
+            else "waiting for members to reach the target assignment"
             if r.goes_by_epochs
             else "waiting for members to join"
             if r.generation_to is None

@@ -87,7 +87,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     group is in the state Stable as long as it has members; its entry `Stable` says that each has its target
     assignment. `took_ms` is the time from the start of the rebalance to `Stable`, from the answer that asked
     a member to give partitions up to its acknowledgement, or from the request to initialize share partitions
-    until that was done.
+    until that was done. `error_code` is that of the share coordinator, where it has not done what it was
+    asked for.
 
     `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
     not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
@@ -141,3 +142,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     moved_partitions: int | None = None
     observed: bool = False
     within_ms: int | None = None
+    error_code: int | None = None

@@ -280,6 +280,14 @@ def busy() -> Scraped:
     scraped.consumer_group(
         "parcels", "topics t=4", "A e0", "at 4s", "B e0", "at 5s", "A e2", "A e2 owned[0,1]"
     )
+    scraped.consumer_group(
+        "queue",
+        "topics t=2",
+        "at 1s",
+        "share A e0",
+        "init watcher partitions[t 0]",
+        "init watcher error=15",
+    )
     feed_rocketmq(scraped)
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False

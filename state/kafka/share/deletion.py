@@ -145,6 +145,7 @@ def _record_failure(context: StepContext, code: int, partitions: Numbers) -> Non
         EntryType.SHARE_PARTITIONS_NOT_DELETED,
         f"the share coordinator has not deleted {in_words(partitions)}, error {code}: {then}",
         partitions=ordered(partitions),
+        error_code=code,
     )
 
 

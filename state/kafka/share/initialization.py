@@ -28,6 +28,9 @@ from state.kafka.share_group import (
 )
 from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 
+_AS_BEFORE, _ABOVE = "it is what it was", "it is asked again above that epoch"
+_ROWS = {_AS_BEFORE: "SO12", _ABOVE: "SI11"}
+
 
 def ask_for_initialization(context: StepContext) -> None:
     """Ask for the partitions of subscribed topics that are neither initialized nor asked for. What is asked
@@ -186,18 +189,19 @@ def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, st
     if not asked.altered:
         return replace(asked, task="", error_code=code, state_epoch=epoch), "the next heartbeat asks again"
     if epoch == asked.state_epoch:
-        return None, "it is what it was"
+        return None, _AS_BEFORE
     # The task is named by the request and the epoch, so that outcomes in parts lead to one and the same.
     task = f"{asked.task.partition('@')[0]}@{epoch}"
-    return replace(asked, task=task, error_code=code, state_epoch=epoch), "it is asked again above that epoch"
+    return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
 
 
 def _record_failure(context: StepContext, code: int, then: str, partitions: Numbers) -> None:
     context.record(
-        context.rule("SI10" if code in RETRIABLE else "SI14"),
+        context.rule("SI10" if code in RETRIABLE else _ROWS.get(then, "SI14")),
         EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
         f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {then}",
         partitions=ordered(partitions),
+        error_code=code,
     )
 
 

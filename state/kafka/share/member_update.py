@@ -3,10 +3,14 @@
 Source: GroupMetadataManager.shareGroupHeartbeat.
 """
 
+from collections.abc import Collection, Mapping
+
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.topics import look
 from state.kafka.modern.wording import names_change
+from state.kafka.share.outcomes import in_words
+from state.kafka.share.target import unassigned
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import ShareGroup, ShareMember
 from state.kafka.share_requests import ShareGroupHeartbeat
@@ -32,9 +36,16 @@ def update_member(
         reason = f"member {member.member_id} {names_change(before, names)}"
         bump(context, context.rule("SH21"), reason, member_id=member.member_id)
     elif is_pending:
-        bump(context, context.rule("SH22"), "initialized partitions are not assigned yet")
+        missing = unassigned(group)
+        bump(context, context.rule("SH22"), _why_pending(missing), partitions=missing or None)
     elif topics_changed:
         bump(context, context.rule("SH23"), "the topics that members subscribe to have changed")
     else:
         return False
     return True
+
+
+def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
+    if not missing:
+        return "the target has partitions that are not initialized"
+    return f"initialized and in no target: {in_words(missing)}"

@@ -6,6 +6,7 @@ GroupMetadataManager.maybeReconcile, ShareGroupAssignmentBuilder.java.
 
 from collections.abc import Iterable, Mapping
 
+from state.kafka.consumer_group import MemberState
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
 from state.kafka.modern.wording import listed_partitions
@@ -41,6 +42,7 @@ def reconcile(context: StepContext, member: ShareMember, is_bumped: bool) -> Non
         member,
         _in_words(before, member.assigned, group.names_by_id(), epoch),
         member_epoch=epoch,
+        member_state=MemberState.STABLE.value,
         assigned=named(member.assigned, group.names_by_id()),
     )
 

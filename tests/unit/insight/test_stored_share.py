@@ -11,6 +11,7 @@ from insight.replay.moment import moment_text
 from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
 from insight.stored.rows import rows_of
+from insight.stored.text import group_text
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.protocols import view_of
@@ -37,6 +38,31 @@ def test_the_rows() -> None:
     assert (first.assignment, first.target, first.partitions) == ({"foo": [0, 1]}, {"foo": [0]}, 2)
     assert (second.member_id, second.assignment, second.member_epoch) == ("B", {"foo": [1]}, 4)
     assert [timer.member_id for timer in rows.timers] == ["A", "B"]
+    assert [(row.partition, row.state, row.task) for row in rows.shares] == [
+        (0, "initialized", None),
+        (1, "initialized", None),
+    ]
+
+
+def test_the_rows_of_partitions() -> None:
+    group = group_after(
+        "topics foo=4", "topic-metadata watcher", "share A e3", "init watcher error=15 partitions[foo 3]"
+    )
+    (*_, two, three) = rows_of(group, 2, CONFIG).shares
+    assert (two.state, two.start_offset, two.state_epoch, two.error_code) == ("initializing", 0, 4, None)
+    assert (three.partition, three.error_code, three.task) == (3, 15, two.task)
+    assert two.asked_at_ms == 10_000
+    text = group_text(rows_of(group, 2, CONFIG))
+    assert (
+        "  TOPIC PARTITION STATE        TASK         ASKED                   STATE-EPOCH START-OFFSET ERROR"
+        in text
+    )
+    assert (
+        "  foo   3         initializing requests-0-4 1970-01-01 00:00:10.000 4           0            15"
+        in text
+    )
+    deleting = rows_of(group_after("share A -1", "delete admin"), 2, CONFIG).shares
+    assert [(row.partition, row.state) for row in deleting] == [(0, "deleting"), (1, "deleting")]
 
 
 def test_a_moment() -> None:
@@ -51,6 +77,7 @@ def test_a_moment() -> None:
 
         Initialized: foo 0-1
         Initializing: foo 2
+        Task: foo 2: initializing for 0 ms (task requests-0-4)
 
         Timers:
             1970-01-01 00:00:55.000  in 45.0 s  the session of A ends
@@ -62,6 +89,7 @@ def test_a_moment_of_a_group_that_is_being_deleted() -> None:
     group = group_after("share A -1", "delete admin")
     text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
     assert "Empty for 0 ms" in text and "Deleting: foo 0-1" in text
+    assert "Task: foo 0-1: deleting the state for 0 ms (task requests-0-4)" in text
     assert "in 60.0 s  an administrator is answered, whatever the share coordinator has done" in text
 
 

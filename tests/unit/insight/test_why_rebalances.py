@@ -121,8 +121,8 @@ def test_every_scenario_is_told(path: Path) -> None:
     if history:
         found = report("g", history, history[-1].at_ms)
         assert report_text(found, Clock(UTC))
-        if not path.stem.startswith("share_"):  # `why` has no causes of the coordinator's share groups yet
-            assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances)
+        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances)
+        assert all(e.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances for e in r.epochs)
 
 
 def causes(name: str) -> list[CauseKind]:

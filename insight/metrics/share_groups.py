@@ -1,0 +1,114 @@
+"""The metrics that only share groups have: how far their partitions are at the share coordinator. All of them
+are the coordinator's own: Kafka has none. Rows SM1, SM4.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from insight.metrics.times import Times
+from state.errors import ErrorCode
+from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.snapshot import NamedPartitions
+
+SHARE = "share"
+OWN = "group_coordinator_share_group"
+_INITIALIZE, _DELETE = "initialize", "delete"
+_BY_HEARTBEAT = ("SH21", "SH22", "SH23")
+"""The rows of new epochs that Kafka counts: those of heartbeats, and not those of members that go."""
+
+
+class TaskRow(Struct, frozen=True):
+    """The kept fields of `state.kafka.snapshot.ShareTask`."""
+
+    kind: str
+    asked_at_ms: int
+
+
+class ShareRow(Struct, frozen=True):
+    """The kept fields of `state.kafka.snapshot.ShareSnapshot`. `tasks` is None for an observed group."""
+
+    initializing: NamedPartitions
+    initialized: NamedPartitions
+    deleting: NamedPartitions
+    tasks: list[TaskRow] | None = None
+
+
+@dataclass(slots=True)
+class ShareCounts:
+    """Counts since the start of this process, from the history. `failures` are partitions, by error code."""
+
+    is_seen: bool = False
+    initializing: Times = field(default_factory=Times)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def count(self, event: HistoryEntry) -> None:
+        """Count an entry of a share group."""
+        self.is_seen = True
+        if event.type is EntryType.SHARE_PARTITIONS_INITIALIZED and event.took_ms is not None:
+            self.initializing.add(event.took_ms)
+        if event.type is EntryType.SHARE_PARTITIONS_NOT_INITIALIZED and event.error_code is not None:
+            code = event.error_code
+            name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
+            self.failures[name] += sum(map(len, (event.partitions or {}).values()))
+
+    def copy(self) -> "ShareCounts":
+        return ShareCounts(self.is_seen, self.initializing.copy(), Counter(self.failures))
+
+
+def is_rebalance(event: HistoryEntry) -> bool:
+    """Whether Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
+    return event.observed or event.rule in _BY_HEARTBEAT
+
+
+def share_counts(counts: ShareCounts) -> Iterator[Metric]:
+    """Yield the counters from the history. There are none as long as there was no share group."""
+    if not counts.is_seen:
+        return
+    yield counts.initializing.metric(
+        f"{OWN}_initializing_seconds",
+        "Time from asking the share coordinator to initialize partitions until it had.",
+    )
+    failures = CounterMetricFamily(
+        f"{OWN}_initialization_failures",
+        "Partitions that the share coordinator answered with an error, once for each answer.",
+        labels=("error_code",),
+    )
+    for code, number in sorted(counts.failures.items()):
+        failures.add_metric((code,), number)
+    yield failures
+
+
+def share_gauges(groups: Mapping[str, ShareRow]) -> Iterator[Metric]:
+    """Yield the gauges from the groups' views. There are none without a share group."""
+    if not groups:
+        return
+    partitions = GaugeMetricFamily(
+        f"{OWN}_partitions",
+        "Partitions by what the share coordinator does.",
+        labels=("consumergroup", "state"),
+    )
+    tasks = GaugeMetricFamily(
+        f"{OWN}_open_tasks", "Open tasks for the share coordinator.", labels=("consumergroup", "kind")
+    )
+    oldest = GaugeMetricFamily(
+        f"{OWN}_oldest_initializing_timestamp_seconds",
+        "When the share coordinator was asked for the oldest open initialization.",
+        labels=("consumergroup",),
+    )
+    for group_id, share in sorted(groups.items()):
+        for state in ("initializing", "initialized", "deleting"):
+            number = sum(map(len, getattr(share, state).values()))
+            partitions.add_metric((group_id, state), number)
+        if share.tasks is None:
+            continue
+        kinds = Counter(task.kind for task in share.tasks)
+        for kind in (_INITIALIZE, _DELETE):
+            tasks.add_metric((group_id, kind), kinds[kind])
+        asked_ms = [task.asked_at_ms for task in share.tasks if task.kind == _INITIALIZE]
+        if asked_ms:
+            oldest.add_metric((group_id,), min(asked_ms) / 1000)
+    yield from (partitions, tasks, oldest)
