@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 from embedded.ivy import Artifact, IvyFailed, retrieve
 from embedded.paths import cache_dir
 
-SetName = Literal["spark", "broker", "broker_3_9", "tools", "streams", "connect", "hdfs", "axe"]
+SetName = Literal["spark", "broker", "broker_3_9", "broker_4_3", "tools", "streams", "connect", "hdfs", "axe"]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
@@ -67,6 +67,13 @@ def broker_3_9_classpath() -> list[Path]:
     `JarsUnavailable`.
     """
     return jar_paths("broker_3_9")
+
+
+def broker_4_3_classpath() -> list[Path]:
+    """Absolute paths of the jars of a broker of Kafka 4.3, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
+    return jar_paths("broker_4_3")
 
 
 def tools_classpath() -> list[Path]:

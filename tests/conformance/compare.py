@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
-from tests.conformance.kept import KEPT, Kept
+from tests.conformance.kept import Kept
 from tests.conformance.servers import Played
 
 
@@ -23,9 +23,9 @@ class Difference:
         kafkas, ours = ("no such value" if value is None else value for value in (self.kafkas, self.ours))
         return f"{self.case}: {self.step}: {self.path}: Kafka {kafkas}, ours {ours}"
 
-    def kept(self) -> Kept | None:
-        """Return the kept difference that this one matches, or None."""
-        return next((kept for kept in KEPT if self._is(kept)), None)
+    def kept(self, keeps: Iterable[Kept]) -> Kept | None:
+        """Return the first of these kept differences that this one matches, or None."""
+        return next((kept for kept in keeps if self._is(kept)), None)
 
     def _is(self, kept: Kept) -> bool:
         pairs = [
@@ -51,12 +51,12 @@ def differences(played: Played) -> list[Difference]:
     return found
 
 
-def unkept(all_played: Iterable[Played]) -> list[Difference]:
-    """Return the differences without an entry in KEPT."""
-    return [found for played in all_played for found in differences(played) if found.kept() is None]
+def unkept(all_played: Iterable[Played], keeps: Sequence[Kept]) -> list[Difference]:
+    """Return the differences that match none of these."""
+    return [found for played in all_played for found in differences(played) if found.kept(keeps) is None]
 
 
-def unused(all_played: Sequence[Played]) -> list[Kept]:
-    """Return the entries of KEPT that did not occur and have to be removed."""
-    shown = {found.kept() for played in all_played for found in differences(played)}
-    return [kept for kept in KEPT if kept.is_always_shown and kept not in shown]
+def unused(all_played: Sequence[Played], keeps: Sequence[Kept]) -> list[Kept]:
+    """Return those kept differences that did not occur and have to be removed."""
+    shown = {found.kept(keeps) for played in all_played for found in differences(played)}
+    return [kept for kept in keeps if kept.is_always_shown and kept not in shown]

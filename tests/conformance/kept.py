@@ -118,6 +118,37 @@ KEPT: tuple[Kept, ...] = (
     ),
 )
 
+_EMPTY = "an empty share group has no assignment interval"
+
+KEPT_OF: Mapping[str, tuple[Kept, ...]] = {
+    "4.3": (
+        Kept(
+            what="records that were written to new partitions of a topic before a share group had them are "
+            "read; in Kafka 4.3 `share.auto.offset.reset` decides",
+            reason="Kafka 4.4 has it so (KAFKA-20742).",
+            case="*",
+            step="* offsets*",
+            path="*.start_offset|*.lag",
+            kafkas="-1",
+            ours="0",
+        ),
+        Kept(
+            what="the target of an Empty share group is at the group epoch; in Kafka 4.3 it is behind, and "
+            "the next member may wait for the assignment interval",
+            reason="Kafka 4.4 has it so (KAFKA-20442).",
+            case="*",
+            path="groups.0.assignment_epoch",
+        ),
+        Kept(
+            what="after that, the epochs of the members that wait",
+            reason="Kafka 4.4 has it so (KAFKA-20442).",
+            case=_EMPTY,
+            path="*epoch",
+        ),
+    ),
+}
+"""Those from an older version of Kafka, by the version."""
+
 _ONE_LIFE = (
     "not reached: no script deletes a topic; `tests/scenarios/offset_topic_ids.txt` plays it, "
     "`tests/e2e/test_gateway.py` on both coordinators"
@@ -128,6 +159,10 @@ _OUR_OWN = "not reached: a fault of this implementation, to which Kafka has no c
 _WATCHED = (
     "not reached: no script changes a topic or breaks the gateway's link to the brokers; scenarios do, and "
     "`tests/e2e` with real topics"
+)
+
+_SHARE_COORDINATOR = (
+    "not reached: the cluster's share coordinator would have to fail; scenarios and `tests/slow` have it fail"
 )
 
 _NOT_KAFKAS = "not reached: Kafka's classic groups have no counterpart"
@@ -154,6 +189,9 @@ NOT_REACHED: Mapping[str, str] = {
     "CV30": "not reached: no classic member changes its topics within an assignment interval",
     "OF27": "not reached: the shortest retention is a minute; `tests/scenarios/consumer_offsets.txt` covers "
     "days",
+    "SD11": "not reached: Kafka has no groups of RocketMQ",
+    **dict.fromkeys(("SP16", "SI10", "SI14", "SI11", "SP12", "SD15", "SP9"), _SHARE_COORDINATOR),
+    "SP17": "not reached: a member would have to join within the moment of a deletion",
     "DN8": "not reached: Kafka's answer has the generation 0, with which a client cannot go on",
     "UP8": "not reached: Kafka answers UNKNOWN_SERVER_ERROR after it has refused the members' JoinGroups",
     "O12": "not reached: the bound is not Kafka's, where the size of a batch of the log is the bound",

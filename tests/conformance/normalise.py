@@ -3,17 +3,19 @@
 Replaced are: a member id by the client that got it (`@A1` is A's first id); the random part of a member id
 that no client of the case got; producer ids; group ids by their names in the script; topic ids by the topics'
 names; the addresses in a FindCoordinator response; the texts of errors in it and in those of consumer groups.
-Sorted are members, groups and the results of OffsetFetch, which Kafka keeps in hash maps.
+Sorted are members, groups, topics of share groups and the results of OffsetFetch, which Kafka keeps in hash
+maps.
 
 Which of several equal partitions a member gets is an assignor's choice, and Kafka's own depends on the order
 of a hash map. So an assignment is the number of its partitions of each topic (of all topics, if the case says
-`totals`), ConsumerGroupDescribe gets a list of partitions that two members have, and a partition that the
-script names by what the client was assigned has no number. All else is left as it came.
+`totals`), ConsumerGroupDescribe gets a list of partitions that two members have, ShareGroupDescribe how
+evenly partitions are dealt (with `evenness` nothing else of an assignment is compared), and a partition that
+the script names by what the client was assigned has no number. All else is left as it came.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -38,7 +40,8 @@ _UNORDERED = {
     "members": ("member_id",),
     "groups": ("group_id",),
     "results": ("group_id",),
-    "topics": ("name", "topic_id"),
+    "topics": ("name", "topic_name", "topic_id"),
+    "responses": ("topic_name", "name"),
     "partitions": ("partition_index",),
     "coordinators": ("key",),
     "configs": ("name",),
@@ -66,6 +69,10 @@ def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer
         flat.update(given)
     if type(message).__name__ == "ConsumerGroupDescribeResponse":
         flat.update(_in_two_hands(message))
+    if type(message).__name__ == "CreateTopicsResponse":
+        flat = {path: value for path, value in flat.items() if ".configs" not in path}
+    if type(message).__name__ == "ShareGroupDescribeResponse":
+        flat.update(_dealt(message, told))
     if type(message).__name__ == "FindCoordinatorResponse":
         own = [path for path in flat if path.rpartition(".")[2] in _OWN]
         flat.update({path: "none" if flat[path] in _NONE else "given" for path in own})
@@ -99,13 +106,17 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
 
 
 def _counts(path: str, topics: Sequence[Any], told: Told) -> Iterator[tuple[str, str]]:
+    if told.evenness:
+        yield path, "given"
+        return
     if told.totals:
         yield path, f"{sum(len(topic.partitions) for topic in topics)} partitions"
         return
     yield f"{path}.length", str(len(topics))
     for topic in topics:
         name = getattr(topic, "topic_name", None)
-        yield f"{path}.{_text(topic.topic_id, told)}", f"{len(topic.partitions)} partitions of {name}"
+        named = name and name.replace(told.prefix, "")
+        yield f"{path}.{_text(topic.topic_id, told)}", f"{len(topic.partitions)} partitions of {named}"
 
 
 def _in_two_hands(described: Any) -> Iterator[tuple[str, str]]:
@@ -119,6 +130,31 @@ def _in_two_hands(described: Any) -> Iterator[tuple[str, str]]:
             )
             twice = sorted(partition for partition, count in times.items() if count > 1)
             yield f"groups.{number}: in {kind} of two members", str(twice)
+
+
+def _dealt(described: Any, told: Told) -> Iterator[tuple[str, str]]:
+    """How evenly each topic is dealt among the members of a share group that all have their target, and, if
+    they subscribe to the same topics, how many partitions they have.
+    """
+    for number, group in enumerate(described.groups):
+        members = group.members
+        if not members or any(member.member_epoch != group.assignment_epoch for member in members):
+            continue
+        holders: dict[UUID, Counter[int]] = {}
+        sizes = []
+        for member in members:
+            sizes.append(sum(len(topic.partitions) for topic in member.assignment.topic_partitions))
+            for topic in member.assignment.topic_partitions:
+                holders.setdefault(topic.topic_id, Counter()).update(topic.partitions)
+        for topic_id, counts in holders.items():
+            dealt = f"{len(counts)} partitions, each to {_span(counts.values())}"
+            yield f"groups.{number}: {_text(topic_id, told)} is dealt", dealt
+        if len({frozenset(member.subscribed_topic_names) for member in members}) == 1:
+            yield f"groups.{number}: partitions of a member", _span(sizes)
+
+
+def _span(numbers: Collection[int]) -> str:
+    return f"{min(numbers)} to {max(numbers)}"
 
 
 def _readable(data: bytes) -> str:
@@ -151,7 +187,7 @@ def _sorted(name: str, value: Any, told: Told) -> Any:
 def _text(value: Any, told: Told) -> str:
     if isinstance(value, UUID):
         names = {topic_id: name for name, topic_id in told.topic_ids.items()}
-        return f"id of {names.get(value, 'no topic')}"
+        return f"id of {names.get(value, 'no topic').replace(told.prefix, '')}"
     if isinstance(value, str):
         text = told.names.get(value, value).replace(told.prefix, "")
         for member_id, name in told.names.items():

@@ -4,6 +4,7 @@ import asyncio
 from asyncio import Task
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.wire import codec
@@ -37,6 +38,9 @@ _UNTIL_PATHS = (
 )
 # What `until` waits for in a fetch: that no offset is pending in a transaction.
 _STABLE, _UNSTABLE = "stable", "UNSTABLE_OFFSET_COMMIT"
+# What `until` waits for in a heartbeat: that the member epoch rises.
+_RISEN = "risen"
+_SHOWN_PARTITIONS = "groups.0.topics.*.partitions.length"
 _BEGIN, _END = "begin", "end"
 
 UNANSWERED: Answer = {"answer": "none"}
@@ -135,6 +139,10 @@ class Player:
             self._told.learn_assignment(step.client, message)
         elif step.api == "beat":
             self._told.learn_beat(step.client, message)
+        elif step.api == "share":
+            self._told.learn_share(step.client, message)
+        elif step.api == "make":
+            self._told.learn_topics(message)
         elif step.api in (_BEGIN, _END):
             self._told.learn_producer(step.client, message)
         return message, raw
@@ -142,16 +150,15 @@ class Player:
     async def _repeat(self, step: Step, client: _Client) -> Task[_Answered]:
         """Repeat the request until the answer has the wanted value or ANSWER_TIMEOUT_S is over."""
         wanted = step.options["until"]
+        epoch = self._told.generations.get(step.client, 0)
         give_up_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         while True:
             task = await self._send(step, client)
             await task
             answer = self._outcome(step, task)
-            values = [answer.get(path) for path in _UNTIL_PATHS]
-            topics = answer.get("assignment.topic_partitions.length")
-            is_found = wanted in [*values, f"{topics} topics"] or repr(wanted) in values
-            if wanted == _STABLE:
-                is_found = _UNSTABLE not in answer.values()
+            is_found = is_found(wanted, answer)
+            if wanted == _RISEN:
+                is_found = self._told.generations.get(step.client, 0) > epoch
             if is_found or asyncio.get_running_loop().time() > give_up_s:
                 return task
             await asyncio.sleep(REPEAT_INTERVAL_S)
@@ -185,6 +192,20 @@ class Player:
         for client in self._clients.values():
             for connection in client.all():
                 await connection.close()
+
+
+def is_found(wanted: str, answer: Answer) -> bool:
+    """Whether the answer has the value that `until` names."""
+    if wanted == _STABLE:
+        return _UNSTABLE not in answer.values()
+    values = [answer.get(path) for path in _UNTIL_PATHS]
+    counts = [f"{answer.get('assignment.topic_partitions.length')} topics", f"{_offsets(answer)} partitions"]
+    return wanted in [*values, *counts] or repr(wanted) in values
+
+
+def _offsets(answer: Answer) -> int:
+    """How many partitions of a share group DescribeShareGroupOffsets shows."""
+    return sum(int(count) for path, count in answer.items() if fnmatchcase(path, _SHOWN_PARTITIONS))
 
 
 def _is_whole(message: Any, raw: bytes) -> bool:

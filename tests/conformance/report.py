@@ -1,4 +1,8 @@
-"""Plays all conformance cases at both coordinators; `--write` writes docs/conformance.md."""
+"""Plays all conformance cases at both coordinators; `--write` writes docs/conformance.md.
+
+`--kafka 4.3` plays the cases of share groups beside that version, `--beside 4.4` at a second broker in the
+place of this coordinator: a difference of Kafka from itself would be one that the comparison makes.
+"""
 
 import argparse
 import re
@@ -10,12 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.conformance.compare import differences, unkept, unused
-from tests.conformance.kept import KEPT, NOT_REACHED
+from tests.conformance.kept import KEPT, KEPT_OF, NOT_REACHED, Kept
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
+from tests.conformance.random_shares import random_shares
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
-from tests.conformance.servers import SECURED, SETTINGS, Played, Servers, running
+from tests.conformance.servers import (
+    NEWEST_KAFKA,
+    SECURED,
+    SETTINGS,
+    VERSIONS,
+    Played,
+    Servers,
+    running,
+    two_brokers,
+)
 from tests.harness import form
 
 RANDOM_SCRIPTS = 60
@@ -25,26 +39,34 @@ REPLAYS = 2
 KAFKAS_PLAYS_AGAIN = 20
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
-_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md")]
+_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md", "rules-share.md")]
 _ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "add": "AddOffsetsToTxn",
     "beat": "ConsumerGroupHeartbeat",
     "begin": "InitProducerId",
+    "clear": "DeleteShareGroupOffsets",
     "commit": "OffsetCommit",
     "configs": "DescribeConfigs",
     "configure": "IncrementalAlterConfigs",
     "delete": "DeleteGroups",
     "describe": "DescribeGroups",
+    "drop": "DeleteTopics",
     "end": "EndTxn",
     "fetch": "OffsetFetch",
     "find": "FindCoordinator",
     "forget": "OffsetDelete",
+    "grow": "CreatePartitions",
     "heartbeat": "Heartbeat",
     "inspect": "ConsumerGroupDescribe",
     "join": "JoinGroup",
     "leave": "LeaveGroup",
     "list": "ListGroups",
+    "make": "CreateTopics",
+    "offsets": "DescribeShareGroupOffsets",
+    "reset": "AlterShareGroupOffsets",
+    "share": "ShareGroupHeartbeat",
+    "sharers": "ShareGroupDescribe",
     "sync": "SyncGroup",
     "txn": "TxnOffsetCommit",
 }
@@ -73,30 +95,49 @@ protocol, which one of the three joins by the classic one; both sides get the sa
 """
 
 
-def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
-    """Play every case on servers with the settings it names, and the random scripts of the seeds below
-    `random_scripts`.
-    """
-    seeds = range(random_scripts)
-    cases = [*load(), *map(random_case, seeds), *map(random_consumers, seeds)]
+def play_all(cases: Sequence[Case], version: str = NEWEST_KAFKA) -> list[Played]:
+    """Play the cases on servers with the settings they name, beside Kafka of this version."""
     played = []
     for name, settings in SETTINGS.items():
+        of_these = [case for case in cases if case.servers == name]
+        if not of_these:
+            continue
         with (
             tempfile.TemporaryDirectory() as folder,
-            running(Path(folder), settings, secured=name == SECURED) as servers,
+            running(Path(folder), settings, secured=name == SECURED, version=version) as servers,
         ):
-            played += _settled(servers, servers.play([case for case in cases if case.servers == name]))
+            played += _settled(servers, servers.play(of_these), _kept_of(version))
     return played
 
 
-def _settled(servers: Servers, played: Sequence[Played]) -> list[Played]:
+def play_beside(cases: Sequence[Case], version: str, other: str) -> list[Played]:
+    """Play the cases that need no users at two brokers of these versions of Kafka."""
+    played = []
+    for name, settings in SETTINGS.items():
+        of_these = [case for case in cases if case.servers == name]
+        if not of_these or name == SECURED:
+            continue
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            two_brokers(Path(folder), settings, version, other) as servers,
+        ):
+            keeps = () if version == other else KEPT_OF[version]
+            played += _settled(servers, servers.play(of_these), keeps)
+    return played
+
+
+def _kept_of(version: str) -> tuple[Kept, ...]:
+    return (*KEPT, *KEPT_OF.get(version, ()))
+
+
+def _settled(servers: Servers, played: Sequence[Played], keeps: Sequence[Kept]) -> list[Played]:
     """Play the cases with an unkept difference again. A difference that does not repeat is one of timing: two
     live systems run side by side, and a machine that is busy may let a session of one of them expire. Or
     Kafka's plays of the case agreed by chance, although its outcome depends on the order of a hash map.
     """
     settled = list(played)
     for _ in range(REPLAYS):
-        places = [place for place, one in enumerate(settled) if unkept([one])]
+        places = [place for place, one in enumerate(settled) if unkept([one], keeps)]
         if not places:
             break
         again = servers.play([_again(settled[place].case) for place in places])
@@ -104,7 +145,7 @@ def _settled(servers: Servers, played: Sequence[Played]) -> list[Played]:
         for place in places:
             before = settled[place]
             settled[place] = by_case[before.case.name, before.case.version]
-            for found in unkept([before]):
+            for found in unkept([before], keeps):
                 sys.stdout.write(f"played again because of: {found}\n")
     return settled
 
@@ -125,21 +166,24 @@ def _outcome(played: Sequence[Played]) -> Iterator[str]:
     yield "## Outcome\n"
     yield "| cases | requests | agree in all | with kept differences only | with others |"
     yield "|---|---|---|---|---|"
-    others = sum(any(found.kept() is None for found in differences(one)) for one in differing)
+    others = sum(any(found.kept(KEPT) is None for found in differences(one)) for one in differing)
     agree = len(played) - len(differing)
     yield f"| {len(played)} | {steps} | {agree} | {len(differing) - others} | {others} |"
 
 
 def _kept(played: Sequence[Played]) -> Iterator[str]:
     shown = Counter(
-        kept for one in played for kept in {found.kept() for found in differences(one)} if kept is not None
+        kept
+        for one in played
+        for kept in {found.kept(KEPT) for found in differences(one)}
+        if kept is not None
     )
     yield "## Differences that are kept\n"
     yield "| difference | cases | reason |"
     yield "|---|---|---|"
     for kept in KEPT:
         yield f"| {kept.what} | {shown[kept]} | {kept.reason} |"
-    if wrong := unkept(played):
+    if wrong := unkept(played, KEPT):
         yield "\n## Differences that are not kept\n"
         for found in wrong:
             yield f"- {found.case}, `{found.step}`, {found.path}: Kafka {found.kafkas}, here {found.ours}"
@@ -187,13 +231,25 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=RANDOM_SCRIPTS, help="random scripts: the seeds below")
     parser.add_argument("--pure", action="store_true", help="the coordinator runs without a replica")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
+    parser.add_argument("--shares", action="store_true", help="the cases of share groups only")
+    parser.add_argument("--kafka", choices=VERSIONS, default=NEWEST_KAFKA, help="Kafka's version")
+    parser.add_argument("--beside", choices=VERSIONS, help="another broker in the place of this coordinator")
     given = parser.parse_args()
     form.has_replica = not given.pure
-    played = play_all(given.random)
+    seeds = range(given.random)
+    cases = [*load(), *map(random_case, seeds), *map(random_consumers, seeds), *map(random_shares, seeds)]
+    is_whole = not given.shares and given.kafka == NEWEST_KAFKA and given.beside is None
+    if not is_whole:
+        cases = [case for case in cases if case.is_about_shares]
+    if given.beside is None:
+        played, keeps = play_all(cases, given.kafka), _kept_of(given.kafka)
+    else:
+        played = play_beside(cases, given.kafka, given.beside)
+        keeps = () if given.kafka == given.beside else KEPT_OF[given.kafka]
     if given.write:
         _REPORT.write_text(report(played))
     sys.stdout.write("\n".join([*_outcome(played), f"random scripts: seeds 0 to {given.random - 1}", ""]))
-    found, gone = unkept(played), unused(played)
+    found, gone = unkept(played, keeps), unused(played, keeps) if is_whole else []
     for line in [*map(str, found), *(f"a kept difference did not occur: {kept}" for kept in gone)]:
         sys.stderr.write(f"{line}\n")
     sys.exit(1 if found or gone else 0)

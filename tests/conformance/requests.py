@@ -10,7 +10,7 @@ from typing import Any
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
-from tests.conformance import consumer_requests
+from tests.conformance import consumer_requests, share_requests
 from tests.conformance.script import Step
 from tests.conformance.told import Partition, Told
 
@@ -35,6 +35,14 @@ NEWEST: Mapping[str, tuple[int, int]] = {
     "add": (25, 4),
     "end": (26, 5),
     "txn": (28, 5),
+    "share": (76, 1),
+    "sharers": (77, 1),
+    "offsets": (90, 1),
+    "reset": (91, 0),
+    "clear": (92, 0),
+    "make": (19, 7),
+    "grow": (37, 3),
+    "drop": (20, 6),
 }
 """The key of each api, and the version that a step without a version sends."""
 
@@ -296,20 +304,28 @@ _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "add": _add,
     "beat": consumer_requests.beat,
     "begin": _begin,
+    "clear": share_requests.clear,
     "commit": _commit,
     "configs": consumer_requests.configs,
     "configure": consumer_requests.configure,
     "delete": _delete,
     "describe": _describe,
+    "drop": share_requests.drop,
     "end": _end,
     "fetch": _fetch,
     "find": _find,
     "forget": _forget,
+    "grow": share_requests.grow,
     "heartbeat": _heartbeat,
     "inspect": consumer_requests.inspect,
     "join": _join,
     "leave": _leave,
     "list": _list,
+    "make": share_requests.make,
+    "offsets": share_requests.offsets,
+    "reset": share_requests.reset,
+    "share": share_requests.share,
+    "sharers": share_requests.sharers,
     "sync": _sync,
     "txn": _txn,
 }

@@ -9,7 +9,8 @@ A file holds cases. A case is a line `== its name`, lines `key: value`, and step
     A join.{v}
 
 `acl` lines are its ACLs (see `acls.py`); they need `servers: secured`. With `totals: yes` assignments are
-compared by their sizes over all topics.
+compared by their sizes over all topics. With `plays: 5` Kafka plays it so often (see `Case`). Topics are
+those of `told.TOPICS`; `~x` is a topic of the case, which it makes.
 
 `for` plays the case once for each version and replaces `{v}` by the version, and `{e}` by the version of
 EndTxn that a client with version `{v}` of TxnOffsetCommit sends. A step is a client, an api with
@@ -21,7 +22,8 @@ with these exceptions:
 - a step with `+` at its end does not wait at all, and the client's next request follows on the same
   connection, whether or not the step is answered by then;
 - a step with `until=X` repeats the request until X is the answer's error or member epoch, the group's state,
-  the number of groups, a config's value, or `2 topics`: so many topics are assigned.
+  the number of groups, a config's value, `2 topics`: so many topics are assigned, `2 partitions`: so many
+  have an offset in a share group, or `risen`: the member epoch is greater than before the step.
 
 `A answer` waits for the answer to A's last request with `&`, `?` or `+`. `A parked` records whether that
 answer has come. `A gone` closes A's connections. A client whose last request is unanswered sends its next
@@ -41,6 +43,7 @@ _VERSION, _END_VERSION = "{v}", "{e}"
 _FIRST_OF_TV2, _END_OF_TV1, _END_OF_TV2 = 5, "4", "5"
 _QUICK_STEPS = 6
 _NOTES = ("answer", "parked", "gone")
+_OF_SHARE_GROUPS = ("share", "sharers", "offsets", "reset", "clear")
 
 
 class Mode(Enum):
@@ -94,8 +97,9 @@ class Case:
     `version` is None for a script without versions. `rows` are the rows of docs/rules.md that the case was
     written for. `servers` names its settings in `servers.SETTINGS`. A `slow` case waits for a deadline. A
     `quick` case is short, is not slow and has its script's newest version. With `totals` assignments are
-    compared by their sizes over all topics. Kafka plays the case `kafkas_plays` times, with other member ids
-    each time, and only what it answers in all of them is compared.
+    compared by their sizes over all topics, with `evenness` by how evenly ShareGroupDescribe shows them to be
+    dealt. Kafka plays the case `kafkas_plays` times, with other member ids each time, and only what it
+    answers in all of them is compared.
     """
 
     name: str
@@ -107,7 +111,13 @@ class Case:
     steps: tuple[Step, ...]
     acls: tuple[str, ...] = ()
     totals: bool = False
+    evenness: bool = False
     kafkas_plays: int = 1
+
+    @property
+    def is_about_shares(self) -> bool:
+        """Whether the case has requests of share groups."""
+        return any(step.api in _OF_SHARE_GROUPS for step in self.steps)
 
     @property
     def title(self) -> str:
@@ -163,6 +173,7 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             steps=steps,
             acls=tuple(acls),
             totals=heads.get("totals") == "yes",
+            kafkas_plays=int(heads.get("plays", "1")),
         )
 
 

@@ -1,9 +1,11 @@
-"""Two coordinators under the same settings: a real broker's own, and ours behind a gateway on that broker."""
+"""Two coordinators under the same settings: a real broker's own, and ours behind a gateway on that broker, or
+another broker's.
+"""
 
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +17,7 @@ from kafka import TopicPartition
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from embedded.jars import broker_4_3_classpath
 from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.limits import Limits
@@ -53,6 +56,13 @@ _COMMON = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.max.size": "4",
+    "group.share.min.session.timeout.ms": "2000",
+    "group.share.session.timeout.ms": "600000",
+    "group.share.max.session.timeout.ms": "600000",
+    "group.share.min.heartbeat.interval.ms": "500",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.max.assignment.interval.ms": "600000",
+    "group.share.max.size": "4",
     # No pass of retention runs during a case, because it would remove groups without offsets.
     "offsets.retention.check.interval.ms": str(2**31 - 1),
 }
@@ -73,6 +83,13 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 SECURED = "secured"
 """The name of the settings with which clients authenticate, and have the ACLs of their case."""
+
+NEWEST_KAFKA = "4.4"
+VERSIONS: Mapping[str, Callable[[], list[Path] | None]] = {
+    NEWEST_KAFKA: lambda: None,
+    "4.3": broker_4_3_classpath,
+}
+"""The jars of Kafka's broker by its version, None for those of the embedded broker."""
 
 # One coordinator thread, so that answers leave in the order in which they are given.
 _ONE_OF_EACH = {
@@ -97,16 +114,37 @@ class Played:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One of the two coordinators: `name` is `kafka` or `ours`, and `topic_ids` are by the topics' names."""
+
+    name: str
+    address: Address
+    topic_ids: Mapping[str, UUID]
+
+    def told(self, prefix: str, case: Case) -> Told:
+        """What the clients of a case know of it before their first request."""
+        return Told(prefix, dict(self.topic_ids), self.name, totals=case.totals, evenness=case.evenness)
+
+    def prefix(self, run: str, case: int, play: int = 0) -> str:
+        """What begins the ids of the groups of a case. Both sides' groups may have their state at one broker,
+        so their ids differ.
+        """
+        return f"{run}-{case}-" if self.name == _OURS else f"{run}-k{case}x{play}-"
+
+
+_KAFKA, _OURS = "kafka", "ours"
+
+
+@dataclass(frozen=True)
 class Servers:
-    """The addresses of both coordinators, and the topics of ours. `admin` is the broker's address for an
-    administrator, who does not authenticate. With `is_secured` clients do.
+    """Both coordinators, and the topics of ours, or None if it is Kafka's, too. `admin` is the broker's
+    address for an administrator, who does not authenticate. With `is_secured` clients do.
     """
 
     admin: Address
-    kafka: Address
-    ours: Address
-    layout: TopicLayout
-    topic_ids: Mapping[str, UUID]
+    kafka: Side
+    ours: Side
+    layout: TopicLayout | None
     is_secured: bool
 
     def play(self, cases: Sequence[Case]) -> list[Played]:
@@ -116,10 +154,10 @@ class Servers:
 
     def _play(self, cases: Sequence[Case]) -> list[Played]:
         run = uuid.uuid4().hex[:8]
-        prefixes = [f"{run}-{number}-" for number in range(len(cases))]
+        prefixes = [self.ours.prefix(run, number) for number in range(len(cases))]
         if self.is_secured:
-            asyncio.run(self._set_acls(cases, prefixes, run))
-        answers = asyncio.run(self._play_all(cases, prefixes))
+            asyncio.run(self._set_acls(cases, run))
+        answers = asyncio.run(self._play_all(cases, run))
         rules = self._rules(prefixes)
         return [
             Played(case, kafkas, ours, rules[prefix])
@@ -127,36 +165,42 @@ class Servers:
         ]
 
     async def _play_all(
-        self, cases: Sequence[Case], prefixes: Sequence[str]
+        self, cases: Sequence[Case], run: str
     ) -> list[tuple[Sequence[Answer], Sequence[Answer]]]:
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def both(number: int, case: Case, prefix: str) -> tuple[Sequence[Answer], Sequence[Answer]]:
+        async def both(number: int, case: Case) -> tuple[Sequence[Answer], Sequence[Answer]]:
             async with room:
                 login = partial(_login, number) if self.is_secured else None
-                plays = [prefix, *(f"{prefix}{play}-" for play in range(1, case.kafkas_plays))]
-                sides = [("ours", self.ours, prefix), *(("kafka", self.kafka, play) for play in plays)]
+                plays = [(self.ours, 0), *((self.kafka, play) for play in range(case.kafkas_plays))]
                 players = [
-                    Player(at.host, at.port, Told(own, self.topic_ids, side, totals=case.totals), login)
-                    for side, at, own in sides
+                    Player(
+                        side.address.host,
+                        side.address.port,
+                        side.told(side.prefix(run, number, play), case),
+                        login,
+                    )
+                    for side, play in plays
                 ]
                 ours, *kafkas = await asyncio.gather(*(player.play(case) for player in players))
                 return promised(kafkas, ours)
 
-        return await asyncio.gather(
-            *(both(number, *item) for number, item in enumerate(zip(cases, prefixes, strict=True)))
-        )
+        return await asyncio.gather(*(both(number, case) for number, case in enumerate(cases)))
 
-    async def _set_acls(self, cases: Sequence[Case], prefixes: Sequence[str], run: str) -> None:
+    async def _set_acls(self, cases: Sequence[Case], run: str) -> None:
         rules = [
-            (number, Told(prefix, self.topic_ids), Rule.parse(line))
-            for number, (case, prefix) in enumerate(zip(cases, prefixes, strict=True))
+            (number, side.told(side.prefix(run, number, play), case), Rule.parse(line))
+            for number, case in enumerate(cases)
+            for side, plays in ((self.ours, 1), (self.kafka, case.kafkas_plays))
+            for play in range(plays)
             for line in case.acls
         ]
-        await set_acls(self.admin, self.ours, rules, run)
+        await set_acls(self.admin, self.ours.address, rules, run)
 
     def _rules(self, prefixes: Sequence[str]) -> dict[str, frozenset[str]]:
         """Return the rows of docs/rules.md that our answers and history name, by the case's prefix."""
+        if self.layout is None:
+            return dict.fromkeys(prefixes, frozenset())
         settle(ClientConfig(str(self.admin)), self.layout)
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
@@ -186,18 +230,23 @@ def _login(number: int, client: str) -> tuple[str, str]:
 
 
 @contextmanager
-def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False) -> Iterator[Servers]:
-    """Start a broker, a coordinator and a gateway, all with these Kafka settings. With `secured`, clients
-    authenticate at the broker's second listener and at the gateway, which both check the cluster's ACLs.
+def running(
+    folder: Path, settings: Mapping[str, str], *, secured: bool = False, version: str = NEWEST_KAFKA
+) -> Iterator[Servers]:
+    """Start a broker of this version, a coordinator and a gateway, all with these Kafka settings. With
+    `secured`, clients authenticate at the broker's second listener and at the gateway, which both check the
+    cluster's ACLs.
     """
     with ExitStack() as stack:
         ports, kafka, more = users_listener(USERS, SUPER_USERS) if secured else (None, None, {})
-        overrides = {**settings, **_ONE_OF_EACH, **more}
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker", ports=ports, overrides=overrides))
+        broker = EmbeddedBroker(
+            folder / "broker",
+            ports=ports,
+            overrides={**settings, **_ONE_OF_EACH, **more},
+            classpath=VERSIONS[version](),
+        )
+        topic_ids = _ready(stack.enter_context(broker))
         servers = broker.client_config
-        for topic, partitions in TOPICS.items():
-            create_topic(servers, topic, partitions, {})
-        _wake(str(servers))
         layout = new_layout()
         options = Options(
             servers,
@@ -218,7 +267,29 @@ def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False)
             )
         gateway = stack.enter_context(serving(wanted))
         admin = Address.parse(str(servers))
-        yield Servers(admin, kafka or admin, gateway, layout, _topic_ids(str(servers)), secured)
+        sides = Side(_KAFKA, kafka or admin, topic_ids), Side(_OURS, gateway, topic_ids)
+        yield Servers(admin, *sides, layout, secured)
+
+
+@contextmanager
+def two_brokers(folder: Path, settings: Mapping[str, str], version: str, other: str) -> Iterator[Servers]:
+    """Start a broker of each of these versions with these settings: Kafka's coordinator on both sides."""
+    with ExitStack() as stack:
+        sides = {}
+        for side, jars in ((_KAFKA, version), (_OURS, other)):
+            overrides = {**settings, **_ONE_OF_EACH}
+            broker = EmbeddedBroker(folder / side, overrides=overrides, classpath=VERSIONS[jars]())
+            topic_ids = _ready(stack.enter_context(broker))
+            sides[side] = Side(side, Address.parse(broker.bootstrap_servers), topic_ids)
+        yield Servers(sides[_KAFKA].address, sides[_KAFKA], sides[_OURS], None, False)
+
+
+def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:
+    """Make the topics of the scripts and start the broker's coordinators. Returns the ids of the topics."""
+    for topic, partitions in TOPICS.items():
+        create_topic(broker.client_config, topic, partitions, {})
+    _wake(broker.bootstrap_servers)
+    return _topic_ids(broker.bootstrap_servers)
 
 
 def _wake(servers: str) -> None:

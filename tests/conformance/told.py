@@ -76,14 +76,16 @@ class Holding:
 class Told:
     """What the clients of a case know about one server.
 
-    `prefix` begins the ids of the case's groups. `side` begins transactional ids, because both servers have
-    the same brokers behind them. `producers` are producer id and epoch by client. `names` maps member ids to
-    `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` (a consumer's member epoch, too),
-    `protocols` (type, name) and `holdings` are by client. `totals`: the case compares sums over all topics.
+    `prefix` begins the ids of the case's groups and the names of its own topics. `side` begins transactional
+    ids, because both servers have the same brokers behind them. `producers` are producer id and epoch by
+    client. `names` maps member ids to `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` (a
+    consumer's member epoch, too), `protocols` (type, name) and `holdings` are by client. `totals`: the case
+    compares sums over all topics. `evenness`: it compares how evenly partitions are dealt, not who has how
+    many.
     """
 
     prefix: str
-    topic_ids: Mapping[str, UUID]
+    topic_ids: dict[str, UUID]
     side: str = ""
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Told:
     protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
     totals: bool = False
+    evenness: bool = False
 
     def learn(self, client: str, join_answer: Any) -> None:
         """Take the member id from a JoinGroup answer, and without an error the generation and protocol."""
@@ -113,6 +116,16 @@ class Told:
                 for topic in answer.assignment.topic_partitions
                 for index in topic.partitions
             )
+
+    def learn_share(self, client: str, answer: Any) -> None:
+        """Take the member epoch from an answer to ShareGroupHeartbeat without an error."""
+        if answer.error_code == 0:
+            self._learn_id(client, answer.member_id)
+            self.generations[client] = answer.member_epoch
+
+    def learn_topics(self, answer: Any) -> None:
+        """Take the ids of the topics that the answer to CreateTopics says were made."""
+        self.topic_ids |= {topic.name: topic.topic_id for topic in answer.topics if topic.error_code == 0}
 
     def learn_assignment(self, client: str, answer: Any) -> None:
         """Take the assignment from an answer to SyncGroup, if it is one of the consumer protocol."""
@@ -138,6 +151,10 @@ class Told:
     def group(self, name: str) -> str:
         """Return the group id of a name in this case. The empty name stays empty."""
         return f"{self.prefix}{name}" if name else ""
+
+    def topic(self, name: str) -> str:
+        """Return the topic that a name in this case stands for: `~x` is of this case alone."""
+        return f"{self.prefix}{name[1:]}" if name.startswith("~") else name
 
     def topic_id(self, name: str) -> UUID:
         """Return the id of a topic, or an id that no topic has."""

@@ -10,17 +10,19 @@ from kafka.protocol.consumer import JoinGroupResponse
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from tests.conformance.compare import differences, unkept, unused
-from tests.conformance.kept import NOT_REACHED
+from tests.conformance.kept import KEPT, KEPT_OF, NOT_REACHED
 from tests.conformance.normalise import Answer, normalised
+from tests.conformance.player import is_found
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
+from tests.conformance.random_shares import random_shares
 from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step, load, parse
 from tests.conformance.servers import SETTINGS, Played, promised
 from tests.conformance.told import Told
 
 DOCS = Path(__file__).parents[3] / "docs"
-RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md"))
+RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md", "rules-share.md"))
 ROWS = dict(re.findall(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", RULES, re.MULTILINE))
 PREFIX = "run-1-"
 
@@ -38,6 +40,7 @@ def test_every_row_a_client_can_reach_has_a_script() -> None:
 
 def test_every_step_is_a_request_that_can_be_sent() -> None:
     cases = [*load(), *map(random_case, range(20)), *map(random_consumers, range(20))]
+    cases += map(random_shares, range(20))
     assert len(cases) >= 300
     for case in cases:
         assert case.servers in SETTINGS
@@ -79,9 +82,9 @@ def test_what_differs_is_told() -> None:
     same = played(case, {"error_code": "NONE"}, {"error_code": "NONE"})
     other = played(case, {"error_code": "NONE"}, {"error_code": "ILLEGAL_GENERATION", "more": "1"})
     assert not differences(same)
-    assert [found.path for found in unkept([same, other])] == ["error_code", "more"]
-    assert unused([same, other])
-    assert all(kept.is_always_shown for kept in unused([same, other]))
+    assert [found.path for found in unkept([same, other], KEPT)] == ["error_code", "more"]
+    assert unused([same, other], KEPT)
+    assert all(kept.is_always_shown for kept in unused([same, other], KEPT))
 
 
 def heartbeat_answer(*partitions: int) -> Any:
@@ -117,3 +120,88 @@ def test_what_kafka_answers_differently_in_another_play_is_not_compared() -> Non
     assert promised(kafkas[:1], ours) == (kafkas[0], ours)
     without, with_one = {"assignment": "None"}, {"assignment.length": "1"}
     assert promised([[without], [with_one]], [with_one]) == ([{}], [{}]), "a value null and no value are two"
+
+
+def share_member(name: str, epoch: int, *partitions: int) -> dict[str, Any]:
+    """A member of a share group with partitions of trips."""
+    topics = [{"topic_id": UUID(int=1), "topic_name": "trips", "partitions": list(partitions)}]
+    return {
+        "member_id": name,
+        "member_epoch": epoch,
+        "subscribed_topic_names": ["trips"],
+        "assignment": {"topic_partitions": topics},
+    }
+
+
+def described(*members: dict[str, Any], evenness: bool = True) -> Answer:
+    """The answer to ShareGroupDescribe of a group whose target is of epoch 3."""
+    groups = [{"group_id": f"{PREFIX}g", "assignment_epoch": 3, "members": list(members)}]
+    answer = codec.encode_response(RequestHeader(77, 1, 1, "A", 0), {"groups": groups})
+    return normalised(
+        codec.decode_response(77, 1, answer), Told(PREFIX, {"trips": UUID(int=1)}, evenness=evenness)
+    )
+
+
+def test_how_evenly_a_share_group_deals_is_compared_and_not_to_whom() -> None:
+    one = described(share_member("a", 3, 0, 1), share_member("b", 3, 2))
+    other = described(share_member("a", 3, 2), share_member("b", 3, 0, 1))
+    assert one == other
+    assert one["groups.0: id of trips is dealt"] == "3 partitions, each to 1 to 1"
+    assert one["groups.0: partitions of a member"] == "1 to 2"
+    assert one != described(share_member("a", 3, 0, 1), share_member("b", 3, 1, 2))
+    assert one != described(share_member("a", 3, 0, 1, 2), share_member("b", 3))
+    of_sizes = [described(share_member("a", 3, *some), evenness=False) for some in ((0, 1), (1, 2), (0,))]
+    assert of_sizes[0] == of_sizes[1] != of_sizes[2]
+
+
+def test_what_a_share_group_deals_is_compared_when_all_have_come_to_their_target() -> None:
+    on_the_way = described(share_member("a", 3, 0, 1), share_member("b", 2, 0, 1, 2))
+    assert not [path for path in on_the_way if "dealt" in path or "of a member" in path]
+
+
+def test_a_script_waits_for_partitions_with_an_offset_and_for_a_greater_epoch() -> None:
+    answer = {"groups.0.topics.0.partitions.length": "2", "groups.0.topics.1.partitions.length": "1"}
+    assert is_found("3 partitions", answer)
+    assert not is_found("2 partitions", answer)
+    assert is_found("NONE", {"error_code": "NONE"})
+
+
+def test_topics_of_a_case_alone_have_its_prefix() -> None:
+    known = Told(PREFIX, {})
+    step = Step.parse("A share epoch=0 names=~x,orders")
+    assert body(step, 1, known)["subscribed_topic_names"] == ["run-1-x", "orders"]
+    answer = codec.encode_response(
+        RequestHeader(19, 7, 1, "A", 0), {"topics": [{"name": "run-1-x", "topic_id": UUID(int=9)}]}
+    )
+    known.learn_topics(codec.decode_response(19, 7, answer))
+    assert known.topic_ids == {"run-1-x": UUID(int=9)}
+
+
+def test_an_epoch_may_be_relative_to_the_members_own() -> None:
+    known = told()
+    known.generations["A"] = 4
+    epochs = ("mine-1", "mine+1", "mine", "0", "-1")
+    sent = [body(Step.parse(f"A share epoch={epoch}"), 1, known)["member_epoch"] for epoch in epochs]
+    assert sent == [3, 5, 4, 0, -1]
+    assert body(Step.parse("A share"), 1, known)["member_epoch"] == 4
+
+
+def test_random_scripts_of_shares_wait_for_what_they_have_initialized() -> None:
+    """A member joins, and what nobody had is waited for before anything else is sent."""
+    texts = [[step.text for step in random_shares(seed).steps] for seed in range(40)]
+    assert texts == [[step.text for step in random_shares(seed).steps] for seed in range(40)]
+    for first, second in (lines[:2] for lines in texts):
+        names = first.partition("names=")[2].split(",")
+        assert second.startswith("A offsets until=") is bool({"orders", "payments", "trips"} & {*names})
+    sent = {word for lines in texts for line in lines for word in line.split()[1:2]}
+    wanted = {"share", "sharers", "offsets", "reset", "clear", "make", "grow", "drop", "delete"}
+    assert wanted <= {word.partition(".")[0] for word in sent}
+
+
+def test_an_older_kafka_differs_where_the_newer_one_was_mended() -> None:
+    (case,) = parse("== one\nA offsets\n")
+    path = "groups.0.topics.0.partitions.2.start_offset"
+    newer, older = {path: "0"}, {path: "-1"}
+    assert unkept([played(case, older, newer)], KEPT)
+    assert not unkept([played(case, older, newer)], KEPT_OF["4.3"])
+    assert unkept([played(case, newer, older)], KEPT_OF["4.3"])
