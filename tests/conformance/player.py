@@ -155,11 +155,10 @@ class Player:
         while True:
             task = await self._send(step, client)
             await task
-            answer = self._outcome(step, task)
-            is_found = is_found(wanted, answer)
+            is_seen = is_found(wanted, self._outcome(step, task))
             if wanted == _RISEN:
-                is_found = self._told.generations.get(step.client, 0) > epoch
-            if is_found or asyncio.get_running_loop().time() > give_up_s:
+                is_seen = self._told.generations.get(step.client, 0) > epoch
+            if is_seen or asyncio.get_running_loop().time() > give_up_s:
                 return task
             await asyncio.sleep(REPEAT_INTERVAL_S)
 
