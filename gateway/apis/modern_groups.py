@@ -89,9 +89,11 @@ class Description:
         if not all(may_describe_topic(context, topic) for topic in sorted(self._topics(answer.members))):
             error = GatewayError.TOPIC_AUTHORIZATION_FAILED
             return {"group_id": group_id, "error_code": error, "error_message": self.hidden}
+        # Kafka's API layer refuses this one, and that without a text (row SD1).
+        has_text = answer.error_code is not ErrorCode.INVALID_GROUP_ID
         described: dict[str, Any] = {
             "error_code": answer.error_code,
-            "error_message": answer.error_message,
+            "error_message": answer.error_message if has_text else None,
             "group_id": group_id,
             "group_state": answer.group_state,
             "group_epoch": answer.group_epoch,

@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from kafka import TopicPartition
+from kafka.protocol.api_key import ApiKey
 
 from connections import kafka_clients
 from connections.client_config import ClientConfig
@@ -25,6 +26,7 @@ from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.service import serving
 from gateway.upstream.connections import Address
+from gateway.upstream.share_groups import Coordinators
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.service.options import Options
@@ -37,6 +39,7 @@ from tests.conformance.acls import (
     set_acls,
     user,
 )
+from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.script import Case
@@ -133,6 +136,8 @@ class Side:
 
 
 _KAFKA, _OURS = "kafka", "ours"
+_VERSIONS = ApiKey.ApiVersions, 4
+_SOFTWARE = {"client_software_name": "conformance", "client_software_version": "1"}
 
 
 @dataclass(frozen=True)
@@ -258,7 +263,13 @@ def running(
         stack.enter_context(coordinating(options))
         # These clients do not retry, and a coordinator whose JVM has just started may take longer than 3 s.
         patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
-        wanted = GatewayOptions(servers, layout, Address("127.0.0.1", 0), limits=patient)
+        wanted = GatewayOptions(
+            servers,
+            layout,
+            Address("127.0.0.1", 0),
+            limits=patient,
+            share_groups=Coordinators.OURS,
+        )
         if secured:
             wanted = replace(
                 wanted,
@@ -266,6 +277,7 @@ def running(
                 acls=AclOptions(super_users=SUPER_USERS, interval_s=REFRESH_S),
             )
         gateway = stack.enter_context(serving(wanted))
+        asyncio.run(_ask_versions(gateway))
         admin = Address.parse(str(servers))
         sides = Side(_KAFKA, kafka or admin, topic_ids), Side(_OURS, gateway, topic_ids)
         yield Servers(admin, *sides, layout, secured)
@@ -290,6 +302,16 @@ def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:
         create_topic(broker.client_config, topic, partitions, {})
     _wake(broker.bootstrap_servers)
     return _topic_ids(broker.bootstrap_servers)
+
+
+async def _ask_versions(gateway: Address) -> None:
+    """Ask for the versions, as every client does first: by that a gateway learns the brokers' features."""
+    connection = Connection(*await asyncio.open_connection(gateway.host, gateway.port))
+    try:
+        answer = await connection.ask(*_VERSIONS, "versions", _SOFTWARE)
+    finally:
+        await connection.close()
+    assert answer is not None
 
 
 def _wake(servers: str) -> None:

@@ -25,6 +25,7 @@ from tests.unit.gateway.test_consumer_members import image
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 INVALID_REQUEST, TOPIC_DENIED, GROUP_DENIED, NON_EMPTY_GROUP, NOT_FOUND = 42, 29, 30, 68, 69
+INVALID_GROUP_ID = 24
 
 
 async def assigned(world: GatewayFixture, client: RawClient, group_id: str = "g") -> int:
@@ -71,6 +72,14 @@ async def test_an_error_of_the_coordinator_is_the_members(world: GatewayFixture)
     absent = await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": 3})
     assert (absent.error_code, absent.member_id, absent.member_epoch) == (NOT_FOUND, None, 0)
     assert absent.error_message == "Share group g not found."
+
+
+@played()
+async def test_sd1_the_empty_group_id_is_refused_without_a_text(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    for key in (DESCRIBE, ApiKey.ConsumerGroupDescribe):
+        (group,) = (await client.ask(key, 1, group_ids=[""])).groups
+        assert (group.error_code, group.error_message, group.group_id) == (INVALID_GROUP_ID, None, "")
 
 
 @pytest.mark.parametrize("member_id", ["", "m" * 37])
