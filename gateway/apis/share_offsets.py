@@ -201,6 +201,8 @@ def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
         nonlocal left
         if not may_describe_group(context, group.group_id):
             return _error(group, GROUP_REFUSED)
+        if not group.group_id:
+            return _error(group, {})  # no group has this id, which is no error here (row SO5)
         asked = DescribeShareGroupOffsets(**context.to_group(group.group_id))
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
         if answer.error_code:

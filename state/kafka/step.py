@@ -41,7 +41,7 @@ Event = (
 
 # The texts of refusals that have nothing to do with the request.
 _REFUSALS = {
-    ErrorCode.INVALID_GROUP_ID: "GroupId can't be empty.",
+    ErrorCode.INVALID_GROUP_ID: "The group id is invalid.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "The coordinator failed at this request, and nothing has changed.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The group is quarantined after a failure of the coordinator.",
 }

@@ -9,7 +9,7 @@ maps.
 Which of several equal partitions a member gets is an assignor's choice, and Kafka's own depends on the order
 of a hash map. So an assignment is the number of its partitions of each topic (of all topics, if the case says
 `totals`), ConsumerGroupDescribe gets a list of partitions that two members have, ShareGroupDescribe how
-evenly partitions are dealt (with `evenness` nothing else of an assignment is compared), and a partition that
+evenly partitions are dealt (with `loose` nothing else of an assignment is compared), and a partition that
 the script names by what the client was assigned has no number. All else is left as it came.
 """
 
@@ -50,6 +50,8 @@ _UNORDERED = {
 _OWN = ("host", "port", "error_message")
 _NONE = ("''", "-1", "None")
 _OF_CONSUMERS = ("ConsumerGroup", "IncrementalAlterConfigs")
+_EPOCHS = ("member_epoch", "group_epoch", "assignment_epoch")
+_NUMBER = re.compile(r"\((\d+)\)")
 _BYTES = ("assignment", "member_assignment", "metadata", "member_metadata")
 _ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse", "TxnOffsetCommitResponse")
 
@@ -81,6 +83,23 @@ def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer
     return flat
 
 
+def lowered(answer: Answer, raised: int) -> Answer:
+    """Return the answer with its epochs, also those in the texts of errors, as if they had been raised so
+    much less. Epochs of a member that had none are as they are.
+    """
+    return {path: _lowered(path, value, raised) for path, value in answer.items()}
+
+
+def _lowered(path: str, value: str, raised: int) -> str:
+    if path.endswith("error_message"):
+        return _NUMBER.sub(lambda found: f"({_less(int(found[1]), raised)})", value)
+    return str(_less(int(value), raised)) if path.endswith(_EPOCHS) and value.isdigit() else value
+
+
+def _less(epoch: int, raised: int) -> int:
+    return epoch - raised if epoch > raised else epoch
+
+
 def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
     if isinstance(value, DataContainer):
         for name in value.fields:
@@ -106,7 +125,7 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
 
 
 def _counts(path: str, topics: Sequence[Any], told: Told) -> Iterator[tuple[str, str]]:
-    if told.evenness:
+    if told.loose:
         yield path, "given"
         return
     if told.totals:

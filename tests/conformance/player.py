@@ -9,10 +9,10 @@ from typing import Any
 
 from gateway.wire import codec
 from tests.conformance.connection import Connection
-from tests.conformance.normalise import Answer, normalised
+from tests.conformance.normalise import Answer, lowered, normalised
 from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step
-from tests.conformance.told import Told
+from tests.conformance.told import OURS, Told
 
 ANSWER_TIMEOUT_S = 30.0
 # By the end of a barrier (below) a server has answered every request that it does not park. This time is for
@@ -24,8 +24,9 @@ _BARRIERS = 2
 _MEMBER_ID_REQUIRED = 79
 _BARRIER = Step.parse("barrier heartbeat id=nobody gen=0")
 
-# A decoded answer and its bytes; None if the server closed the connection instead.
-_Answered = tuple[Any, bytes] | None
+# A decoded answer, its bytes, and by how much the epochs in it are above Kafka's (see `Told`); None if the
+# server closed the connection instead.
+_Answered = tuple[Any, bytes, int] | None
 
 # The values that `until` may name: an error, a group's state, the number of listed groups.
 _UNTIL_PATHS = (
@@ -141,11 +142,16 @@ class Player:
             self._told.learn_beat(step.client, message)
         elif step.api == "share":
             self._told.learn_share(step.client, message)
+        elif step.api == "reset" and self._told.side == OURS:
+            self._told.learn_reset(fields["group_id"], message)
+        elif step.api == "delete":
+            self._told.learn_deletion(message)
         elif step.api == "make":
             self._told.learn_topics(message)
         elif step.api in (_BEGIN, _END):
             self._told.learn_producer(step.client, message)
-        return message, raw
+        group_id = self._told.group(step.options.get("group", "g"))
+        return message, raw, self._told.raised[group_id]
 
     async def _repeat(self, step: Step, client: _Client) -> Task[_Answered]:
         """Repeat the request until the answer has the wanted value or ANSWER_TIMEOUT_S is over."""
@@ -180,8 +186,10 @@ class Player:
         answer = answered.result()
         if answer is None:
             return CLOSED
-        message, raw = answer
+        message, raw, raised = answer
         values = normalised(message, self._told, is_relative=step.is_relative)
+        if raised:
+            values = lowered(values, raised)
         return {**values, "all bytes are known": str(_is_whole(message, raw))}
 
     async def _close(self) -> None:

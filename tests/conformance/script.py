@@ -97,7 +97,7 @@ class Case:
     `version` is None for a script without versions. `rows` are the rows of docs/rules.md that the case was
     written for. `servers` names its settings in `servers.SETTINGS`. A `slow` case waits for a deadline. A
     `quick` case is short, is not slow and has its script's newest version. With `totals` assignments are
-    compared by their sizes over all topics, with `evenness` by how evenly ShareGroupDescribe shows them to be
+    compared by their sizes over all topics, with `loose` by how evenly ShareGroupDescribe shows them to be
     dealt. Kafka plays the case `kafkas_plays` times, with other member ids each time, and only what it
     answers in all of them is compared.
     """
@@ -111,7 +111,7 @@ class Case:
     steps: tuple[Step, ...]
     acls: tuple[str, ...] = ()
     totals: bool = False
-    evenness: bool = False
+    loose: bool = False
     kafkas_plays: int = 1
 
     @property

@@ -43,7 +43,7 @@ from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.script import Case
-from tests.conformance.told import TOPICS, Told
+from tests.conformance.told import OURS, TOPICS, Told
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic, settle
 from tests.harness.transactions import TV1, Producer, Wire
 from tests.harness.users_listener import users_file, users_listener
@@ -118,7 +118,9 @@ class Played:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two coordinators: `name` is `kafka` or `ours`, and `topic_ids` are by the topics' names."""
+    """One of the two coordinators: `name` is `kafka`, `ours`, or `other` for another broker's. `topic_ids`
+    are by the topics' names.
+    """
 
     name: str
     address: Address
@@ -126,16 +128,16 @@ class Side:
 
     def told(self, prefix: str, case: Case) -> Told:
         """What the clients of a case know of it before their first request."""
-        return Told(prefix, dict(self.topic_ids), self.name, totals=case.totals, evenness=case.evenness)
+        return Told(prefix, dict(self.topic_ids), self.name, totals=case.totals, loose=case.loose)
 
     def prefix(self, run: str, case: int, play: int = 0) -> str:
         """What begins the ids of the groups of a case. Both sides' groups may have their state at one broker,
         so their ids differ.
         """
-        return f"{run}-{case}-" if self.name == _OURS else f"{run}-k{case}x{play}-"
+        return f"{run}-k{case}x{play}-" if self.name == _KAFKA else f"{run}-{case}-"
 
 
-_KAFKA, _OURS = "kafka", "ours"
+_KAFKA, _OTHER = "kafka", "other"
 _VERSIONS = ApiKey.ApiVersions, 4
 _SOFTWARE = {"client_software_name": "conformance", "client_software_version": "1"}
 
@@ -279,7 +281,7 @@ def running(
         gateway = stack.enter_context(serving(wanted))
         asyncio.run(_ask_versions(gateway))
         admin = Address.parse(str(servers))
-        sides = Side(_KAFKA, kafka or admin, topic_ids), Side(_OURS, gateway, topic_ids)
+        sides = Side(_KAFKA, kafka or admin, topic_ids), Side(OURS, gateway, topic_ids)
         yield Servers(admin, *sides, layout, secured)
 
 
@@ -288,12 +290,12 @@ def two_brokers(folder: Path, settings: Mapping[str, str], version: str, other: 
     """Start a broker of each of these versions with these settings: Kafka's coordinator on both sides."""
     with ExitStack() as stack:
         sides = {}
-        for side, jars in ((_KAFKA, version), (_OURS, other)):
+        for side, jars in ((_KAFKA, version), (_OTHER, other)):
             overrides = {**settings, **_ONE_OF_EACH}
             broker = EmbeddedBroker(folder / side, overrides=overrides, classpath=VERSIONS[jars]())
             topic_ids = _ready(stack.enter_context(broker))
             sides[side] = Side(side, Address.parse(broker.bootstrap_servers), topic_ids)
-        yield Servers(sides[_KAFKA].address, sides[_KAFKA], sides[_OURS], None, False)
+        yield Servers(sides[_KAFKA].address, sides[_KAFKA], sides[_OTHER], None, False)
 
 
 def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:

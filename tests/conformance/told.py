@@ -1,5 +1,6 @@
 """What the clients of a case know about one server, from its answers."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,9 @@ from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 
 TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1, "trips": 12, "taxis": 12}
 """The topics of the scripts, and their numbers of partitions."""
+
+OURS = "ours"
+"""The side of this coordinator."""
 
 NO_TOPIC = UUID(int=7)
 """A topic id that no topic has."""
@@ -80,8 +84,9 @@ class Told:
     ids, because both servers have the same brokers behind them. `producers` are producer id and epoch by
     client. `names` maps member ids to `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` (a
     consumer's member epoch, too), `protocols` (type, name) and `holdings` are by client. `totals`: the case
-    compares sums over all topics. `evenness`: it compares how evenly partitions are dealt, not who has how
-    many.
+    compares sums over all topics. `loose`: it compares how evenly partitions are dealt, not who has how
+    many, and epochs without those by which AlterShareGroupOffsets has `raised` them in each group, which
+    Kafka does not do (a kept difference).
     """
 
     prefix: str
@@ -94,7 +99,8 @@ class Told:
     protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
     totals: bool = False
-    evenness: bool = False
+    loose: bool = False
+    raised: Counter[str] = field(default_factory=Counter)
 
     def learn(self, client: str, join_answer: Any) -> None:
         """Take the member id from a JoinGroup answer, and without an error the generation and protocol."""
@@ -122,6 +128,17 @@ class Told:
         if answer.error_code == 0:
             self._learn_id(client, answer.member_id)
             self.generations[client] = answer.member_epoch
+
+    def learn_reset(self, group_id: str, answer: Any) -> None:
+        """Take from an answer to AlterShareGroupOffsets that it has raised the group's epoch."""
+        codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
+        self.raised[group_id] += self.loose and not answer.error_code and 0 in codes
+
+    def learn_deletion(self, answer: Any) -> None:
+        """Take from an answer to DeleteGroups that the epochs of a group begin anew."""
+        for result in answer.results:
+            if not result.error_code:
+                del self.raised[result.group_id]
 
     def learn_topics(self, answer: Any) -> None:
         """Take the ids of the topics that the answer to CreateTopics says were made."""

@@ -133,13 +133,11 @@ def share_member(name: str, epoch: int, *partitions: int) -> dict[str, Any]:
     }
 
 
-def described(*members: dict[str, Any], evenness: bool = True) -> Answer:
+def described(*members: dict[str, Any], loose: bool = True) -> Answer:
     """The answer to ShareGroupDescribe of a group whose target is of epoch 3."""
     groups = [{"group_id": f"{PREFIX}g", "assignment_epoch": 3, "members": list(members)}]
     answer = codec.encode_response(RequestHeader(77, 1, 1, "A", 0), {"groups": groups})
-    return normalised(
-        codec.decode_response(77, 1, answer), Told(PREFIX, {"trips": UUID(int=1)}, evenness=evenness)
-    )
+    return normalised(codec.decode_response(77, 1, answer), Told(PREFIX, {"trips": UUID(int=1)}, loose=loose))
 
 
 def test_how_evenly_a_share_group_deals_is_compared_and_not_to_whom() -> None:
@@ -150,7 +148,7 @@ def test_how_evenly_a_share_group_deals_is_compared_and_not_to_whom() -> None:
     assert one["groups.0: partitions of a member"] == "1 to 2"
     assert one != described(share_member("a", 3, 0, 1), share_member("b", 3, 1, 2))
     assert one != described(share_member("a", 3, 0, 1, 2), share_member("b", 3))
-    of_sizes = [described(share_member("a", 3, *some), evenness=False) for some in ((0, 1), (1, 2), (0,))]
+    of_sizes = [described(share_member("a", 3, *some), loose=False) for some in ((0, 1), (1, 2), (0,))]
     assert of_sizes[0] == of_sizes[1] != of_sizes[2]
 
 
