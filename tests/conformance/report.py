@@ -85,8 +85,8 @@ ids, the texts of errors of consumer groups, and the order of members, groups an
 Kafka keeps in hash maps. Which of several equal partitions a member of a consumer group gets is not compared
 either: the numbers of partitions are, and that no two members have one. The texts of errors of share groups
 are compared. Their partitions are initialized at each side's own time, so a script waits until
-DescribeShareGroupOffsets shows them, and after a change of a topic until a member's epoch rises. ListGroups is
-repeated until it shows the effect of the requests before it. After the end of a transaction OffsetFetch is
+DescribeShareGroupOffsets shows them, and after a change of a topic until a member's epoch rises. ListGroups
+is repeated until it shows the effect of the requests before it. After the end of a transaction OffsetFetch is
 repeated until no offset is pending, because a broker writes the outcome after its answer to EndTxn.
 
 InitProducerId and EndTxn reach the same broker on both sides. The requests about transactions need them.

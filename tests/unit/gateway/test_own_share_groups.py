@@ -74,7 +74,7 @@ async def test_an_error_of_the_coordinator_is_the_members(world: GatewayFixture)
     assert absent.error_message == "Share group g not found."
 
 
-@played()
+@played
 async def test_sd1_the_empty_group_id_is_refused_without_a_text(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     for key in (DESCRIBE, ApiKey.ConsumerGroupDescribe):

@@ -255,6 +255,18 @@ async def test_so5_groups_without_partitions_are_answered_without_a_broker(world
 
 
 @played
+async def test_so5_no_group_has_the_empty_id_and_it_is_refused_where_offsets_change(
+    world: GatewayFixture,
+) -> None:
+    client = await finds_share_groups(world)
+    (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "", "topics": None}])).groups
+    assert (group.error_code, group.error_message, group.topics) == (0, None, [])
+    for key, topics in ((ALTER_OFFSETS, moved("orders")), (DELETE_OFFSETS, [{"topic_name": "orders"}])):
+        answer = await client.ask(key, 0, group_id="", topics=topics)
+        assert (answer.error_code, answer.error_message) == (24, "The group id is invalid.")
+
+
+@played
 async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
     world: GatewayFixture,
 ) -> None:
