@@ -307,4 +307,4 @@ def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.M
 def set_share_version(admin: KafkaAdminClient, level: int) -> None:
     """Turn share groups off (0) or on."""
     kind = UpdateFeatureType.SAFE_DOWNGRADE if level == 0 else UpdateFeatureType.UPGRADE
-    admin.update_features({"share.version": (level, kind)})
+    admin.update_features({"share.version": (kind, level)})
