@@ -1,27 +1,20 @@
-"""What the share-state thread decides, with share coordinators in memory that lose requests and answers (rows
-SP10 to SP13, SP18, SI10, SI11, SK5, SK8, SK11).
+"""When the share-state thread carries out a task and what it tells. Share coordinators lose requests and
+answers (rows SP10 to SP13, SI10, SI11).
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from random import Random
-from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.metadata import FindCoordinatorResponse
 from msgspec import structs
 
 from records.codec import encode
-from state.errors import ErrorCode
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_requests import ShareStatePartition
 from state.kafka.snapshot import ConsumerGroupSnapshot, ShareSnapshot, ShareTask, ShareTaskPartitions
-from streaming.service.share_state import messages
-from streaming.service.share_state.broker_coordinators import coordinator_key
-from streaming.service.share_state.carrying_out import Again, Item, Key, Lost, NotOwnerNow, Summary, carry_out
+from streaming.service.share_state.carrying_out import Item, Key, Lost, carry_out
 from streaming.service.share_state.open_tasks import (
     FIRST_BACKOFF_S,
     FIRST_PAUSE_S,
@@ -34,210 +27,7 @@ from streaming.service.share_state.open_tasks import (
     Report,
 )
 from streaming.service.share_state.summary import LOST, NOT_PERMITTED, OVERDUE_MS, Counts
-
-TOPIC, OTHER = UUID(int=1), UUID(int=2)
-NODES = 2
-NEVER_LOST = 0.0
-
-
-@dataclass
-class State:
-    """What a share coordinator has of a partition. `progress` is what the group has done since."""
-
-    epoch: int
-    start_offset: int
-    progress: int = 0
-
-
-@dataclass
-class Coordinators:
-    """Share coordinators in memory. A call may be lost before it arrives, or its answer; a change that was
-    lost on its way arrives later (`arrive`).
-    """
-
-    random: Random = field(default_factory=lambda: Random(0))
-    lossy: float = NEVER_LOST
-    states: dict[Key, State] = field(default_factory=dict)
-    codes: dict[Key, int] = field(default_factory=dict)  # errors that the coordinators answer with
-    find_codes: dict[Key, int] = field(default_factory=dict)
-    gone_topics: set[UUID] = field(default_factory=set)
-    is_owner: bool = True
-    now_s: float = 0.0
-    may_be_late: bool = True
-    late: list[tuple[float, str, Item]] = field(default_factory=list)
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    overwritten: list[Key] = field(default_factory=list)
-
-    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
-        self._call("find", keys)
-        return {key: (key.partition % NODES, self.find_codes.get(key, 0)) for key in keys}
-
-    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
-        self._call("read", keys)
-        return {key: self._summary(key) for key in keys}
-
-    def _summary(self, key: Key) -> Summary:
-        state = self.states.get(key, State(0, -1))
-        return Summary(self.codes.get(key, 0), state.epoch, state.start_offset)
-
-    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
-        self._change("initialize", items)
-        return {item.key: self._initialize(item) for item in items}
-
-    def _initialize(self, item: Item) -> int:
-        if code := self.codes.get(item.key):
-            return code
-        state = self.states.get(item.key)
-        if state is not None and state.epoch > item.state_epoch:
-            return ErrorCode.FENCED_STATE_EPOCH
-        if state is not None and state.epoch == item.state_epoch and state.progress:
-            self.overwritten.append(item.key)
-        self.states[item.key] = State(item.state_epoch, item.start_offset)
-        return ErrorCode.NONE
-
-    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
-        self._change("delete", [Item("", key, "", True) for key in keys])
-        return {key: self._delete(key) for key in keys}
-
-    def _delete(self, key: Key) -> int:
-        if key.topic_id in self.gone_topics:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self.states.pop(key, None)
-        return self.codes.get(key, 0)
-
-    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
-        self._call("gone", list(topics))
-        return self.gone_topics & topics.keys()
-
-    def arrive(self, before_s: float = float("inf")) -> None:
-        """The brokers process what was sent until then and not answered."""
-        arrived = [one for one in self.late if one[0] <= before_s]
-        self.late = [one for one in self.late if one[0] > before_s]
-        for _, what, item in arrived:
-            if what == "initialize":
-                self._initialize(item)
-            else:
-                self._delete(item.key)
-
-    def count(self, what: str) -> int:
-        return sum(name == what for name, _ in self.calls)
-
-    def _call(self, what: str, of: Sequence[object]) -> None:
-        self.calls.append((what, len(of)))
-        if self.random.random() < self.lossy:
-            raise Lost(what)
-
-    def _change(self, what: str, items: Sequence[Item]) -> None:
-        if not self.is_owner:
-            raise NotOwnerNow
-        self.calls.append((what, len(items)))
-        if self.random.random() >= self.lossy:
-            return
-        match self.random.randrange(3 if self.may_be_late else 2):
-            case 0:
-                raise Lost("never sent", is_sent=False)
-            case 2:
-                self.late += [(self.now_s, what, item) for item in items]
-            case 1:
-                for item in items:
-                    self._initialize(item) if what == "initialize" else self._delete(item.key)
-        raise Lost("no answer")
-
-
-def key(partition: int = 0, group_id: str = "g", topic_id: UUID = TOPIC) -> Key:
-    return Key(group_id, topic_id, partition)
-
-
-def item(partition: int = 0, epoch: int = 2, offset: int = -1) -> Item:
-    return Item("t", key(partition), "foo", False, epoch, offset)
-
-
-def deletion(partition: int = 0) -> Item:
-    return Item("t", key(partition), "foo", True)
-
-
-def done(partition: int = 0, code: int = 0, **fields: int) -> ShareStatePartition:
-    return ShareStatePartition(TOPIC, partition, code, **fields)
-
-
-def test_what_has_no_state_is_initialized_after_a_reading() -> None:
-    """Row SP11: in one request per coordinator and group."""
-    brokers = Coordinators()
-    others = [structs_item(group_id="h"), structs_item(partition=1, group_id="h")]
-    assert carry_out([item(0), item(1), item(2), *others], brokers) == {
-        **{key(n): done(n) for n in range(3)},
-        **{key(n, "h"): done(n) for n in range(2)},
-    }
-    assert brokers.calls[0] == ("find", 5)
-    assert [name for name, _ in brokers.calls[1:]] == ["read", "initialize"] * 4
-    assert sum(size for name, size in brokers.calls if name == "initialize") == 5
-
-
-def structs_item(partition: int = 0, group_id: str = "h") -> Item:
-    return Item("t", key(partition, group_id), "foo", False, 2, -1)
-
-
-def test_a_state_of_this_epoch_is_left_as_it_is() -> None:
-    """Rows SK8, SP13: a thread was killed after InitializeShareGroupState, before its record."""
-    brokers = Coordinators(states={key(): State(2, 40, progress=5)})
-    assert carry_out([item(epoch=2)], brokers) == {key(): done()}
-    assert brokers.count("initialize") == 0
-    assert brokers.states[key()].progress == 5
-
-
-def test_a_state_of_a_later_epoch_is_told_and_left_as_it_is() -> None:
-    """Row SK11."""
-    brokers = Coordinators(states={key(): State(7, 40)})
-    fenced = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
-    assert carry_out([item(epoch=2)], brokers) == {key(): fenced}
-    assert brokers.count("initialize") == 0
-
-
-def test_a_state_of_an_earlier_epoch_is_replaced() -> None:
-    brokers = Coordinators(states={key(): State(3, 40, progress=5)})
-    assert carry_out([item(epoch=4, offset=20)], brokers) == {key(): done()}
-    assert brokers.states == {key(): State(4, 20)}
-
-
-@pytest.mark.parametrize("code", [3, 14, 15, 16, 31])
-@pytest.mark.parametrize("what", [item(), deletion()])
-def test_an_error_that_passes_is_no_end(code: int, what: Item) -> None:
-    """Row SI10. CLUSTER_AUTHORIZATION_FAILED passes, too: the permission may be granted."""
-    assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): Again(code)}
-    assert carry_out([what], Coordinators(codes={key(): code})) == {key(): Again(code)}
-
-
-@pytest.mark.parametrize("code", [42, -1])
-def test_another_error_is_an_end(code: int) -> None:
-    assert carry_out([item()], Coordinators(find_codes={key(): code})) == {key(): done(code=code)}
-    assert carry_out([item()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
-    assert carry_out([deletion()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
-
-
-def test_the_state_of_a_topic_that_is_gone_counts_as_deleted() -> None:
-    """Row SK5."""
-    assert carry_out([deletion(), deletion(1)], Coordinators(gone_topics={TOPIC})) == {
-        key(n): done(n) for n in range(2)
-    }
-
-
-def test_nothing_is_changed_by_who_may_not_be_the_owner() -> None:
-    """Row SP18. What was not reached has no result."""
-    brokers = Coordinators(is_owner=False, states={key(1): State(2, -1)})
-    assert carry_out([item(0), deletion(2)], brokers) == {}
-    assert carry_out([item(1)], brokers) == {key(1): done(1)}, "this needs no change"
-
-
-def test_nobody_waits_twice_for_a_broker_that_is_away() -> None:
-    brokers = Coordinators(lossy=1.0)
-    assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): Again() for n in range(3_000)}
-    assert brokers.calls == [("find", 1_000)]
-
-
-def test_large_requests_are_sent_in_parts() -> None:
-    brokers = Coordinators()
-    carry_out([item(n) for n in range(5_000)], brokers)
-    assert max(size for _, size in brokers.calls) == 1_000
+from tests.harness.share_coordinators import TOPIC, Coordinators, State, done, key
 
 
 class Groups:
@@ -494,27 +284,3 @@ def test_no_state_in_use_is_ever_overwritten(seed: int) -> None:
     for _ in range(60):
         play.turn()
     assert not play.brokers.overwritten
-
-
-def test_the_keys_of_share_coordinators() -> None:
-    """Row SW10: the id in its 22 characters."""
-    topic_id = UUID("f3f8db93-b85c-48c9-8c53-937b9636da24")
-    assert coordinator_key(Key("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
-
-
-def test_the_messages_are_kafkas() -> None:
-    """Each has Kafka's key; its bytes are read as they were written."""
-    requests = [
-        messages.InitializeShareGroupStateRequest,
-        messages.DeleteShareGroupStateRequest,
-        messages.ReadShareGroupStateSummaryRequest,
-    ]
-    assert [request.API_KEY for request in requests] == [83, 86, 87]
-    kind = messages.InitializeShareGroupStateRequest.InitializeStateData
-    partition = kind.PartitionData(partition=1, state_epoch=2, start_offset=-1)
-    request = requests[0](group_id="g", topics=[kind(topic_id=TOPIC, partitions=[partition])], version=0)
-    assert (
-        request.encode().hex()
-        == "026702" + TOPIC.bytes.hex() + "02" + "0000000100000002" + "ff" * 8 + "000000"
-    )
-    assert FindCoordinatorResponse.max_version >= 6

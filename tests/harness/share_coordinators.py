@@ -1,0 +1,134 @@
+"""Share coordinators in memory, which lose requests and answers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from state.errors import ErrorCode
+from state.kafka.share_requests import ShareStatePartition
+from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
+
+TOPIC = UUID(int=1)
+NODES = 2
+NEVER_LOST = 0.0
+
+
+@dataclass
+class State:
+    """What a share coordinator has of a partition. `progress` is what the group has done since."""
+
+    epoch: int
+    start_offset: int
+    progress: int = 0
+
+
+@dataclass
+class Coordinators:
+    """Share coordinators in memory. A call may be lost before it arrives, or its answer; a change that was
+    lost on its way arrives later (`arrive`).
+    """
+
+    random: Random = field(default_factory=lambda: Random(0))
+    lossy: float = NEVER_LOST
+    states: dict[Key, State] = field(default_factory=dict)
+    codes: dict[Key, int] = field(default_factory=dict)  # errors that the coordinators answer with
+    find_codes: dict[Key, int] = field(default_factory=dict)
+    gone_topics: set[UUID] = field(default_factory=set)
+    is_owner: bool = True
+    now_s: float = 0.0
+    may_be_late: bool = True
+    late: list[tuple[float, str, Item]] = field(default_factory=list)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    overwritten: list[Key] = field(default_factory=list)
+
+    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        self._call("find", keys)
+        return {key: (key.partition % NODES, self.find_codes.get(key, 0)) for key in keys}
+
+    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+        self._call("read", keys)
+        return {key: self._summary(key) for key in keys}
+
+    def _summary(self, key: Key) -> Summary:
+        state = self.states.get(key, State(0, -1))
+        return Summary(self.codes.get(key, 0), state.epoch, state.start_offset)
+
+    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+        self._change("initialize", items)
+        return {item.key: self._initialize(item) for item in items}
+
+    def _initialize(self, item: Item) -> int:
+        if code := self.codes.get(item.key):
+            return code
+        state = self.states.get(item.key)
+        if state is not None and state.epoch > item.state_epoch:
+            return ErrorCode.FENCED_STATE_EPOCH
+        if state is not None and state.epoch == item.state_epoch and state.progress:
+            self.overwritten.append(item.key)
+        self.states[item.key] = State(item.state_epoch, item.start_offset)
+        return ErrorCode.NONE
+
+    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
+        self._change("delete", [Item("", key, "", True) for key in keys])
+        return {key: self._delete(key) for key in keys}
+
+    def _delete(self, key: Key) -> int:
+        if key.topic_id in self.gone_topics:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self.states.pop(key, None)
+        return self.codes.get(key, 0)
+
+    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+        self._call("gone", list(topics))
+        return self.gone_topics & topics.keys()
+
+    def arrive(self, before_s: float = float("inf")) -> None:
+        """The brokers process what was sent until then and not answered."""
+        arrived = [one for one in self.late if one[0] <= before_s]
+        self.late = [one for one in self.late if one[0] > before_s]
+        for _, what, item in arrived:
+            if what == "initialize":
+                self._initialize(item)
+            else:
+                self._delete(item.key)
+
+    def count(self, what: str) -> int:
+        return sum(name == what for name, _ in self.calls)
+
+    def _call(self, what: str, of: Sequence[object]) -> None:
+        self.calls.append((what, len(of)))
+        if self.random.random() < self.lossy:
+            raise Lost(what)
+
+    def _change(self, what: str, items: Sequence[Item]) -> None:
+        if not self.is_owner:
+            raise NotOwnerNow
+        self.calls.append((what, len(items)))
+        if self.random.random() >= self.lossy:
+            return
+        match self.random.randrange(3 if self.may_be_late else 2):
+            case 0:
+                raise Lost("never sent", is_sent=False)
+            case 2:
+                self.late += [(self.now_s, what, item) for item in items]
+            case 1:
+                for item in items:
+                    self._initialize(item) if what == "initialize" else self._delete(item.key)
+        raise Lost("no answer")
+
+
+def key(partition: int = 0, group_id: str = "g", topic_id: UUID = TOPIC) -> Key:
+    return Key(group_id, topic_id, partition)
+
+
+def item(partition: int = 0, epoch: int = 2, offset: int = -1) -> Item:
+    return Item("t", key(partition), "foo", False, epoch, offset)
+
+
+def deletion(partition: int = 0) -> Item:
+    return Item("t", key(partition), "foo", True)
+
+
+def done(partition: int = 0, code: int = 0, **fields: int) -> ShareStatePartition:
+    return ShareStatePartition(TOPIC, partition, code, **fields)

@@ -1,0 +1,116 @@
+"""What the share-state thread asks of share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8."""
+
+from uuid import UUID
+
+import pytest
+from kafka.protocol.metadata import FindCoordinatorResponse
+
+from state.errors import ErrorCode
+from streaming.service.share_state import messages
+from streaming.service.share_state.broker_coordinators import coordinator_key
+from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
+from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
+
+
+def test_what_has_no_state_is_initialized_after_a_reading() -> None:
+    """Row SP11: in one request per coordinator and group."""
+    brokers = Coordinators()
+    others = [structs_item(group_id="h"), structs_item(partition=1, group_id="h")]
+    assert carry_out([item(0), item(1), item(2), *others], brokers) == {
+        **{key(n): done(n) for n in range(3)},
+        **{key(n, "h"): done(n) for n in range(2)},
+    }
+    assert brokers.calls[0] == ("find", 5)
+    assert [name for name, _ in brokers.calls[1:]] == ["read", "initialize"] * 4
+    assert sum(size for name, size in brokers.calls if name == "initialize") == 5
+
+
+def structs_item(partition: int = 0, group_id: str = "h") -> Item:
+    return Item("t", key(partition, group_id), "foo", False, 2, -1)
+
+
+def test_a_state_of_this_epoch_is_left_as_it_is() -> None:
+    """Rows SK8, SP13: a thread was killed after InitializeShareGroupState, before its record."""
+    brokers = Coordinators(states={key(): State(2, 40, progress=5)})
+    assert carry_out([item(epoch=2)], brokers) == {key(): done()}
+    assert brokers.count("initialize") == 0
+    assert brokers.states[key()].progress == 5
+
+
+def test_a_state_of_a_later_epoch_is_told_and_left_as_it_is() -> None:
+    """Row SK11."""
+    brokers = Coordinators(states={key(): State(7, 40)})
+    fenced = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
+    assert carry_out([item(epoch=2)], brokers) == {key(): fenced}
+    assert brokers.count("initialize") == 0
+
+
+def test_a_state_of_an_earlier_epoch_is_replaced() -> None:
+    brokers = Coordinators(states={key(): State(3, 40, progress=5)})
+    assert carry_out([item(epoch=4, offset=20)], brokers) == {key(): done()}
+    assert brokers.states == {key(): State(4, 20)}
+
+
+@pytest.mark.parametrize("code", [3, 14, 15, 16, 31])
+@pytest.mark.parametrize("what", [item(), deletion()])
+def test_an_error_that_passes_is_no_end(code: int, what: Item) -> None:
+    """Row SI10. CLUSTER_AUTHORIZATION_FAILED passes, too: the permission may be granted."""
+    assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): Again(code)}
+    assert carry_out([what], Coordinators(codes={key(): code})) == {key(): Again(code)}
+
+
+@pytest.mark.parametrize("code", [42, -1])
+def test_another_error_is_an_end(code: int) -> None:
+    assert carry_out([item()], Coordinators(find_codes={key(): code})) == {key(): done(code=code)}
+    assert carry_out([item()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
+    assert carry_out([deletion()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
+
+
+def test_the_state_of_a_topic_that_is_gone_counts_as_deleted() -> None:
+    """Row SK5."""
+    assert carry_out([deletion(), deletion(1)], Coordinators(gone_topics={TOPIC})) == {
+        key(n): done(n) for n in range(2)
+    }
+
+
+def test_nothing_is_changed_by_who_may_not_be_the_owner() -> None:
+    """Row SP18. What was not reached has no result."""
+    brokers = Coordinators(is_owner=False, states={key(1): State(2, -1)})
+    assert carry_out([item(0), deletion(2)], brokers) == {}
+    assert carry_out([item(1)], brokers) == {key(1): done(1)}, "this needs no change"
+
+
+def test_nobody_waits_twice_for_a_broker_that_is_away() -> None:
+    brokers = Coordinators(lossy=1.0)
+    assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): Again() for n in range(3_000)}
+    assert brokers.calls == [("find", 1_000)]
+
+
+def test_large_requests_are_sent_in_parts() -> None:
+    brokers = Coordinators()
+    carry_out([item(n) for n in range(5_000)], brokers)
+    assert max(size for _, size in brokers.calls) == 1_000
+
+
+def test_the_keys_of_share_coordinators() -> None:
+    """Row SW10: the id in its 22 characters."""
+    topic_id = UUID("f3f8db93-b85c-48c9-8c53-937b9636da24")
+    assert coordinator_key(Key("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
+
+
+def test_the_messages_are_kafkas() -> None:
+    """Each has Kafka's key; its bytes are read as they were written."""
+    requests = [
+        messages.InitializeShareGroupStateRequest,
+        messages.DeleteShareGroupStateRequest,
+        messages.ReadShareGroupStateSummaryRequest,
+    ]
+    assert [request.API_KEY for request in requests] == [83, 86, 87]
+    kind = messages.InitializeShareGroupStateRequest.InitializeStateData
+    partition = kind.PartitionData(partition=1, state_epoch=2, start_offset=-1)
+    request = requests[0](group_id="g", topics=[kind(topic_id=TOPIC, partitions=[partition])], version=0)
+    assert (
+        request.encode().hex()
+        == "026702" + TOPIC.bytes.hex() + "02" + "0000000100000002" + "ff" * 8 + "000000"
+    )
+    assert FindCoordinatorResponse.max_version >= 6
