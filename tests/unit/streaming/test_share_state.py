@@ -1,5 +1,5 @@
-"""When the share-state thread carries out a task and what it tells, with share coordinators that lose requests
-and answers (rows SP10 to SP13, SI10, SI11).
+"""When the share-state thread carries out a task and what it tells. Share coordinators lose requests and
+answers (rows SP10 to SP13, SI10, SI11).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the share-state thread asks of share coordinators (rows SP11, SP13, SP18, SI10, SI11, SK5, SK8, SK11)."""
+"""What the share-state thread asks of share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8."""
 
 from uuid import UUID
 
