@@ -76,7 +76,9 @@ class TopicSnapshot(Struct, frozen=True):
 
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
-    """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result."""
+    """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result.
+    `altered`: an administrator gave the start offset, so it takes the place of any state that there is.
+    """
 
     topic_id: str
     topic_name: str
@@ -84,6 +86,7 @@ class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
     state_epoch: int | UnsetType = UNSET
     start_offset: int | UnsetType = UNSET
     error_code: int = 0
+    altered: bool = False
 
 
 class ShareTask(Struct, frozen=True):

@@ -179,7 +179,9 @@ def test_a_state_that_is_recorded_is_never_written_again(orders: Topic, calls: B
     fenced = ShareStatePartition(orders.id, 0, ErrorCode.FENCED_STATE_EPOCH, 2, 100)
     assert orders.write(orders.item(1)) == ErrorCode.FENCED_STATE_EPOCH
     assert carry_out([orders.item(1)], calls) == {orders.key(): fenced}
-    assert carry_out([orders.item(4, 20)], calls) == {orders.key(): done}
+    assert carry_out([orders.item(4)], calls) == {orders.key(): done}
+    assert orders.recorded() == Summary(0, 2, 100)
+    assert carry_out([orders.item(4, 20)._replace(is_altered=True)], calls) == {orders.key(): done}
     assert orders.recorded() == Summary(0, 4, 20)
 
     assert carry_out([orders.deletion()], calls) == {orders.key(): done}

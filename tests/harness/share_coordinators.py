@@ -64,7 +64,8 @@ class Coordinators:
         state = self.states.get(item.key)
         if state is not None and state.epoch > item.state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
-        if state is not None and state.epoch == item.state_epoch and state.progress:
+        is_wanted = item.is_altered and state is not None and state.epoch < item.state_epoch
+        if state is not None and state.progress and not is_wanted:
             self.overwritten.append(item.key)
         self.states[item.key] = State(item.state_epoch, item.start_offset)
         return ErrorCode.NONE
@@ -122,8 +123,8 @@ def key(partition: int = 0, group_id: str = "g", topic_id: UUID = TOPIC) -> Key:
     return Key(group_id, topic_id, partition)
 
 
-def item(partition: int = 0, epoch: int = 2, offset: int = -1) -> Item:
-    return Item("t", key(partition), "foo", False, epoch, offset)
+def item(partition: int = 0, epoch: int = 2, offset: int = -1, *, altered: bool = False) -> Item:
+    return Item("t", key(partition), "foo", False, epoch, offset, altered)
 
 
 def deletion(partition: int = 0) -> Item:

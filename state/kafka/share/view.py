@@ -96,6 +96,7 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
                     asked.state_epoch,
                     asked.start_offset,
                     asked.error_code,
+                    asked.altered,
                 )
             )
     for topic_id, deleting in group.deleting.items():

@@ -18,6 +18,8 @@ from state.kafka.share_requests import ShareStatePartition
 
 # Partitions in one request. The coordinator writes a record for each of them.
 BATCH_PARTITIONS = 1_000
+# The state epoch of a partition that has no state. A group epoch is greater.
+NO_STATE = 0
 
 
 class Key(NamedTuple):
@@ -29,7 +31,9 @@ class Key(NamedTuple):
 
 
 class Item(NamedTuple):
-    """What a task asks for one partition. `state_epoch` and `start_offset` are of an initialization."""
+    """What a task asks for one partition. `state_epoch` and `start_offset` are of an initialization.
+    `is_altered`: an administrator gave the start offset.
+    """
 
     task: str
     key: Key
@@ -37,6 +41,7 @@ class Item(NamedTuple):
     is_deletion: bool
     state_epoch: int = 0
     start_offset: int = 0
+    is_altered: bool = False
 
 
 class Summary(NamedTuple):
@@ -164,14 +169,15 @@ def _initialize(node_id: int, batch: Sequence[Item], coordinators: ShareCoordina
 def decide(item: Item, summary: Summary) -> Result | None:
     """The result for a partition with this recorded state. None: it has to be initialized.
 
-    An equal state epoch is this very state, because an epoch is never used for two (row SP16). A greater one
-    was recorded by another coordinator of the group, so the state is left as it is (row SK11).
+    An equal state epoch is this very state, because an epoch is never used for two (row SP16). Any other was
+    recorded by another coordinator of the group. It has how far the group is, so it is left as it is, unless
+    an administrator wants the group elsewhere (row SK11).
     """
     if summary.error_code:
         return _end_or_again(item.key, summary.error_code)
-    if summary.state_epoch < item.state_epoch:
+    if summary.state_epoch == NO_STATE or (summary.state_epoch < item.state_epoch and item.is_altered):
         return None
-    if summary.state_epoch == item.state_epoch:
+    if summary.state_epoch <= item.state_epoch:
         return _outcome(item.key)
     return ShareStatePartition(
         item.key.topic_id,

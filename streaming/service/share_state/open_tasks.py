@@ -256,6 +256,7 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
             is_deletion=task.kind == "delete",
             state_epoch=topic.state_epoch or 0,
             start_offset=topic.start_offset or 0,
+            is_altered=topic.altered,
         )
 
 

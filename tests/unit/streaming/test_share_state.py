@@ -83,9 +83,15 @@ def view(*tasks: ShareTask) -> bytes:
 
 
 def asked(
-    task: str = "1#0", numbers: Sequence[int] = (0,), epoch: int = 2, code: int = 0, at_ms: int = 1_000
+    task: str = "1#0",
+    numbers: Sequence[int] = (0,),
+    epoch: int = 2,
+    code: int = 0,
+    at_ms: int = 1_000,
+    *,
+    altered: bool = False,
 ) -> ShareTask:
-    topic = ShareTaskPartitions(str(TOPIC), "foo", list(numbers), epoch, -1, code)
+    topic = ShareTaskPartitions(str(TOPIC), "foo", list(numbers), epoch, -1, code, altered)
     return ShareTask(task, "initialize", at_ms, [topic])
 
 
@@ -241,13 +247,13 @@ class Play:
         self.brokers.may_be_late = len(self.threads) == 1
         self.brokers.now_s = self.threads[0].now_s
         self.epoch = 1
-        self.is_open = False
+        self.is_open = self.is_altered = False
 
     def turn(self) -> None:
         match self.random.randrange(6):
             case 0 if not self.is_open:
                 self.epoch += 1
-                self.is_open = True
+                self.is_open, self.is_altered = True, bool(self.random.getrandbits(1))
                 self.show()
             case 1:
                 thread = self.random.choice(self.threads)
@@ -264,13 +270,15 @@ class Play:
         self.brokers.arrive(self.brokers.now_s - (UNCERTAIN_S if self.random.getrandbits(1) else 0.0))
 
     def show(self) -> None:
-        tasks = [asked(f"{self.epoch}#0", epoch=self.epoch)] if self.is_open else []
+        task = asked(f"{self.epoch}#0", epoch=self.epoch, altered=self.is_altered)
+        tasks = [task] if self.is_open else []
         for thread in self.threads:
             thread.show("g", *tasks)
 
     def work(self, thread: Groups) -> None:
         for one in thread.tell():
-            if self.is_open and one.error_code == 0 and self.brokers.states[key()].epoch == self.epoch:
+            epoch = self.brokers.states[key()].epoch
+            if self.is_open and not one.error_code and (epoch == self.epoch or not self.is_altered):
                 self.is_open = False
                 self.brokers.states[key()].progress += 1
         if not self.is_open:

@@ -45,9 +45,17 @@ def test_a_state_of_a_later_epoch_is_told_and_left_as_it_is() -> None:
     assert brokers.count("initialize") == 0
 
 
-def test_a_state_of_an_earlier_epoch_is_replaced() -> None:
+def test_a_state_of_an_earlier_epoch_is_left_as_it_is() -> None:
+    """Row SK11: the brokers' own coordinator had the group."""
     brokers = Coordinators(states={key(): State(3, 40, progress=5)})
-    assert carry_out([item(epoch=4, offset=20)], brokers) == {key(): done()}
+    assert carry_out([item(epoch=4)], brokers) == {key(): done()}
+    assert brokers.states == {key(): State(3, 40, progress=5)}
+
+
+def test_an_administrator_replaces_a_state_of_an_earlier_epoch() -> None:
+    """Row SO10."""
+    brokers = Coordinators(states={key(): State(3, 40, progress=5)})
+    assert carry_out([item(epoch=4, offset=20, altered=True)], brokers) == {key(): done()}
     assert brokers.states == {key(): State(4, 20)}
 
 
