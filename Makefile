@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -84,6 +84,14 @@ transactions-campaign: $(STAMP) ## kill exactly-once applications from SEEDS, FA
 	mkdir -p $(dir $(TRANSACTIONS_RESULTS))
 	$(BIN)/python -m tests.transactions $(APPLICATIONS:%=--client %) $(SEEDS:%=--seed %) --faults $(FAULTS) \
 		--results $(TRANSACTIONS_RESULTS) --write
+
+# FAULTS of each of the SEEDS, with SHARE_GROUPS=coordinator or brokers. 100 take about 40 minutes.
+SHARE_GROUPS ?= coordinator
+SHARE_RESULTS ?= build/share.jsonl
+share-campaign: $(STAMP) ## break what share groups need from SEEDS, FAULTS each, and write docs/share-faults.md
+	mkdir -p $(dir $(SHARE_RESULTS))
+	$(BIN)/python -m tests.shared $(SEEDS:%=--seed %) --faults $(FAULTS) --share-groups $(SHARE_GROUPS) \
+		--results $(SHARE_RESULTS) --write
 
 # Each of OBSERVED plays all stories in the order of its seed: a quarter of an hour in all.
 OBSERVED ?= "Kafka 4.4" "Kafka 3.9" "Kafka 3.9, new coordinator" "our coordinator"

@@ -5,7 +5,6 @@ principal may do, and that no secret is shown.
 """
 
 import json
-import re
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -22,11 +21,12 @@ from connections import kafka_clients
 from connections.address import Address
 from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
-from records.layout import DEFAULT_PREFIX, TopicLayout
+from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle
 from tests.e2e.test_gateway_clients import Told, tell
 from tests.harness import secrets
+from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import (
     COORDINATOR,
     GATEWAY,
@@ -47,23 +47,11 @@ STORIES = (
     ("administration", "kafka-python"),
     ("administration", "librdkafka"),
 )
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 # What a gateway's clients do with brokers: the gateway of `run` and that of a process of its own.
 OF_CLIENTS = [
     Allowed(user, "TOPIC", "orders-", "PREFIXED", ("DESCRIBE", "READ", "WRITE"))
     for user in (COORDINATOR, GATEWAY)
 ]
-
-
-def recommended() -> list[Allowed]:
-    """The ACLs of docs/security.md, for the prefix of these tests."""
-    row = re.compile(r"^\| (\w+) \| (\w+) \| `([^`]+)` \| (\w+) \| ([A-Z_, ]+) \|$", re.MULTILINE)
-    found = []
-    for user, resource, name, pattern, operations in row.findall(PAGE.read_text()):
-        if resource == "TOPIC":
-            name = name.replace(f"{DEFAULT_PREFIX}-", f"{PREFIX}-")
-        found.append(Allowed(user, resource, name, pattern, tuple(operations.split(", "))))
-    return found
 
 
 @dataclass(frozen=True)
@@ -98,7 +86,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     owner = Owner(folder, security, logged)
     try:
         client_config = owner.broker().handle().client_config
-        grant(client_config, [*recommended(), *OF_CLIENTS])
+        grant(client_config, [*recommended(PREFIX), *OF_CLIENTS])
         coordinated = owner.coordinator()
         yield Secured(folder, security, client_config, layout_on(client_config, PREFIX), coordinated)
     finally:

@@ -29,6 +29,7 @@ from tests.faults.campaign.load.running import TRANSACTIONAL, Load
 from tests.faults.campaign.outages import in_force
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
+from tests.harness.secured_broker import COORDINATOR, GATEWAY, write_properties
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 
 ROOT = Path(__file__).parents[3]
@@ -128,9 +129,9 @@ class CampaignCluster:
             machine.start()
         wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
 
-    def start_gateway(self, stack: ExitStack, name: str, address: Address) -> Keeper:
+    def start_gateway(self, stack: ExitStack, name: str, address: Address, *more: str) -> Keeper:
         """Start a gateway, which `stack` stops, and wait until it is ready."""
-        arguments = ["gateway", "--json", *self._reach(), "--listen", str(address)]
+        arguments = ["gateway", "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
         gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
         stack.callback(gateway.stop)
         gateway.start()
@@ -164,7 +165,7 @@ class CampaignCluster:
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         """The coordinator's command line."""
-        arguments = ["run", "--json", "--no-gateway", *self._reach()]
+        arguments = ["run", "--json", "--no-gateway", *self._reach(COORDINATOR)]
         arguments += ["--replication-factor", str(len(self.brokers.nodes))]
         arguments += ["--data-dir", str(data or self.data)]
         for setting in SETTINGS.items():
@@ -188,8 +189,14 @@ class CampaignCluster:
         for machine in self.machines:
             machine.command = self.command(data=self.folder / machine.name)
 
-    def _reach(self) -> list[str]:
-        return ["--bootstrap-servers", self.servers, "--prefix", PREFIX]
+    def _reach(self, user: str) -> list[str]:
+        """The options with which a process reaches the brokers, as this user if they are secured."""
+        options = ["--bootstrap-servers", self.servers, "--prefix", PREFIX]
+        if self.brokers.security is None:
+            return options
+        file = self.folder / f"{user}.properties"
+        write_properties(file, self.brokers.config_of(user).properties)
+        return [*options, "--client-config", str(file)]
 
     def has_said_ready(self, keeper: Keeper) -> bool:
         return any(line.startswith("{") and '"gateway":' in line for line in keeper.log.splitlines())

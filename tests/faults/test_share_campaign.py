@@ -1,0 +1,38 @@
+"""A sample of the campaign of share groups."""
+
+import pytest
+
+from tests.shared.judge import Wrong
+from tests.shared.kinds import PLANTED
+from tests.shared.running import campaign
+from tests.shared.stage import COORDINATOR
+
+pytestmark = pytest.mark.e2e
+
+SEED = 3
+# Each breaks another part of the way from a producer to an acknowledgement. The others take longer:
+# `make share-campaign`.
+KINDS = (
+    "members killed",
+    "leaders moved",
+    "partitions added",
+    "topic deleted and made again",
+    "gateway killed",
+    "driver's Python killed",
+    "broker held still",
+)
+
+
+@pytest.mark.timeout(600)
+def test_records_are_accepted_once_whatever_breaks() -> None:
+    """After the others, offsets are reset behind the judge's back. It finds what comes of that, and nothing
+    else.
+    """
+    result = campaign(SEED, len(KINDS), by=COORDINATOR, kinds=KINDS, last=[PLANTED.name])
+    where = f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
+    assert not result.failure, where
+    assert set(result.wrongs) == {PLANTED.name}, where
+    found = {wrong for wrong, number in result.wrongs[PLANTED.name].items() if number}
+    assert found == {Wrong.TWICE, Wrong.RESET}, where
+    assert {struck.fault for struck in result.struck} == {*KINDS, PLANTED.name}
+    assert set(result.outcomes) == {"accept", "reject", "release", "renew"}

@@ -1,0 +1,22 @@
+"""The ACLs that docs/security.md recommends."""
+
+import re
+from pathlib import Path
+
+from records.layout import DEFAULT_PREFIX
+from tests.harness.secured_broker import Allowed
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+_ROW = re.compile(
+    r"^\| (\w+)(?: with [^|]+)? \| (\w+) \| `([^`]+)` \| (\w+) \| ([A-Z_, ]+) \|$", re.MULTILINE
+)
+
+
+def recommended(prefix: str) -> list[Allowed]:
+    """Those of the page's table, with this prefix, also for what has to be switched on."""
+    found = []
+    for user, resource, name, pattern, operations in _ROW.findall(PAGE.read_text()):
+        if resource in ("TOPIC", "GROUP"):
+            name = name.replace(f"{DEFAULT_PREFIX}-", f"{prefix}-")
+        found.append(Allowed(user, resource, name, pattern, tuple(operations.split(", "))))
+    return found

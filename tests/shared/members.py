@@ -1,0 +1,102 @@
+"""The processes of share consumers, and what they say."""
+
+import subprocess
+from pathlib import Path
+
+from embedded.jars import tools_classpath
+from embedded.java import find_java
+from tests.faults.campaign.keeper import Keeper
+from tests.harness.java_tools import java_options, log_options
+from tests.shared.judge import Event
+
+HERE = Path(__file__).parent
+_COMPILE_TIMEOUT_S = 300
+
+
+def compiled(folder: Path) -> Path:
+    """A folder with the classes of this package's Java files."""
+    folder.mkdir()
+    options = java_options(tools_classpath())
+    classpath = options[options.index("-cp") + 1]
+    subprocess.run(
+        [
+            *(str(find_java()), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-proc:none"),
+            *("-cp", classpath, "-d", str(folder), *map(str, sorted(HERE.glob("*.java")))),
+        ],
+        check=True,
+        timeout=_COMPILE_TIMEOUT_S,
+    )
+    return folder
+
+
+def java_command(classes: Path, main: str, log_path: Path, *arguments: str) -> list[str]:
+    """The command line of one of these classes."""
+    options = java_options([*tools_classpath(), classes])
+    return [str(find_java()), *options, *log_options(log_path), main, *arguments]
+
+
+class Members:
+    """Processes with one member of each group each. `groups` have the mode of their acknowledgements."""
+
+    def __init__(
+        self, folder: Path, classes: Path, servers: str, topics: list[str], groups: dict[str, str], size: int
+    ) -> None:
+        self.folder = folder
+        self.groups = groups
+        self.events: list[Event] = []
+        """All that they said so far, those of one process in the order of their times."""
+        self._read: dict[Path, int] = {}
+        self._live: dict[tuple[int, str], bool] = {}
+        folder.mkdir()
+        named = [f"{name}:{mode}" for name, mode in groups.items()]
+        arguments = (servers, str(folder), ",".join(topics), *named)
+        self.keepers = [
+            Keeper(
+                f"member-{number}",
+                folder,
+                java_command(classes, "ShareMembers", folder / f"{number}.kafka.log", *arguments),
+                final_codes=(),
+            )
+            for number in range(size)
+        ]
+
+    def start(self) -> None:
+        for keeper in self.keepers:
+            keeper.start()
+
+    def stop(self) -> None:
+        for keeper in self.keepers:
+            keeper.stop()
+
+    def away(self, group: str) -> Path:
+        """While this file is there, the group has no member."""
+        return self.folder / f"{group}.away"
+
+    def has_left(self, group: str) -> bool:
+        """Whether no process has a member of the group."""
+        self.read()
+        return not any(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
+
+    def has_joined(self, group: str) -> bool:
+        """Whether each process has a member of the group."""
+        self.read()
+        return all(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
+
+    def read(self) -> list[Event]:
+        """What they have said since the last call."""
+        fresh = []
+        for path in sorted(self.folder.glob("*.events")):
+            start = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[path] = start + len(whole)
+            for line in whole.decode().splitlines():
+                at_ns, group, kind, number, *words = line.split()
+                if kind in ("joined", "left"):
+                    self._live[int(path.stem), group] = kind == "joined"
+                else:
+                    fresh.append(Event(int(at_ns), int(path.stem), group, kind, int(number), tuple(words)))
+        self.events += fresh
+        return fresh

@@ -1,0 +1,240 @@
+"""What the faults happen to: secured brokers, the coordinator, a gateway, share consumers, producers."""
+
+import time
+from base64 import urlsafe_b64encode
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from connections import kafka_clients
+from connections.address import Address
+from tests.e2e.harness import create_topic, wait_until
+from tests.faults.campaign.cluster import PREFIX, CampaignCluster
+from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.java_tools import JavaTools
+from tests.harness.ports import gateway_port
+from tests.harness.recommended_acls import recommended
+from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
+from tests.shared.judge import Era, Place, State, Story, pending
+from tests.shared.load import Load
+from tests.shared.members import Members, compiled
+from tests.shared.states import States
+
+COORDINATOR, BROKERS = "coordinator", "brokers"
+GROUPS = {"shared-explicit": "explicit", "shared-implicit": "implicit"}
+LASTING, RENEWED = "shared-lasting", "shared-renewed"
+"""The first topic gets more partitions, the second is deleted and made again."""
+PARTITIONS = {LASTING: 3, RENEWED: 2}
+PROCESSES = 3
+PAUSE_S = 0.25
+RECOVERY_TIMEOUT_S = 300.0
+CALL_TIMEOUT_S = 180.0
+SESSION_MS, LOCK_MS = 10_000, 10_000
+_LOOK_S = 0.2
+_STATE_TRIES = 20
+# Records of a member that is gone count as delivered.
+_DELIVERIES = 10
+_OF_GROUPS = {
+    "group.share.min.session.timeout.ms": str(SESSION_MS),
+    "group.share.session.timeout.ms": str(SESSION_MS),
+    "group.share.min.heartbeat.interval.ms": "1000",
+    "group.share.heartbeat.interval.ms": "1000",
+}
+_OF_LEADERS = {
+    "group.share.min.record.lock.duration.ms": str(LOCK_MS),
+    "group.share.record.lock.duration.ms": str(LOCK_MS),
+    "group.share.delivery.count.limit": str(_DELIVERIES),
+}
+_EARLIEST = "share.auto.offset.reset=earliest"
+_OF_CLIENTS = [
+    Allowed(GATEWAY, "TOPIC", "shared-", "PREFIXED", ("DESCRIBE", "READ")),
+    Allowed(
+        GATEWAY,
+        "GROUP",
+        "shared-",
+        "PREFIXED",
+        ("DESCRIBE", "READ", "DELETE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"),
+    ),
+]
+
+
+class Stalled(AssertionError):
+    """A group did not go on in time."""
+
+
+class Stage(CampaignCluster):
+    """A world whose load are share groups, coordinated by `coordinator`: COORDINATOR or BROKERS."""
+
+    def __init__(self, folder: Path, seed: int, coordinator: str) -> None:
+        super().__init__(folder, seed)
+        security = ClusterSecurity(folder / "security", authorizes=True)
+        overrides = {**_OF_GROUPS, **_OF_LEADERS}
+        self.brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
+        self.by = coordinator
+        self.states: dict[tuple[str, Place], list[State]] = defaultdict(list)
+        """What the share coordinators said, by group and partition."""
+        self.eras: dict[str, list[Era]] = defaultdict(list)
+
+    def start(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.brokers)
+            grant(self.brokers.config_of(ADMIN, "PLAIN"), [*recommended(PREFIX), *_OF_CLIENTS])
+            self.admin_config = self.brokers.config_of(ADMIN)
+            for topic, partitions in PARTITIONS.items():
+                create_topic(self.admin_config, topic, partitions, {})
+            self.start_coordinators(stack)
+            address = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
+            self.gateway = self.start_gateway(stack, "gateway", address, "--share-groups", self.by)
+            self.tools = JavaTools(str(address), self.folder)
+            for group in GROUPS:
+                self.tools.configs(
+                    *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
+                )
+            classes = compiled(self.folder / "classes")
+            settings = self.folder / "admin.properties"
+            write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
+            self._states = stack.enter_context(closing(States(classes, self.folder, settings)))
+            self.producers = Load(self.admin_config, PARTITIONS, PAUSE_S)
+            stack.callback(self.producers.stop)
+            self.producers.start()
+            self.members = Members(
+                self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
+            )
+            stack.callback(self.members.stop)
+            self.members.start()
+            self.wait_for_progress()
+            self._stack = stack.pop_all()
+        return self
+
+    def command(self, *more: str, data: Path | None = None) -> list[str]:
+        settings = [f"-c{name}={value}" for name, value in _OF_GROUPS.items()]
+        return super().command(*settings, *more, data=data)
+
+    @contextmanager
+    def admin(self) -> Iterator[KafkaAdminClient]:
+        """An administrator at the brokers."""
+        with closing(kafka_clients.admin(self.admin_config, request_timeout_ms=20_000)) as admin:
+            yield admin
+
+    @property
+    def story(self) -> Story:
+        """What has happened so far."""
+        self.members.read()
+        events = sorted(self.members.events, key=lambda event: event.at_ns)
+        return Story(dict(self.producers.written), events, self.eras, self.producers.lives, tuple(GROUPS))
+
+    def wait_for_progress(self, timeout_s: float = RECOVERY_TIMEOUT_S) -> dict[str, float]:
+        """Wait until each group has ended a record of each topic that was written after this call. Returns
+        the seconds of each group. Raises Stalled.
+        """
+        since_ns = time.monotonic_ns()
+        topics = set(self.producers.partitions)
+        seen: dict[str, set[str]] = {group: set() for group in GROUPS}
+        recovered: dict[str, float] = {}
+        give_up_ns = since_ns + int(timeout_s * 1e9)
+        while len(recovered) < len(GROUPS):
+            for event in self.members.read():
+                written = self.producers.written.get(event.number)
+                if event.is_done and written and written.at_ns > since_ns:
+                    seen[event.group].add(written.place.topic)
+                    if seen[event.group] == topics:
+                        recovered.setdefault(event.group, (event.at_ns - since_ns) / 1e9)
+            if time.monotonic_ns() > give_up_ns:
+                raise Stalled(f"the groups ended records of {seen} in {timeout_s:.0f} s: {self.describe()}")
+            time.sleep(_LOOK_S)
+        return recovered
+
+    def longest_pause_s(self, since_ns: int) -> float:
+        """The longest time in which a group ended no record, of the time since then."""
+        pauses = []
+        for group in GROUPS:
+            ended = [it.at_ns for it in self.members.events if it.group == group and it.is_done]
+            times = sorted([since_ns, *(at_ns for at_ns in ended if at_ns > since_ns)])
+            pauses += [after - before for before, after in pairwise(times)]
+        return max(pauses) / 1e9
+
+    def describe(self) -> str:
+        """What is known of the members and of the coordinator."""
+        ends = {keeper.name: [end.said for end in keeper.ends[-2:]] for keeper in self.members.keepers}
+        return f"status {self.status()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
+
+    def drain(self, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
+        """Wait until each group has ended all records, or ends no more of them."""
+        give_up_s = time.monotonic() + timeout_s
+        left = pending(self.story)
+        while any(left.values()) and time.monotonic() < give_up_s:
+            time.sleep(1.0)
+            before, left = left, pending(self.story)
+            if left != before:
+                give_up_s = time.monotonic() + timeout_s
+
+    def note_states(self) -> None:
+        """Ask the share coordinators for the state of each partition."""
+        ids = self._topic_ids()
+        for group in GROUPS:
+            for topic, partitions in self.producers.partitions.items():
+                for partition in range(partitions):
+                    place = Place(topic, self.producers.lives[topic], partition)
+                    for _ in range(_STATE_TRIES):
+                        found = self._states.read(group, ids[topic], partition)
+                        if found is not None:
+                            self.states[group, place].append(State(time.monotonic_ns(), *found))
+                            break
+                        time.sleep(_LOOK_S)
+                    else:
+                        raise Stalled(f"no state of {group} {place}")
+
+    def _topic_ids(self) -> dict[str, str]:
+        """Kafka's text of each topic's id."""
+        with self.admin() as admin:
+            found = {it["name"]: it["topic_id"] for it in admin.describe_topics([*self.producers.partitions])}
+        return {
+            name: urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
+            for name, topic_id in found.items()
+        }
+
+    def while_empty(
+        self, group: str, change: Callable[[], dict[Place, int] | None], *, is_told: bool = True
+    ) -> None:
+        """Call `change` while the group has no member, until it says at which offsets the group goes on. The
+        judge learns of it unless `is_told` is False.
+        """
+        away = self.members.away(group)
+        away.touch()
+        try:
+            wait_until(lambda: self.members.has_left(group), f"no members of {group}", CALL_TIMEOUT_S)
+            give_up_s = time.monotonic() + CALL_TIMEOUT_S
+            while (starts := change()) is None:
+                assert time.monotonic() < give_up_s, f"{group} cannot be changed"
+                time.sleep(_LOOK_S)
+            if is_told:
+                self.eras[group].append(Era(time.monotonic_ns(), starts))
+            self.note_states()
+        finally:
+            away.unlink()
+        wait_until(lambda: self.members.has_joined(group), f"members of {group}", CALL_TIMEOUT_S)
+
+    def make_again(self, topic: str) -> None:
+        """Delete a topic, and make another one of its name."""
+
+        def make() -> None:
+            with self.admin() as admin:
+                admin.delete_topics([topic])
+                wait_until(lambda: topic not in admin.list_topics(), f"{topic} is deleted")
+            wait_until(lambda: self._is_made(topic), f"{topic} is made")
+
+        self.producers.replace(topic, PARTITIONS[topic], make)
+
+    def _is_made(self, topic: str) -> bool:
+        try:
+            create_topic(self.admin_config, topic, PARTITIONS[topic], {})
+        except KafkaError:
+            return False
+        return True
