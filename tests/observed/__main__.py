@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tests.faults.campaign.results import append_result, read_results, write_table
+from tests.faults.campaign.results import RESULTS_OPTION, play
 from tests.observed.running import Result, campaign
 from tests.observed.stage import STAGES, Stage
 from tests.observed.stories import STORIES
@@ -29,11 +29,7 @@ from tests.observed.table import DOCUMENT, table
 @click.option(
     "--together", type=click.IntRange(1), default=2, show_default=True, help="Stories side by side."
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
-)
+@RESULTS_OPTION
 @click.option("--write", is_flag=True, help=f"Write the tables to {DOCUMENT}.")
 def main(
     stages: tuple[str, ...],
@@ -44,21 +40,14 @@ def main(
     write: bool,
 ) -> None:
     """Play groups, and judge what `why` says of them. The exit code is 1 if anything is wrong."""
-    found = [] if results is None else read_results(results, Result)
-    is_well = True
-    for name in stages:
-        folder = Path(tempfile.mkdtemp(prefix="observed-"))
-        chosen = [STORIES[name] for name in stories or STORIES]
-        result = campaign(Stage(name, folder), chosen, seed=seed, together=together)
-        if results is not None:
-            append_result(results, result)
-        found.append(result)
-        is_well &= result.is_well
-        _say(result)
-    click.echo(table(found))
-    if write:
-        write_table(DOCUMENT, table(found))
-    raise SystemExit(0 if is_well else 1)
+    chosen = [STORIES[name] for name in stories or STORIES]
+    played = (
+        campaign(
+            Stage(name, Path(tempfile.mkdtemp(prefix="observed-"))), chosen, seed=seed, together=together
+        )
+        for name in stages
+    )
+    play(played, Result, results, say=_say, table=table, document=DOCUMENT if write else None)
 
 
 def _say(result: Result) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tests.faults.campaign.results import append_result, read_results, write_table
+from tests.faults.campaign.results import RESULTS_OPTION, play
 from tests.shared.kinds import KINDS
 from tests.shared.running import Result, campaign
 from tests.shared.stage import BROKERS, COORDINATOR
@@ -27,11 +27,7 @@ from tests.shared.table import DOCUMENT, table
     "--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only these; repeatable."
 )
 @click.option("--minutes", type=float, help="Begin no fault after this many minutes.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
-)
+@RESULTS_OPTION
 @click.option("--write", is_flag=True, help=f"Write the table to {DOCUMENT}.")
 def main(
     seeds: tuple[int, ...],
@@ -44,21 +40,14 @@ def main(
 ) -> None:
     """Break what share groups need, and judge. The exit code is 1 if anything is wrong."""
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    found = [] if results is None else read_results(results, Result)
-    is_well = True
-    for seed in seeds or (1,):
-        result = campaign(seed, faults, by=by, kinds=kinds, until_s=until_s)
-        if results is not None:
-            append_result(results, result)
-        found.append(result)
-        is_well &= result.is_well
-        if not result.is_well:
-            click.echo("\n".join([result.failure, *result.sentences]))
-            click.echo(f"seed {result.seed} has failed; its folder is {result.folder}")
-    click.echo(table(found))
-    if write:
-        write_table(DOCUMENT, table(found))
-    raise SystemExit(0 if is_well else 1)
+    played = (campaign(seed, faults, by=by, kinds=kinds, until_s=until_s) for seed in seeds or (1,))
+    play(played, Result, results, say=_say, table=table, document=DOCUMENT if write else None)
+
+
+def _say(result: Result) -> None:
+    if not result.is_well:
+        click.echo("\n".join([result.failure, *result.sentences]))
+        click.echo(f"seed {result.seed} has failed; its folder is {result.folder}")
 
 
 if __name__ == "__main__":

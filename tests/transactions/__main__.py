@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.planted import STEPS
-from tests.faults.campaign.results import append_result, read_results, write_table
+from tests.faults.campaign.results import RESULTS_OPTION, play
 from tests.transactions.applications import APPLICATIONS
 from tests.transactions.kinds import KINDS
 from tests.transactions.running import Result, campaign
@@ -32,11 +32,7 @@ from tests.transactions.table import DOCUMENT, table
 @click.option("--step", type=click.Choice(list(STEPS)), default="steady", help="A step with a planted bug.")
 @click.option("--brokers", type=click.IntRange(1, 3), default=1, show_default=True)
 @click.option("--minutes", type=float, help="Begin no fault after this many minutes.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
-)
+@RESULTS_OPTION
 @click.option("--write", is_flag=True, help=f"Write the table to {DOCUMENT}.")
 def main(
     seeds: tuple[int, ...],
@@ -53,29 +49,22 @@ def main(
 ) -> None:
     """Break what applications with transactions need, and judge. The exit code is 1 if anything is wrong."""
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    found = [] if results is None else read_results(results, Result)
-    is_well = True
-    for seed in seeds or (1,):
-        for group in [clients] if together else [(client,) for client in clients]:
-            result = campaign(
-                seed,
-                faults,
-                group,
-                kinds=kinds,
-                step=step,
-                is_reference=reference,
-                brokers=brokers,
-                until_s=until_s,
-            )
-            if results is not None:
-                append_result(results, result)
-            found.append(result)
-            is_well &= result.is_well
-            _say(result)
-    click.echo(table(found))
-    if write:
-        write_table(DOCUMENT, table(found))
-    raise SystemExit(0 if is_well else 1)
+    groups = [clients] if together else [(client,) for client in clients]
+    played = (
+        campaign(
+            seed,
+            faults,
+            group,
+            kinds=kinds,
+            step=step,
+            is_reference=reference,
+            brokers=brokers,
+            until_s=until_s,
+        )
+        for seed in seeds or (1,)
+        for group in groups
+    )
+    play(played, Result, results, say=_say, table=table, document=DOCUMENT if write else None)
 
 
 def _say(result: Result) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.kinds.all import KINDS
-from tests.faults.campaign.results import append_result, read_results, write_table
+from tests.faults.campaign.results import RESULTS_OPTION, play
 from tests.faults.campaign.running import IDENTICAL, Result, campaign
 from tests.faults.campaign.table import DOCUMENT, table
 
@@ -20,11 +20,7 @@ from tests.faults.campaign.table import DOCUMENT, table
 @click.option("--cluster", is_flag=True, help="The coordinator's executors are on a Spark cluster.")
 @click.option("--standby", is_flag=True, help="A second coordinator waits to take over.")
 @click.option("--minutes", type=float, help="Begin no fault after this many minutes.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
-)
+@RESULTS_OPTION
 @click.option("--write", is_flag=True, help=f"Write the table to {DOCUMENT}.")
 def main(
     seeds: tuple[int, ...],
@@ -38,29 +34,23 @@ def main(
 ) -> None:
     """Break the coordinator under load, and judge. The exit code is 1 if anything is wrong."""
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    found = [] if results is None else read_results(results, Result)
-    is_well = True
-    for seed in seeds or (1,):
-        result = campaign(
-            seed, faults, kinds=kinds, on_cluster=cluster, with_standby=standby, until_s=until_s
-        )
-        if results is not None:
-            append_result(results, result)
-        found.append(result)
-        is_well &= result.is_well
-        click.echo(
-            f"seed {seed}: {len(result.struck)} faults, {result.requests} requests, "
-            f"{result.transactions} transactions committed, "
-            f"{result.assignments} assignments by the consumer protocol, {result.seconds:.0f} s"
-        )
-        if not result.is_well:
-            replayed = [] if result.replay == IDENTICAL else [result.replay]
-            click.echo("\n".join([result.failure, *result.sentences[:50], *replayed]))
-            click.echo(f"seed {seed} has failed; its folder is {result.folder}")
-    click.echo(table(found))
-    if write:
-        write_table(DOCUMENT, table(found))
-    raise SystemExit(0 if is_well else 1)
+    played = (
+        campaign(seed, faults, kinds=kinds, on_cluster=cluster, with_standby=standby, until_s=until_s)
+        for seed in seeds or (1,)
+    )
+    play(played, Result, results, say=_say, table=table, document=DOCUMENT if write else None)
+
+
+def _say(result: Result) -> None:
+    click.echo(
+        f"seed {result.seed}: {len(result.struck)} faults, {result.requests} requests, "
+        f"{result.transactions} transactions committed, "
+        f"{result.assignments} assignments by the consumer protocol, {result.seconds:.0f} s"
+    )
+    if not result.is_well:
+        replayed = [] if result.replay == IDENTICAL else [result.replay]
+        click.echo("\n".join([result.failure, *result.sentences[:50], *replayed]))
+        click.echo(f"seed {result.seed} has failed; its folder is {result.folder}")
 
 
 if __name__ == "__main__":
