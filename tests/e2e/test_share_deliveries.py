@@ -4,7 +4,7 @@ page name it.
 
 import asyncio
 import json
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,7 @@ from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
+from gateway.upstream.share_groups import Coordinators
 from insight.page.deliveries import KeptDeliveries
 from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
@@ -53,9 +54,11 @@ class Member:
         self._beats: RawClient
         self._records: RawClient
 
-    async def join(self) -> None:
+    async def join(self, connections: AsyncExitStack) -> None:
         """Become a member, and wait for the partition."""
         self._beats, self._records = await connected(self._address), await connected(self._address)
+        for client in (self._beats, self._records):
+            connections.callback(client.writer.close)
         found = await self._beats.ask(ApiKey.Metadata, 12, topics=[{"name": self._topic, "topic_id": None}])
         self._topic_id = found.topics[0].topic_id
         epoch = 0
@@ -75,10 +78,6 @@ class Member:
                     return
                 epoch, names = (epoch, names) if got.error_code else (got.member_epoch, None)
                 await asyncio.sleep(0.2)  # the broker's group coordinator has no event to wait for
-
-    def close(self) -> None:
-        self._beats.writer.close()
-        self._records.writer.close()
 
     async def fetch(self) -> list[Any]:
         """Get records, and return the ranges of them."""
@@ -130,20 +129,18 @@ async def connected(address: str) -> RawClient:
 
 async def give_back(address: str, group: str, topic: str) -> list[int]:
     """Two members take turns until the poison does not come again. Returns its delivery counts."""
-    members = [Member(address, group, topic) for _ in range(2)]
-    for member in members:
-        await member.join()
     counts: list[int] = []
     silent = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with AsyncExitStack() as connections, asyncio.timeout(2 * PATIENCE_S):
+        members = [Member(address, group, topic) for _ in range(2)]
+        for member in members:
+            await member.join(connections)
         while silent < 2 * len(members) or not counts:
             for member in members:
                 ranges = await member.fetch()
                 silent = 0 if ranges else silent + 1
                 if ranges:
                     counts += await member.answer(ranges)
-    for member in members:
-        member.close()
     return counts
 
 
@@ -159,7 +156,8 @@ def options(broker: EmbeddedBroker) -> GatewayOptions:
     """A gateway's before a coordinator that does not run: the brokers coordinate share groups."""
     layout = TopicLayout.named("share-deliveries", reply_partitions=1)
     prepare_topics(broker.client_config, layout)
-    return GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
+    address = Address("127.0.0.1", 0)
+    return GatewayOptions(broker.client_config, layout, address, share_groups=Coordinators.BROKERS)
 
 
 @pytest.fixture
