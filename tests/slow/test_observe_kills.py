@@ -83,7 +83,8 @@ def test_no_kill_loses_or_repeats_an_entry(broker: EmbeddedBroker, topic: str, t
         for entry in entries:
             seqs.setdefault(entry.incarnation, []).append(entry.seq)
         assert all(found == list(range(1, len(found) + 1)) for found in seqs.values())
-        assert entries[-1].type is EntryType.EMPTY
+        # Each ten minutes a broker deletes the groups that have neither members nor offsets.
+        assert entries[-1].type in (EntryType.EMPTY, EntryType.GROUP_DELETED)
         assert sum(entry.type is EntryType.MEMBER_ADDED for entry in entries) > 1
     assert len([key for key in told.offsets if json.loads(key)[0] == committing]) == PARTITIONS
 
