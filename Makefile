@@ -67,8 +67,9 @@ test-examples: $(STAMP) ## the unit layer's random cases, so many times more
 test-deploy: $(STAMP) ## the image, the compose file and a Spark cluster of containers, where Podman is
 	$(PYTEST) --numprocesses 0 --timeout 1200 tests/deploy
 
+# Two at a time: more of them would starve the clients, whose sessions end meanwhile.
 test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
-	$(PYTEST) --timeout 600 tests/faults
+	$(PYTEST) --numprocesses 2 --timeout 600 tests/faults
 
 # FAULTS of each of the SEEDS, one after the other; writes docs/faults.md. 300 take about an hour.
 FAULTS ?= 300

@@ -106,8 +106,8 @@ class TopicMadeAgain:
 @dataclass(frozen=True)
 class OffsetsReset:
     """All members of a group leave, `kafka-share-groups` resets its offsets to those of 20 s ago, and the
-    members come back. A partition without a state, which is not reset, begins at its first record. The judge
-    learns of it if `is_told`.
+    members come back. A partition without a state, which is not reset, begins at its first record. If the
+    judge is not told, they are reset to the first records: so none is skipped, and many come twice.
     """
 
     name: str = "offsets reset"
@@ -121,10 +121,9 @@ class OffsetsReset:
         return FaultOutcome.WENT_ON
 
     def _reset(self, world: Stage, group: str) -> dict[Place, int] | None:
-        to = datetime.now(UTC) - timedelta(seconds=LOOK_BACK_S)
         said = world.tools.share_groups(
             *("--reset-offsets", "--group", group, "--all-topics", "--execute"),
-            *("--to-datetime", to.isoformat(timespec="milliseconds").replace("+00:00", "Z")),
+            *(_some_time_ago() if self.is_told else ("--to-earliest",)),
         )
         rows = [line.split() for line in said.splitlines() if line.startswith(group)]
         starts = {
@@ -132,6 +131,11 @@ class OffsetsReset:
             for _, topic, partition, offset in rows
         }
         return starts or None
+
+
+def _some_time_ago() -> tuple[str, str]:
+    to = datetime.now(UTC) - timedelta(seconds=LOOK_BACK_S)
+    return "--to-datetime", to.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
