@@ -27,7 +27,7 @@ from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.screened import Screened
 from gateway.apis.share_group_heartbeat import OFF
-from gateway.apis.shares_at_brokers import are_at_brokers, denied_partitions, denied_topic
+from gateway.apis.shares_at_brokers import CHANGE_REFUSED, are_at_brokers, denied_partitions, denied_topic
 from gateway.apis.topic_facts import images_of, is_too_much
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
 from gateway.wire import beside, codec
@@ -80,7 +80,7 @@ async def _change(
     if not context.services.share_groups.are_ours:
         return OFF
     if not may(context, request.group_id):
-        return GROUP_REFUSED
+        return CHANGE_REFUSED
     may_read = await context.slices().each(
         lambda topic: may_read_topic(context, topic.topic_name), request.topics
     )

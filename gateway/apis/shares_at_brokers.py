@@ -6,6 +6,7 @@ The errors are those of KafkaApis.
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
@@ -30,6 +31,9 @@ from gateway.wire.errors import GatewayError
 _TOPIC_DENIED = GatewayError.TOPIC_AUTHORIZATION_FAILED
 _DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization failed."}
 _GROUP_DENIED = GatewayError.GROUP_AUTHORIZATION_FAILED
+_NO_ID = UUID(int=0)
+CHANGE_REFUSED = {**GROUP_REFUSED, "error_message": "Group authorization failed."}
+"""Of the refusals of a group only those of a change of its offsets have a text."""
 HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -123,6 +127,7 @@ async def guard_offsets(context: RequestContext, message: bytes) -> Screened | N
 
 
 def _deny(topic: Any) -> None:
+    topic.topic_id = _NO_ID
     for partition in topic.partitions:
         partition.error_code, partition.error_message = _DENIED["error_code"], _DENIED["error_message"]
         partition.start_offset, partition.leader_epoch, partition.lag = -1, 0, -1
@@ -140,7 +145,7 @@ def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[
     async def guard(context: RequestContext, message: bytes) -> Screened | None:
         request = await beside.decode_passed(context.header, message)
         if not may(context, request.group_id):
-            return Screened(None, GROUP_REFUSED)
+            return Screened(None, CHANGE_REFUSED)
         return await topics.guard(context, message)
 
     return guard

@@ -79,7 +79,7 @@ def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer
         own = [path for path in flat if path.rpartition(".")[2] in _OWN]
         flat.update({path: "none" if flat[path] in _NONE else "given" for path in own})
     if hasattr(message, "leader") and message.member_id:
-        flat["member_id's form"] = _UUID.sub("<uuid>", message.member_id)
+        flat["member_id's form"] = _UUID.sub("<uuid>", message.member_id.replace(told.prefix, ""))
     return flat
 
 
@@ -155,7 +155,7 @@ def _dealt(described: Any, told: Told) -> Iterator[tuple[str, str]]:
     """How evenly each topic is dealt among the members of a share group that all have their target, and, if
     they subscribe to the same topics, how many partitions they have.
     """
-    for number, group in enumerate(described.groups):
+    for number, group in enumerate(sorted(described.groups, key=lambda group: str(group.group_id))):
         members = group.members
         if not members or any(member.member_epoch != group.assignment_epoch for member in members):
             continue
