@@ -111,3 +111,5 @@ def _learn(groups: Sequence[Group], results: Sequence[Any]) -> None:
         value = said.get(group.group_id) or ""
         group.is_limit_known = value.isdecimal()
         group.limit = int(value) if group.is_limit_known else DEFAULT_LIMIT
+        if group.is_limit_known:
+            group.suspects.learn(group.limit)

@@ -28,11 +28,13 @@ def is_suspected(one: Suspect) -> bool:
 class Suspects:
     """What is known of offsets that were released or rejected, or whose last delivery has ended."""
 
-    __slots__ = ("_changed", "_known", "_room", "found")
+    __slots__ = ("_awaited", "_changed", "_known", "_room", "found")
 
     def __init__(self, room: Room) -> None:
         self._known: dict[Key, Suspect] = {}
         self._changed: dict[Key, None] = {}
+        self._awaited: set[Key] = set()
+        """Those that have been given back, and will be delivered again."""
         self._room = room
         self.found = 0
         """How many became suspected, since the start."""
@@ -44,6 +46,7 @@ class Suspects:
             was_suspected = is_suspected(suspect)
             suspect.deliveries = max(suspect.deliveries, one.delivery_count)
             suspect.outcome = OPEN
+            self._awaited.discard(key)
             self._note(key, was_suspected=was_suspected)
 
     def accepted(self, place: Place, one: Range) -> None:
@@ -51,6 +54,7 @@ class Suspects:
         for key in self._known_in(place, one):
             if is_suspected(self._known[key]):
                 self._known[key].outcome = ACCEPTED
+                self._awaited.discard(key)
                 self._note(key, was_suspected=True)
             else:
                 self._forget(key)
@@ -67,6 +71,10 @@ class Suspects:
             was_suspected = is_suspected(suspect)
             suspect.is_last = is_last
             suspect.outcome = GONE if is_last else OPEN
+            if is_last or what == "rejected":
+                self._awaited.discard(key)
+            else:
+                self._awaited.add(key)
             if what == "rejected":
                 suspect.rejected_by, suspect.outcome = member_id, REJECTED
             elif what == "released":
@@ -74,6 +82,16 @@ class Suspects:
                 if member_id not in suspect.released_by and len(suspect.released_by) < RELEASED_BY_MAX:
                     suspect.released_by += (member_id,)
             self.found += is_suspected(suspect) and not was_suspected
+            self._note(key, was_suspected=was_suspected)
+
+    def learn(self, limit: int) -> None:
+        """The brokers have said the limit: what was given back after so many deliveries has gone."""
+        for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
+            suspect = self._known[key]
+            was_suspected = is_suspected(suspect)
+            suspect.is_last, suspect.outcome = True, GONE
+            self._awaited.discard(key)
+            self.found += not was_suspected
             self._note(key, was_suspected=was_suspected)
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
@@ -87,6 +105,7 @@ class Suspects:
         self._room.give(len(self._known))
         self._known.clear()
         self._changed.clear()
+        self._awaited.clear()
 
     def _note(self, key: Key, *, was_suspected: bool) -> None:
         if was_suspected or is_suspected(self._known[key]):
@@ -125,3 +144,4 @@ class Suspects:
     def _forget(self, key: Key) -> None:
         del self._known[key]
         self._changed.pop(key, None)
+        self._awaited.discard(key)

@@ -30,7 +30,8 @@ _VERSION = 0
 # kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# No key of a share coordinator. Who has the permission is told so, and the topic of the states is not made.
+# No key of a share coordinator. Brokers say so to whoever has the permission, and do not make the topic
+# of the states.
 _NO_KEY = "permission"
 
 

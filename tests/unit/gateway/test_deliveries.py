@@ -203,6 +203,20 @@ def test_sp32_the_limit_of_the_group_holds() -> None:
     assert world.suspects()[4].outcome == OPEN, "it was delivered again, so it was not archived"
 
 
+def test_sp32_what_was_delivered_before_the_limit_was_known_is_gone_by_it() -> None:
+    """A record that was delivered again since then may still be processed."""
+    world = World()
+    for offset in (4, 5):
+        world.get("a", offset, offset, 2)
+        world.acknowledge("a", offset, offset, Type.RELEASE)
+    world.get("b", 5, 5, 3)
+    group = world.member("a").group
+    group.limit = 2
+    group.suspects.learn(2)
+    assert {offset: one.outcome for offset, one in world.suspects().items()} == {4: GONE}
+    assert world.suspected == 0, "that counts what members did"
+
+
 def test_sp32_a_record_that_was_accepted_in_the_end_is_no_poison() -> None:
     world = World()
     world.get("a", 4, 4, 1)
