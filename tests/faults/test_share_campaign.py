@@ -16,7 +16,6 @@ KINDS = (
     "members killed",
     "leaders moved",
     "partitions added",
-    "topic deleted and made again",
     "gateway killed",
     "driver's Python killed",
     "broker held still",
