@@ -40,3 +40,11 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTABLE = 120
     FENCED_STATE_EPOCH = 124
     INVALID_REGULAR_EXPRESSION = 128
+
+
+_NAMES = {error.value: error.name for error in ErrorCode}
+
+
+def name_of(code: int) -> str | None:
+    """Return Kafka's name of an error code, None for one that is not in use here."""
+    return _NAMES.get(code)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from insight.metrics.times import Times
-from state.errors import ErrorCode
+from state.errors import name_of
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import NamedPartitions
 
@@ -51,8 +51,7 @@ class ShareCounts:
         if event.type is EntryType.SHARE_PARTITIONS_INITIALIZED and event.took_ms is not None:
             self.initializing.add(event.took_ms)
         if event.type is EntryType.SHARE_PARTITIONS_NOT_INITIALIZED and event.error_code is not None:
-            code = event.error_code
-            name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
+            name = name_of(event.error_code) or str(event.error_code)
             self.failures[name] += sum(map(len, (event.partitions or {}).values()))
 
     def copy(self) -> "ShareCounts":

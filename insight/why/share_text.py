@@ -4,7 +4,7 @@ from insight.why.clock import duration_text
 from insight.why.epoch_text import partitions_text
 from insight.why.model import AskedOfShares, SharesNow
 from insight.why.wording import Lines, count
-from state.errors import ErrorCode
+from state.errors import name_of
 
 MAX_ASKED = 8
 
@@ -35,5 +35,5 @@ def asked_text(asked: AskedOfShares, now_ms: int) -> str:
 
 def error_text(code: int | None) -> str:
     """`error 15 COORDINATOR_NOT_AVAILABLE`."""
-    name = f" {ErrorCode(code).name}" if code in set(ErrorCode) else ""
-    return f"error {code}{name}"
+    name = None if code is None else name_of(code)
+    return f"error {code}" if name is None else f"error {code} {name}"

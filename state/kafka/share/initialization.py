@@ -28,8 +28,12 @@ from state.kafka.share_group import (
 )
 from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 
-_AS_BEFORE, _ABOVE = "it is what it was", "it is asked again above that epoch"
-_ROWS = {_AS_BEFORE: "SO12", _ABOVE: "SI11"}
+_Then = tuple[str, str]
+"""What follows the failure of a partition, in words, and the row that says so."""
+_GOES_ON: _Then = "it goes on trying", "SI10"
+_ASKED_AGAIN: _Then = "the next heartbeat asks again", "SI14"
+_AS_BEFORE: _Then = "it is what it was", "SO12"
+_ABOVE: _Then = "it is asked again above that epoch", "SI11"
 
 
 def ask_for_initialization(context: StepContext) -> None:
@@ -107,7 +111,7 @@ def note_initialization(context: StepContext, result: ShareStateResult) -> Ended
     group = context.group_of(ShareGroup)
     ended: Ended = {}
     ready: dict[bytes, set[int]] = {}
-    failed: dict[tuple[int, str], Numbers] = {}  # by error code, and by what follows
+    failed: dict[tuple[int, _Then], Numbers] = {}  # by error code, and by what follows
     recorded_epoch, asked_at_ms = 0, context.now_ms
     for outcome in result.partitions:
         topic_id, number = outcome.topic_id.bytes, outcome.partition
@@ -176,18 +180,18 @@ def _is_initialized(asked: Asked, outcome: ShareStatePartition) -> bool:
     return outcome.error_code == ErrorCode.NONE or is_adopted
 
 
-def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, str]:
-    """What is known of a partition that failed, and in words what follows. After an error that passes its
+def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, _Then]:
+    """What is known of a partition that failed, and what follows. After an error that passes its
     task stays open. Where an administrator's start offset failed, the partition is what it was before.
     """
     code = outcome.error_code
     if code in RETRIABLE:
-        return replace(asked, error_code=code), "it goes on trying"
+        return replace(asked, error_code=code), _GOES_ON
     epoch = asked.state_epoch
     if code == ErrorCode.FENCED_STATE_EPOCH and outcome.state_epoch is not None:
         epoch = max(epoch, outcome.state_epoch + 1)
     if not asked.altered:
-        return replace(asked, task="", error_code=code, state_epoch=epoch), "the next heartbeat asks again"
+        return replace(asked, task="", error_code=code, state_epoch=epoch), _ASKED_AGAIN
     if epoch == asked.state_epoch:
         return None, _AS_BEFORE
     # The task is named by the request and the epoch, so that outcomes in parts lead to one and the same.
@@ -195,11 +199,12 @@ def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, st
     return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
 
 
-def _record_failure(context: StepContext, code: int, then: str, partitions: Numbers) -> None:
+def _record_failure(context: StepContext, code: int, then: _Then, partitions: Numbers) -> None:
+    words, row = then
     context.record(
-        context.rule("SI10" if code in RETRIABLE else _ROWS.get(then, "SI14")),
+        context.rule(row),
         EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
-        f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {then}",
+        f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {words}",
         partitions=ordered(partitions),
         error_code=code,
     )
