@@ -1,7 +1,7 @@
 """Reads responses to ShareFetch (key 78) and ShareAcknowledge (key 79), whole or in parts. No IO here.
 
-Records are skipped: they are neither decoded nor copied. What is read is told at once, so reading takes no
-memory, however large a response is. A broker is trusted to send well-formed responses.
+Records are skipped: they are neither decoded nor copied. Each field is reported as it is read, so reading
+takes no memory, however large a response is. A broker is trusted to send well-formed responses.
 """
 
 from collections.abc import Generator
@@ -31,7 +31,7 @@ _PAST_ALL = -(2**63)
 
 
 class Seen(Protocol):
-    """What is told of a response, in the order of its fields."""
+    """Takes what is read of a response, in the order of its fields."""
 
     def top(self, error_code: int, lock_ms: int | None) -> None:
         """The error of the whole, and AcquisitionLockTimeoutMs if this version has it."""
