@@ -43,13 +43,16 @@ class ShareSession:
     (`group.share.max.share.sessions`). So a connection has one member.
 
     A request names only the partitions that are new. `topics` are all that it named, and `version` is that of
-    the ACLs that allowed them.
+    the ACLs that allowed them. It `lacks` a topic that it named and that the ACLs denied. `is_doubted`: the
+    broker failed at a request, perhaps because a topic of the session is gone.
     """
 
     def __init__(self) -> None:
         self.member: tuple[str, str] | None = None
         self.topics: set[UUID] = set()
         self.version: int | None = None
+        self.lacks = False
+        self.is_doubted = False
         self._counted: tuple[Deliveries, Member] | None = None
 
     @property
@@ -62,6 +65,18 @@ class ShareSession:
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
+
+    def begin(self) -> bool:
+        """The member begins it anew, and names all its topics. Returns whether it was doubted."""
+        was_doubted, self.is_doubted, self.lacks = self.is_doubted, False, False
+        self.topics.clear()
+        return was_doubted
+
+    def goes_on(self, topics: set[UUID], version: int, *, lacks: bool) -> None:
+        """It has these topics, too, by this version of the ACLs, which perhaps denied others."""
+        self.topics |= topics
+        self.lacks |= lacks
+        self.version = version
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
         """Count a request of the member. Returns what takes the parts of the response."""

@@ -10,6 +10,7 @@ from uuid import UUID
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
+from gateway.upstream.cluster import TOPIC_AGE_MAX_S
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -63,14 +64,17 @@ def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
 
 
 async def topic_errors(
-    context: RequestContext, topics: Iterable[TopicKey], operation: Operation
+    context: RequestContext,
+    topics: Iterable[TopicKey],
+    operation: Operation,
+    age_max_s: float = TOPIC_AGE_MAX_S,
 ) -> Mapping[TopicKey, GatewayError]:
     """The errors of the topics that the client may not use, by name or id. An id without a known topic is one
-    of them, because nothing tells which ACLs are about it. Raises UpstreamLost.
+    of them, because nothing tells which ACLs are about it. `age_max_s`: of the metadata. Raises UpstreamLost.
     """
     wanted = set(topics)
     ids = [key for key in wanted if isinstance(key, UUID)]
-    found = await context.services.cluster.topics_by_id(ids) if ids else {}
+    found = await context.services.cluster.topics_by_id(ids, age_max_s) if ids else {}
     errors, slices = dict[TopicKey, GatewayError](), context.slices()
     for key in wanted:
         await slices.rest()

@@ -22,7 +22,7 @@ from gateway.apis import nodes, share_group_describe, share_group_heartbeat, sha
 from gateway.apis.api import Api, Passed
 from gateway.apis.context import RequestContext, Services
 from gateway.apis.share_group_heartbeat import OFF
-from gateway.apis.share_records import screen_session
+from gateway.apis.share_records import is_fetch_rewritten, rewrite_fetch, screen_session
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
@@ -66,8 +66,8 @@ ROWS = (
         key=ApiKey.ShareFetch,
         is_free=True,
         screen=screen_session,
-        rewrite=nodes.rewrite_endpoints,
-        is_rewritten=nodes.ends_with_endpoints(ApiKey.ShareFetch),
+        rewrite=rewrite_fetch,
+        is_rewritten=is_fetch_rewritten,
     ),
     Passed(
         key=ApiKey.ShareAcknowledge,

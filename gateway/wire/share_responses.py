@@ -30,6 +30,12 @@ _Length = Generator[int, bytes, int]
 _PAST_ALL = -(2**63)
 
 
+def error_of(response: bytes) -> int:
+    """The error of the whole."""
+    error_code: int = _TOP.unpack_from(response, _BEGINNING_BYTES)[0]
+    return error_code
+
+
 class Seen(Protocol):
     """Takes what is read of a response, in the order of its fields."""
 

@@ -16,6 +16,7 @@ KINDS = (
     "members killed",
     "leaders moved",
     "partitions added",
+    "topic deleted and made again",
     "gateway killed",
     "driver's Python killed",
     "broker held still",

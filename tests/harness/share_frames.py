@@ -41,8 +41,18 @@ def beat(group_id: str = "g", names: list[str] | None = None) -> dict[str, Any]:
     }
 
 
-def fetched(*topics: str, epoch: int = 0, member_id: str = "m", group_id: str = "g") -> dict[str, Any]:
-    partitions = [{"partition_index": 0, "acknowledgement_batches": []}]
+def fetched(
+    *topics: str,
+    epoch: int = 0,
+    member_id: str = "m",
+    group_id: str = "g",
+    offsets: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """With `offsets` these are acknowledged, the last one included."""
+    batches = []
+    if offsets is not None:
+        batches.append({"first_offset": offsets[0], "last_offset": offsets[1], "acknowledge_types": [1]})
+    partitions = [{"partition_index": 0, "acknowledgement_batches": batches}]
     return {
         "group_id": group_id,
         "member_id": member_id,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,10 +12,11 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import GatewayFixture
+from tests.harness.gateway import GatewayFixture, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import LIST
 from tests.harness.share_frames import (
+    ACKNOWLEDGE,
     ALTER_OFFSETS,
     DELETE_OFFSETS,
     DESCRIBE,
@@ -30,7 +32,7 @@ from tests.harness.share_frames import (
 
 played = partial(any_played, share_groups=Coordinators.BROKERS)
 ME = "User:ANONYMOUS"
-TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID = 29, 30, 100
+TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID, NO_SESSION = 29, 30, 100, 122
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 
 
@@ -65,31 +67,77 @@ async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world
     assert (await client.ask(HEARTBEAT, 1, **beat())).member_epoch == 1
 
 
+def topics_passed(world: GatewayFixture, key: int) -> list[list[UUID]]:
+    """The topics of each such request that a broker got."""
+    return [
+        [topic.topic_id for topic in codec.decode_request(header, message).topics]
+        for message in world.broker.messages
+        if (header := request_header(message)).api_key == key
+    ]
+
+
 @played(authorizer=READER)
-async def test_a_share_session_needs_read_on_the_group_and_on_each_topic(world: GatewayFixture) -> None:
-    world.broker.answers[FETCH] = {"error_code": 0}
-    for group_id, topics, error in [
-        ("another", ["orders"], GROUP_DENIED),
-        ("g", ["orders", "prices"], TOPIC_DENIED),
-        ("g", ["nothing"], UNKNOWN_TOPIC_ID),
-        ("g", ["orders"], 0),
-    ]:
+async def test_a_share_session_needs_read_on_the_group(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    answer = await client.ask(FETCH, 2, **fetched("orders", group_id="another"))
+    assert answer.error_code == GROUP_DENIED
+    assert not world.broker.passed
+
+
+@pytest.mark.parametrize(("topic", "error"), [("prices", TOPIC_DENIED), ("nothing", UNKNOWN_TOPIC_ID)])
+@pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
+@pytest.mark.parametrize("others", [["orders"], []])
+def test_the_partitions_of_a_topic_that_a_member_may_not_read_have_the_error(
+    topic: str, error: int, key: int, others: list[str]
+) -> None:
+    """Row SF10. Also a request of which nothing is left passes: the broker counts it."""
+
+    @played(authorizer=READER)
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers[key] = {"error_code": 0}
         client = await finds_share_groups(world)
-        answer = await client.ask(FETCH, 2, **fetched(*topics, group_id=group_id))
-        assert answer.error_code == error
-        assert len(world.broker.passed) == (not error)
+        answer = await client.ask(key, 2, **fetched(*others, topic, offsets=(5, 7)))
+        assert answer.error_code == 0
+        ((refused_id, (partition,)),) = [(one.topic_id, one.partitions) for one in answer.responses]
+        assert (refused_id, partition.partition_index, partition.error_code) == (topic_id(topic), 0, error)
+        if key == FETCH:
+            assert partition.acknowledge_error_code == error
+        assert topics_passed(world, key) == [[topic_id(name) for name in others]]
+
+    play()
 
 
 @played(authorizer=READER)
-async def test_a_session_ends_to_read_a_topic_when_the_acls_change(world: GatewayFixture) -> None:
-    """A request names only what is new in its session."""
+async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: GatewayFixture) -> None:
+    """A request names only what is new in its session, and a new session names all."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
     assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    assert world.authorizer is not None
+    same = acls((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.READ))
+    world.authorizer.replace([*same, *acls((TOPIC, "prices", Operation.READ))])
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
+    world.authorizer.replace(acls((GROUP, "g", Operation.READ), (TOPIC, "prices", Operation.READ)))
+    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
+    (refused,) = (await client.ask(FETCH, 2, **fetched("orders"))).responses
+    assert [one.error_code for one in refused.partitions] == [TOPIC_DENIED]
+
+
+@played(authorizer=READER)
+async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acls_change(
+    world: GatewayFixture,
+) -> None:
+    """The member does not name the topic again by itself."""
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert len((await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses) == 1
     assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
     assert world.authorizer is not None
-    world.authorizer.replace(acls((GROUP, "g", Operation.READ), (TOPIC, "prices", Operation.READ)))
-    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == TOPIC_DENIED
+    both = ((TOPIC, name, Operation.READ) for name in ("orders", "prices"))
+    world.authorizer.replace(acls((GROUP, "g", Operation.READ), *both))
+    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
+    assert not (await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses
+    assert topics_passed(world, FETCH)[-1] == [topic_id("orders"), topic_id("prices")]
 
 
 def assigned(*topics: str) -> dict[str, Any]:

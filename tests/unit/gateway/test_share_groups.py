@@ -11,7 +11,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.share_groups import Coordinators, ShareGroups, partition_hash
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture
+from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
 from tests.harness.share_frames import (
@@ -30,7 +30,7 @@ from tests.harness.share_frames import (
     listed,
 )
 
-UNSUPPORTED, NOT_COORDINATOR = 35, 16
+FAILED, NOT_COORDINATOR, UNSUPPORTED, UNKNOWN_TOPIC_ID, NO_SESSION = -1, 16, 35, 100, 122
 played = partial(any_played, share_groups=Coordinators.BROKERS)
 
 
@@ -125,6 +125,45 @@ async def test_the_connection_ends_with_the_brokers_connection_of_its_share_sess
     await until(lambda: not any(one.has_upstream for one in world.gateway.connections()))
     await client.send(FETCH, 2, **fetched("orders", epoch=1))
     assert await client.is_closed()
+
+
+@played
+async def test_after_a_brokers_failure_a_new_share_session_goes_on_without_topics_that_are_gone(
+    world: GatewayFixture,
+) -> None:
+    """Brokers of Kafka 4.4 with an authorizer fail at a topic that is gone. The member lets it go, and learns
+    the id of one that was made again, by the error of the partition alone.
+    """
+    both = fetched("orders", "prices")
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = {"error_code": 0}
+    assert not (await client.ask(FETCH, 2, **both)).responses
+    del world.broker.topics["prices"]
+    world.broker.answers[FETCH] = {"error_code": FAILED}
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == NO_SESSION
+    world.broker.answers[FETCH] = {"error_code": 0}
+    answer = await client.ask(FETCH, 2, **both)
+    ((gone, (partition,)),) = [(one.topic_id, one.partitions) for one in answer.responses]
+    assert (answer.error_code, gone, partition.error_code) == (0, topic_id("prices"), UNKNOWN_TOPIC_ID)
+    named = [
+        [topic.topic_id for topic in codec.decode_request(header, message).topics]
+        for message in world.broker.messages
+        if (header := request_header(message)).api_key == FETCH
+    ]
+    assert named == [[topic_id("orders"), topic_id("prices")], [], [topic_id("orders")]]
+    assert not (await client.ask(FETCH, 2, **both)).responses  # it is not doubted any more
+
+
+@played
+async def test_after_a_brokers_failure_a_share_session_with_existing_topics_passes_whole(
+    world: GatewayFixture,
+) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[FETCH] = {"error_code": FAILED}
+    for _ in range(2):
+        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == NO_SESSION
+    world.broker.answers[FETCH] = {"error_code": 0}
+    assert not (await client.ask(FETCH, 2, **fetched("orders"))).responses
 
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
