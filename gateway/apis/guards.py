@@ -50,12 +50,15 @@ class Entries:
         kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
         setattr(request, self.request_field, kept)
         remaining = await beside.with_body(context.header, message, request) if kept else None
-        refused = [
+        refused = await beside.made(message, self._refused, entries, errors)
+        return Screened(remaining, {self.response_field: refused})
+
+    def _refused(self, entries: Iterable[Any], errors: Iterable[GatewayError | None]) -> list[Fields]:
+        return [
             self.refused(entry, error)
             for entry, error in zip(entries, errors, strict=True)
             if error is not None
         ]
-        return Screened(remaining, {self.response_field: refused})
 
 
 def may_on_cluster(context: RequestContext, operation: Operation) -> bool:

@@ -1,6 +1,6 @@
 """ACLs of Produce and Fetch, which pass to the brokers. A request that is allowed passes as it came."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Any
 from uuid import UUID
@@ -53,16 +53,7 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         return None
     if context.version not in codec.versions(ApiKey.Produce):
         raise ProtocolError(f"a Produce v{context.version} that is not allowed")
-    refused = [
-        {
-            **_key_fields(topic.name, topic.topic_id, "name"),
-            "partition_responses": [
-                {"index": p.index, "base_offset": -1, "error_code": errors[key]} for p in topic.partition_data
-            ],
-        }
-        for topic, key in zip(request.topic_data, keys, strict=True)
-        if key in errors
-    ]
+    refused = await beside.made(message, _each_refused, _refused_produce, request.topic_data, keys, errors)
     request.topic_data = [t for t, key in zip(request.topic_data, keys, strict=True) if key not in errors]
     remaining = await beside.with_body(header, message, request) if request.topic_data else None
     return Screened(remaining, {"responses": refused})
@@ -108,11 +99,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
         return Screened(message, {}, saw=saw)
     kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]
-    refused = [
-        _refused_fetch(topic, key, errors[key])
-        for topic, key in zip(request.topics, topics, strict=True)
-        if key in errors
-    ]
+    refused = await beside.made(message, _each_refused, _refused_fetch, request.topics, topics, errors)
     request.topics = kept
     request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
     if has_session:
@@ -127,7 +114,25 @@ def _is_of_replica(request: Any) -> bool:
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
 
-def _refused_fetch(topic: Any, key: TopicKey, error: GatewayError) -> Fields:
+def _each_refused(
+    refused: Callable[[Any, GatewayError], Fields],
+    topics: Iterable[Any],
+    keys: Iterable[TopicKey],
+    errors: Mapping[TopicKey, GatewayError],
+) -> list[Fields]:
+    return [refused(topic, errors[key]) for topic, key in zip(topics, keys, strict=True) if key in errors]
+
+
+def _refused_produce(topic: Any, error: GatewayError) -> Fields:
+    return {
+        **_key_fields(topic.name, topic.topic_id, "name"),
+        "partition_responses": [
+            {"index": p.index, "base_offset": -1, "error_code": error} for p in topic.partition_data
+        ],
+    }
+
+
+def _refused_fetch(topic: Any, error: GatewayError) -> Fields:
     nothing = {
         "high_watermark": -1,
         "last_stable_offset": -1,

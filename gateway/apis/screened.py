@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire import codec
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 
 
@@ -35,14 +35,19 @@ class Screened:
             if sees is not None:
                 sees(response)
 
-    async def complete(self, response: Any) -> None:
-        """Add the errors of the refused entries to the broker's response."""
+    async def complete(self, response: Any) -> bool:
+        """Add the errors of the refused entries to the broker's response. Returns whether these are many."""
         if self.then is not None:
             await self.then(response)
         if self.change is not None:
             self.change(response)
+        is_long = beside.is_long(self.refused)
         for name, entries in self.refused.items():
-            codec.extend(response, name, entries)
+            if is_long:
+                await beside.run(codec.extend, response, name, entries)
+            else:
+                codec.extend(response, name, entries)
+        return is_long
 
 
 def both(first: Screened, second: Screened) -> Screened:

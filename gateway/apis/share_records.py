@@ -9,7 +9,7 @@ the other id only from the partition's own error. So after such a failure the cl
 with all its partitions, and the gateway answers for those of topics that are gone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +39,6 @@ _FRESH_AGE_MAX_S = 0.1
 _ENDED = {"error_code": GatewayError.SHARE_SESSION_NOT_FOUND}
 """After it clients begin a session, and name all their partitions."""
 
-_NO_LEADER: Fields = {"current_leader": {"leader_id": -1, "leader_epoch": -1}}
-_NO_RECORDS: Fields = {"records": b"", "acquired_records": []}
-
 _Errors = Mapping[TopicKey, GatewayError]
 
 
@@ -69,15 +66,12 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened | 
         return Screened(None, _ENDED)
     if not errors:
         return _counted(context, request, Screened(message, {}))
-    is_fetch = context.header.api_key == ApiKey.ShareFetch
-    refused = [
-        _refused(topic, errors[topic.topic_id], is_fetch=is_fetch)
-        for topic in request.topics
-        if topic.topic_id in errors
-    ]
-    request.topics = [topic for topic in request.topics if topic.topic_id not in errors]
-    if is_fetch:
+    entry = _not_acknowledged
+    if context.header.api_key == ApiKey.ShareFetch:
+        entry = _not_fetched
         request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
+    refused = await beside.made(message, _refused, request.topics, errors, entry)
+    request.topics = [topic for topic in request.topics if topic.topic_id not in errors]
     remaining = await beside.with_body(context.header, message, request)
     return _counted(context, request, Screened(remaining, {"responses": refused}))
 
@@ -133,17 +127,35 @@ async def _errors(
     return errors
 
 
-def _refused(topic: Any, error: GatewayError, *, is_fetch: bool) -> Fields:
-    """The entry of a response for a topic that is taken out of a request."""
-    partitions = []
-    for partition in topic.partitions:
-        entry = {"partition_index": partition.partition_index, "error_code": error, **_NO_LEADER}
-        if is_fetch:
-            entry |= _NO_RECORDS
-            if partition.acknowledgement_batches:
-                entry["acknowledge_error_code"] = error
-        partitions.append(entry)
-    return {"topic_id": topic.topic_id, "partitions": partitions}
+def _refused(
+    topics: Iterable[Any], errors: _Errors, entry: Callable[[Any, GatewayError], Fields]
+) -> list[Fields]:
+    """The entries of a response for the topics that are taken out of a request."""
+    return [
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [entry(p, errors[topic.topic_id]) for p in topic.partitions],
+        }
+        for topic in topics
+        if topic.topic_id in errors
+    ]
+
+
+def _not_acknowledged(partition: Any, error: GatewayError) -> Fields:
+    return {
+        "partition_index": partition.partition_index,
+        "error_code": error,
+        "current_leader": {"leader_id": -1, "leader_epoch": -1},
+    }
+
+
+def _not_fetched(partition: Any, error: GatewayError) -> Fields:
+    return {
+        **_not_acknowledged(partition, error),
+        "acknowledge_error_code": error if partition.acknowledgement_batches else 0,
+        "records": b"",
+        "acquired_records": [],
+    }
 
 
 def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened | None:

@@ -303,7 +303,7 @@ class Connection:
         if screened.remaining is not None:
             await self._forward(tasks, header, screened.remaining, place, screened)
         elif has_response:
-            self._client.answer(place, framed(codec.encode_response(header, screened.refused)))
+            self._client.answer(place, framed(await beside.encode_fields(header, screened.refused)))
         if not has_response:
             # As a broker does, because a client that expects no response has no other sign of the error.
             raise ProtocolError("a Produce with acks=0 to a topic that the client may not change")
@@ -380,9 +380,8 @@ class Connection:
         decoded: Any = await beside.decode_response(header, response)
         if rewrite is not None:
             await rewrite(self._call(header), decoded)
-        if screened is not None:
-            await screened.complete(decoded)
-        if len(response) > beside.AT_ONCE_BYTES:
+        grows = screened is not None and await screened.complete(decoded)
+        if grows or len(response) > beside.AT_ONCE_BYTES:
             return await beside.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
 

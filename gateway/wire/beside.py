@@ -46,6 +46,18 @@ async def with_body(header: RequestHeader, message: bytes, request: Any) -> byte
     return await run(codec.with_body, header, message, request)
 
 
+async def made(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `make` makes of a request's entries."""
+    if len(message) <= AT_ONCE_BYTES:
+        return make(*args, **kwargs)
+    return await run(make, *args, **kwargs)
+
+
+async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
+    """See `codec.encode_response`."""
+    return await encode_response(header, fields) if is_long(fields) else codec.encode_response(header, fields)
+
+
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
     """See `codec.decode_frequent`."""
     if len(response) <= AT_ONCE_BYTES:
