@@ -123,16 +123,19 @@ def log_options(log_path: Path) -> list[str]:
 
 
 def _output(command: list[str]) -> str:
-    """What a tool prints."""
-    done = subprocess.run(
-        [str(find_java()), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_RUN_TIMEOUT_S,
-        check=True,
-    )
-    return done.stdout
+    """What a tool prints. Raises CalledProcessError, whose notes have that, too."""
+    try:
+        return subprocess.run(
+            [str(find_java()), *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_RUN_TIMEOUT_S,
+            check=True,
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.output)
+        raise
 
 
 class ConsoleConsumer:

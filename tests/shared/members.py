@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
-from embedded.jars import tools_classpath
+from embedded.jars import connect_classpath, tools_classpath
 from embedded.java import find_java
 from tests.faults.campaign.keeper import Keeper
-from tests.harness.java_tools import java_options, log_options
+from tests.harness.java_tools import java_options, java_options_of, log_options
 from tests.shared.judge import Event
 
 HERE = Path(__file__).parent
@@ -29,14 +29,21 @@ def compiled(folder: Path) -> Path:
     return folder
 
 
-def java_command(classes: Path, main: str, log_path: Path, *arguments: str) -> list[str]:
-    """The command line of one of these classes."""
-    options = java_options([*tools_classpath(), classes])
+def java_command(
+    classes: Path, main: str, log_path: Path, *arguments: str, is_older: bool = False
+) -> list[str]:
+    """The command line of one of these classes, with the clients of Kafka 4.4, or 4.3."""
+    if is_older:
+        options = java_options_of([*connect_classpath(), classes])
+    else:
+        options = java_options([*tools_classpath(), classes])
     return [str(find_java()), *options, *log_options(log_path), main, *arguments]
 
 
 class Members:
-    """Processes with one member of each group each. `groups` have the mode of their acknowledgements."""
+    """Processes with one member of each group each, every third one with the clients of Kafka 4.3. `groups`
+    have the mode of their acknowledgements.
+    """
 
     def __init__(
         self, folder: Path, classes: Path, servers: str, topics: list[str], groups: dict[str, str], size: int
@@ -54,7 +61,13 @@ class Members:
             Keeper(
                 f"member-{number}",
                 folder,
-                java_command(classes, "ShareMembers", folder / f"{number}.kafka.log", *arguments),
+                java_command(
+                    classes,
+                    "ShareMembers",
+                    folder / f"{number}.kafka.log",
+                    *arguments,
+                    is_older=number % 3 == 2,
+                ),
                 final_codes=(),
             )
             for number in range(size)

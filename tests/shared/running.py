@@ -89,7 +89,7 @@ def campaign(
         stage.note_states()
         _judge(stage, result)
     except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = f"{type(error).__name__}: {error}"
+        result.failure = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
     finally:
         stage.close()
     result.seconds = time.monotonic() - began_s
