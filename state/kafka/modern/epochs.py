@@ -21,8 +21,13 @@ def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> 
 
 def is_due(context: StepContext, interval_ms: int) -> bool:
     """Whether the assignment interval since the last computation is over."""
+    return due_in_ms(context, interval_ms) == 0
+
+
+def due_in_ms(context: StepContext, interval_ms: int) -> int:
+    """The rest of the assignment interval since the last computation."""
     computed_ms = context.group_of(ModernGroup).assignment_timestamp_ms
-    return computed_ms == 0 or interval_ms == 0 or context.now_ms >= computed_ms + interval_ms
+    return 0 if computed_ms == 0 else max(0, computed_ms + interval_ms - context.now_ms)
 
 
 def come_to_rest(context: StepContext) -> None:

@@ -16,6 +16,7 @@ from state.kafka.share.initialization import ask_for_initialization
 from state.kafka.share.leaving import leave
 from state.kafka.share.member_update import update_member
 from state.kafka.share.no_share_group import check_may_create
+from state.kafka.share.pace import next_heartbeat_ms
 from state.kafka.share.reconcile import reconcile
 from state.kafka.share.request_checks import check_request
 from state.kafka.share.settings import settings_of
@@ -85,8 +86,7 @@ def _beat(
     is_bumped = update_member(context, member, request, is_pending)
     maybe_update_target(context)
     reconcile(context, member, is_bumped)
-    settings = settings_of(context)
-    member.session_deadline_ms = context.deadline(settings.session_timeout_ms)  # row SH26
+    member.session_deadline_ms = context.deadline(settings_of(context).session_timeout_ms)  # row SH26
     ask_for_initialization(context)
     has_all = (
         request.member_epoch == 0
@@ -99,7 +99,7 @@ def _beat(
         context.rule("SH28"),
         member_id=member.member_id,
         member_epoch=member.member_epoch,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        heartbeat_interval_ms=next_heartbeat_ms(context, member),
         assignment=assigned_partitions(member.assigned) if has_all else None,
     )
 

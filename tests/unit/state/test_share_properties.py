@@ -3,6 +3,7 @@ step of a play (`tests.harness.share_invariants`).
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby, pairwise
 from random import Random
 from typing import Any
@@ -19,6 +20,8 @@ from state.inputs import Received
 from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
 from state.kafka.requests import AnyRequest
+from state.kafka.responses import ShareGroupHeartbeatResponse
+from state.kafka.share.pace import SHORTEST_MS
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
 from state.kafka.share_requests import ShareStatePartition, ShareStateResult
@@ -78,6 +81,35 @@ def test_epochs_never_fall_and_the_history_has_no_gap(log: Log) -> None:
         history = [entry for effects in kafka_effects(timeline.drain_effects()) for entry in effects.history]
         for _, entries in groupby(history, lambda entry: entry.incarnation):
             check_life(list(entries))
+
+
+@given(logs)
+@examples(12)
+def test_only_members_that_wait_for_partitions_have_a_shorter_interval(log: Log) -> None:
+    """Row SH28a."""
+    rows, config = played(log).rows, log[2]
+    whole_ms = config.group_share_heartbeat_interval_ms
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, config, step=batches.checked_step)
+        for row in rows:
+            if row.request.group_id != group_id:
+                continue
+            timeline.apply(row)
+            for answer in beats(timeline):
+                assert isinstance(timeline.group, ShareGroup)
+                if timeline.group.members[str(answer.member_id)].assigned or not config.share_assign_at_once:
+                    assert answer.heartbeat_interval_ms == whole_ms
+                else:
+                    assert SHORTEST_MS <= answer.heartbeat_interval_ms <= whole_ms
+
+
+def beats(timeline: Timeline) -> Iterator[ShareGroupHeartbeatResponse]:
+    """The answers to members of a share group since the last look."""
+    for effects in kafka_effects(timeline.drain_effects()):
+        for reply in effects.replies:
+            answer = reply.response
+            if isinstance(answer, ShareGroupHeartbeatResponse) and answer.member_epoch > 0:
+                yield answer
 
 
 class ResultLog(ShareLog):
