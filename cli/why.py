@@ -1,10 +1,10 @@
 """`group-coordinator why`: explains why a group rebalanced."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -29,11 +29,23 @@ from insight.why.report import Report, report_of
 from insight.why.rocketmq.model import Report as RocketMqReport
 from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
+from insight.why.share_settings import settings_notes
 from insight.why.since import parse_since
 from insight.why.text import report_text
 from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+
+
+class _Found(NamedTuple):
+    """The history of a group, None of a share group of the brokers; what gateways delivered of a share group;
+    and what else there is to say.
+    """
+
+    history: History | None
+    deliveries: DeliveryReport | None = None
+    notes: Sequence[str] = ()
+
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _SHARE = "share"
@@ -107,14 +119,14 @@ def why(
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
-    history, deliveries = found
+    history = found.history
     if history is None:
-        assert deliveries is not None, "there is one of both"
-        _show_alone(LoneDeliveries(group_id, deliveries), output, plot)
+        assert found.deliveries is not None, "there is one of both"
+        _show_alone(LoneDeliveries(group_id, found.deliveries), output, plot)
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
-        _show_kafka(group_id, history, deliveries, now_ms, since_ms, output, plot)
+        _show_kafka(group_id, history, found, now_ms, since_ms, output, plot)
     if page_url is not None and output == "text":
         click.echo(f"\n{link(page_url, group_id)}")
 
@@ -126,13 +138,11 @@ def _found(
     group_id: str,
     since_ms: int | None,
     now_ms: int,
-) -> tuple[History | None, DeliveryReport | None]:
-    """The history of a group, and the deliveries of a share group. A share group of the brokers has no
-    history here. Raises HistoryUnavailable if there is neither.
-    """
+) -> _Found:
+    """Raises HistoryUnavailable if there is neither a history nor deliveries."""
     if client_config is None:
         assert from_dir is not None
-        return read_folder(from_dir, group_id), None
+        return _Found(read_folder(from_dir, group_id))
     layout = layout_on(client_config, prefix)
     deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
     try:
@@ -141,13 +151,12 @@ def _found(
         found = deliveries()
         if found is None:
             raise
-        return None, found
-    return history, deliveries() if _is_of_share_group(history) else None
-
-
-def _is_of_share_group(history: History) -> bool:
+        return _Found(None, found)
     last = history.entries[-1]
-    return isinstance(last, HistoryEntry) and last.group_type == _SHARE
+    if not isinstance(last, HistoryEntry) or last.group_type != _SHARE:
+        return _Found(history)
+    notes = [] if last.observed else settings_notes(client_config, layout, group_id)
+    return _Found(history, deliveries(), notes)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -162,7 +171,7 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
 def _show_kafka(
     group_id: str,
     history: History,
-    deliveries: DeliveryReport | None,
+    found: _Found,
     now_ms: int,
     since_ms: int | None,
     output: str,
@@ -173,7 +182,8 @@ def _show_kafka(
     course = course_of(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
-    shown = replace(report_of(group_id, course, now_ms, since_ms), deliveries=deliveries)
+    report = report_of(group_id, course, now_ms, since_ms)
+    shown = replace(report, deliveries=found.deliveries, notes=[*report.notes, *found.notes])
     _show(shown, report_text, output)
     if plot is not None:
         _plot(shown, course, plot)

@@ -98,8 +98,9 @@ topic is made, enlarged and deleted; both sides get the same steps. Of a random 
 compared how evenly partitions are dealt, not who has how many, and epochs without those by which
 AlterShareGroupOffsets raises them here.
 
-`python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3. Of 127 cases
-with 2,928 requests 95 agreed in all, and 32 had kept differences only, those of 4.3 from 4.4 among them.
+`python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3. Of
+127 cases with 2,928 requests 95 agreed in all, and 32 had kept differences only, among them those of Kafka 4.3
+from 4.4.
 `--beside 4.4` plays them at two brokers, without this coordinator: the two have to agree.
 """
 
@@ -257,7 +258,9 @@ def main() -> None:
         keeps = () if given.kafka == given.beside else KEPT_OF[given.kafka]
     if given.write:
         _REPORT.write_text(report(played))
-    sys.stdout.write("\n".join([*_outcome(played, keeps), f"random scripts: seeds 0 to {given.random - 1}", ""]))
+    sys.stdout.write(
+        "\n".join([*_outcome(played, keeps), f"random scripts: seeds 0 to {given.random - 1}", ""])
+    )
     found, gone = unkept(played, keeps), unused(played, keeps) if is_whole else []
     for line in [*map(str, found), *(f"a kept difference did not occur: {kept}" for kept in gone)]:
         sys.stderr.write(f"{line}\n")

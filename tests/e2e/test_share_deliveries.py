@@ -1,18 +1,16 @@
-"""A record that no member of a share group can process, through the gateway with a real broker: `why` and the
-page name it.
+"""A record that no KafkaShareConsumer can process, through the gateway with a real broker: `why` and the page
+name it.
 """
 
-import asyncio
 import json
-from contextlib import AsyncExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.protocol.api_key import ApiKey
 
 from cli import main
 from connections import kafka_clients
@@ -28,9 +26,8 @@ from insight.why.history import read_history
 from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
-from tests.e2e.harness import create_topic
-from tests.harness.raw_client import RawClient
-from tests.harness.share_frames import ACKNOWLEDGE, FETCH, HEARTBEAT, SOFTWARE
+from tests.e2e.harness import create_topic, wait_until
+from tests.harness.kafkas_shares import JavaShares
 from tests.unit.insight.test_page_access import answer
 from tests.unit.insight.test_page_access import serving as page_of
 
@@ -38,110 +35,27 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 POISON, RECORDS, LIMIT = 7, 20, 3
 PARTITION = 0
-ACCEPT, RELEASE = 1, 2
-PATIENCE_S = 60.0
-"""How long a group takes to give its first partition."""
+VALUES = range(0, RECORDS * PARTITIONS, PARTITIONS)
+"""Of the records, by offset."""
+POISON_VALUE = VALUES[POISON]
 
 
-class Member:
-    """A member of a share group, by frames. It accepts all records but one, which it gives back."""
+def give_back(address: str, group: str, topic: str, folder: Path) -> list[int]:
+    """Two members get all records, until the poison does not come again. Returns its delivery counts."""
+    with JavaShares(address, folder) as shares, ExitStack() as stack:
+        members = [stack.enter_context(shares.join(group, topic, str(POISON_VALUE))) for _ in range(2)]
 
-    def __init__(self, address: str, group: str, topic: str) -> None:
-        self._address, self._group, self._topic = address, group, topic
-        self._member_id = str(uuid4())
-        self._epoch = 0
-        self._topic_id: Any = None
-        self._beats: RawClient
-        self._records: RawClient
+        def counts() -> list[int]:
+            return sorted(count for member in members for count in member.deliveries.get(POISON_VALUE, ()))
 
-    async def join(self, connections: AsyncExitStack) -> None:
-        """Become a member, and wait for the partition."""
-        self._beats, self._records = await connected(self._address), await connected(self._address)
-        for client in (self._beats, self._records):
-            connections.callback(client.writer.close)
-        found = await self._beats.ask(ApiKey.Metadata, 12, topics=[{"name": self._topic, "topic_id": None}])
-        self._topic_id = found.topics[0].topic_id
-        epoch = 0
-        names: list[str] | None = [self._topic]
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                got = await self._beats.ask(
-                    HEARTBEAT,
-                    1,
-                    group_id=self._group,
-                    member_id=self._member_id,
-                    member_epoch=epoch,
-                    rack_id=None,
-                    subscribed_topic_names=names,
-                )
-                if got.assignment is not None and got.assignment.topic_partitions:
-                    return
-                epoch, names = (epoch, names) if got.error_code else (got.member_epoch, None)
-                await asyncio.sleep(0.2)  # the broker's group coordinator has no event to wait for
+        def are_done() -> bool:
+            return len(counts()) >= LIMIT and {value for m in members for value in m.deliveries} == {*VALUES}
 
-    async def fetch(self) -> list[Any]:
-        """Get records, and return the ranges of them."""
-        got = await self._ask(
-            FETCH, max_wait_ms=200, min_bytes=1, max_bytes=1 << 20, max_records=100, batch_size=100
-        )
-        return [one for topic in got.responses for p in topic.partitions for one in p.acquired_records]
-
-    async def answer(self, ranges: list[Any]) -> list[int]:
-        """Accept all that was got but the poison. Returns the delivery counts of that."""
-        batches = [
-            {
-                "first_offset": one.first_offset,
-                "last_offset": one.last_offset,
-                "acknowledge_types": [
-                    RELEASE if offset == POISON else ACCEPT
-                    for offset in range(one.first_offset, one.last_offset + 1)
-                ],
-            }
-            for one in ranges
-        ]
-        got = await self._ask(ACKNOWLEDGE, batches)
-        assert [p.error_code for topic in got.responses for p in topic.partitions] == [0]
-        return [one.delivery_count for one in ranges if one.first_offset <= POISON <= one.last_offset]
-
-    async def _ask(self, key: int, batches: list[Any] | None = None, **fields: int) -> Any:
-        partition = {"partition_index": PARTITION, "acknowledgement_batches": batches or []}
-        got = await self._records.ask(
-            key,
-            2,
-            group_id=self._group,
-            member_id=self._member_id,
-            share_session_epoch=self._epoch,
-            topics=[{"topic_id": self._topic_id, "partitions": [partition]}],
-            **fields,
-        )
-        assert got.error_code == 0
-        self._epoch += 1
-        return got
-
-
-async def connected(address: str) -> RawClient:
-    """A connection of a client that has asked for versions, by which the gateway knows the feature."""
-    host, _, port = address.rpartition(":")
-    client = RawClient(*await asyncio.open_connection(host, int(port)))
-    await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
-    return client
-
-
-async def give_back(address: str, group: str, topic: str) -> list[int]:
-    """Two members take turns until the poison does not come again. Returns its delivery counts."""
-    counts: list[int] = []
-    silent = 0
-    async with AsyncExitStack() as connections, asyncio.timeout(2 * PATIENCE_S):
-        members = [Member(address, group, topic) for _ in range(2)]
-        for member in members:
-            await member.join(connections)
-        while silent < 2 * len(members) or not counts:
-            for member in members:
-                ranges = await member.fetch()
-                silent = 0 if ranges else silent + 1
-                if ranges:
-                    counts += await member.answer(ranges)
-    return counts
+        wait_until(are_done, "the records came, and the poison to its limit")
+        last = len(VALUES) * PARTITIONS
+        produce(address, topic, [last])
+        wait_until(lambda: any(last in member.deliveries for member in members), "one more record")
+        return counts()
 
 
 def set_up(servers: ClientConfig, group: str) -> None:
@@ -168,13 +82,13 @@ def topic(broker: EmbeddedBroker) -> str:
 
 
 def test_sp32_why_and_the_page_name_a_record_that_nobody_can_process(
-    broker: EmbeddedBroker, options: GatewayOptions, topic: str
+    broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     group = new_group()
-    produce(broker.bootstrap_servers, topic, range(0, RECORDS * PARTITIONS, PARTITIONS))
+    produce(broker.bootstrap_servers, topic, VALUES)
     set_up(broker.client_config, group)
     with serving(options) as address:
-        counts = asyncio.run(give_back(str(address), group, topic))
+        counts = give_back(str(address), group, topic, tmp_path)
     assert counts == [1, 2, 3], "the limit of the group"
 
     command = ["why", group, "--bootstrap-servers", broker.bootstrap_servers, "--prefix", "share-deliveries"]
@@ -184,8 +98,8 @@ def test_sp32_why_and_the_page_name_a_record_that_nobody_can_process(
     assert poison in told.stdout
     assert "archived, or a dead letter (inferred" in told.stdout
     shown = json.loads(CliRunner().invoke(main, [*command, "-o", "json"]).stdout)["deliveries"]
-    assert sum(one["accepted"] for one in shown["rows"]) == RECORDS - 1
-    assert sum(one["delivered"] for one in shown["rows"]) == RECORDS - 1 + LIMIT
+    assert sum(one["accepted"] for one in shown["rows"]) == RECORDS  # with the last one
+    assert sum(one["delivered"] for one in shown["rows"]) == RECORDS + LIMIT
     assert (shown["verdict"], shown["is_limit_known"]) == ("poison", True)
 
     kept = KeptDeliveries(partial(read_deliveries, options.client_config, options.layout))

@@ -18,8 +18,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
  * Kafka's share consumers, many in one JVM, and Kafka's tools, for kafkas_shares.py. The argument is a file of
- * settings of all consumers. Lines of standard input are "start NAME GROUP TOPIC HOW", "stop NAME" and "tool CLASS ARGUMENT...". HOW is "accept", "release", which gives
- * each record back once, or "reject". Lines of standard output are "NAME record VALUE DELIVERIES" and "NAME ended", with
+ * settings of all consumers. Lines of standard input are "start NAME GROUP TOPIC HOW", "stop NAME" and "tool CLASS
+ * ARGUMENT...". HOW is "accept", "release", which gives each record back once, "reject", or a value: the records of that
+ * value are given back always. Lines of standard output are "NAME record VALUE DELIVERIES" and "NAME ended", with
  * the class of the exception if one ended the consumer, and "tool print LINE" and "tool ended". The JVM ends with its
  * input.
  */
@@ -55,7 +56,7 @@ public class SharesOfKafka {
                     ConsumerRecords<String, String> records = consumer.poll(POLL);
                     for (ConsumerRecord<String, String> record : records) {
                         int deliveries = record.deliveryCount().orElseThrow();
-                        consumer.acknowledge(record, acknowledgement(deliveries));
+                        consumer.acknowledge(record, acknowledgement(record.value(), deliveries));
                         say(name + " record " + record.value() + " " + deliveries);
                     }
                     if (!records.isEmpty())
@@ -67,10 +68,11 @@ public class SharesOfKafka {
             say(name + " ended " + error);
         }
 
-        private AcknowledgeType acknowledgement(int deliveries) {
+        private AcknowledgeType acknowledgement(String value, int deliveries) {
             if (how.equals("reject"))
                 return AcknowledgeType.REJECT;
-            return how.equals("release") && deliveries == 1 ? AcknowledgeType.RELEASE : AcknowledgeType.ACCEPT;
+            boolean isReleased = how.equals("release") ? deliveries == 1 : how.equals(value);
+            return isReleased ? AcknowledgeType.RELEASE : AcknowledgeType.ACCEPT;
         }
     }
 

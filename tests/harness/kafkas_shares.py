@@ -87,7 +87,9 @@ class JavaShares:
         self._reader.start()
 
     def join(self, group_id: str, topic: str, how: str = "accept") -> ShareMember:
-        """Start a share consumer that accepts each record, gives it back once (`release`), or rejects it."""
+        """Start a share consumer that accepts each record, gives it back once (`release`), or rejects it. If
+        `how` is a value, it gives back the records of that value, again and again, and accepts the others.
+        """
         name = f"member-{next(_numbers)}"
         member = self._members[name] = ShareMember(name, self)
         self.command(f"start {name} {group_id} {topic} {how}")

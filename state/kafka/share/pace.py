@@ -1,8 +1,8 @@
-"""When a member's next heartbeat is due: in the group's heartbeat interval, or earlier, if the member waits for
-its first partitions. Row SH28a.
+"""When a member's next heartbeat is due: in the group's heartbeat interval, or earlier, if the member waits
+for its first partitions. Row SH28a.
 
 Only a heartbeat computes a target and brings it to its member. In Kafka a member that joins thus waits for a
-whole heartbeat interval (5 s), although the share coordinator has initialized its partitions after some 100 ms.
+whole heartbeat interval (5 s), although the share coordinator has initialized its partitions before.
 """
 
 from state.kafka.context import StepContext
@@ -14,7 +14,7 @@ SHORTEST_MS = 100
 _FOR_STATE_MS = 1_000
 """Most tasks of the share coordinator take less."""
 _TASK_AGE_MAX_MS = 10_000
-"""A share coordinator that takes longer may take any time. So a member has some ten such heartbeats at most."""
+"""After that a share coordinator may take any time. So a member has some ten such heartbeats at most."""
 
 
 def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
