@@ -5,10 +5,12 @@ differ after a change at a broker's own address, and if a gateway ended in the m
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
+from connections import kafka_clients
 from connections.client_config import ClientConfig
 from insight.why.history import view_of
 from records.layout import TopicLayout
@@ -54,11 +56,8 @@ def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> li
 def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
     """What the group has of its own at the brokers, None if they show nothing of it."""
     resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
-    admin = KafkaAdminClient(**client_config.kafka_python_settings())
-    try:
+    with closing(kafka_clients.admin(client_config)) as admin:
         answer: dict[str, Any] = admin.describe_configs([resource], config_filter="all")
-    finally:
-        admin.close()
     found = answer["group"][group_id]
     if not found:
         return None

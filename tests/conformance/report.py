@@ -99,8 +99,8 @@ compared how evenly partitions are dealt, not who has how many, and epochs witho
 AlterShareGroupOffsets raises them here.
 
 `python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3. Of
-127 cases with 2,928 requests 95 agreed in all, and 32 had kept differences only, among them those of Kafka 4.3
-from 4.4.
+127 cases with 2,928 requests 95 agreed in all, and 32 had kept differences only, among them those of Kafka
+4.3 from 4.4.
 `--beside 4.4` plays them at two brokers, without this coordinator: the two have to agree.
 """
 
