@@ -34,6 +34,9 @@ _POLL_MS = 50
 # How often the permission is looked at while it is missing.
 _CHECK_PAUSE_S = 10.0
 _CLOSE_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
+# How old may be what a change follows from. A new owner changes nothing for UNCERTAIN_S (row SP18).
+ROUND_MAX_S = UNCERTAIN_S / 2
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while the machine sleeps
 
 log = structlog.get_logger()
 
@@ -43,7 +46,8 @@ class ShareStateThread(BackgroundThread):
     unreachable. `summary` is what it last saw.
 
     `may_change` says whether this process is the owner of the topics right now (row SP18). A task that was
-    open before the start waits `settle_s`, because a broker may still process what the last owner sent.
+    open before the start waits `settle_s`, because a broker may still process what the last owner sent. What
+    was read before the process was held still is not acted on, because another may have been the owner since.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class ShareStateThread(BackgroundThread):
         super().__init__("share-state")
         self.summary = ShareStateSummary()
         self._settle_s, self._settled_s = settle_s, 0.0
+        self._round_s = 0.0  # when the round began, by _CLOCK
         self._counts = Counts()
         self._uncertain: dict[Key, float] = {}
         self._coordinators: BrokerCoordinators | None = None
@@ -98,6 +103,7 @@ class ShareStateThread(BackgroundThread):
         ends = reader.ends(partitions)
         is_behind = True
         while not self._stopped.is_set():
+            self._round_s = time.clock_gettime(_CLOCK)
             due_s = max(time.monotonic(), self._settled_s) if is_behind else time.monotonic()
             self._apply_records(reader, tasks, due_s)
             is_behind = is_behind and not reader.has_read(ends)
@@ -157,8 +163,12 @@ class ShareStateThread(BackgroundThread):
 
     def _connected(self) -> BrokerCoordinators:
         if self._coordinators is None:
-            self._coordinators = BrokerCoordinators(self._client_config, self._may_change)
+            self._coordinators = BrokerCoordinators(self._client_config, self._may_still_change)
         return self._coordinators
+
+    def _may_still_change(self) -> bool:
+        """Whether this process is the owner, and has been since the round began."""
+        return self._may_change() and time.clock_gettime(_CLOCK) - self._round_s < ROUND_MAX_S
 
     def _disconnect(self) -> None:
         if self._coordinators is not None:
