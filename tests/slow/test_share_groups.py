@@ -130,6 +130,7 @@ def members(shares: JavaShares, group_id: str) -> list[list[str]]:
     return [line for line in lines if ":" in line[-1]]
 
 
+@pytest.mark.parametrize("servers", [Coordinators.OURS], indirect=True)
 def test_a_console_share_consumer_that_is_killed_loses_nothing(
     servers: str, topic: str, tmp_path: Path
 ) -> None:
