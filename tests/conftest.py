@@ -54,6 +54,7 @@ LONGEST_FIRST = (
     "tests/faults/test_disk_and_broker.py",
     "tests/faults/test_spark_restart.py",
     "tests/faults/test_standby.py",
+    "tests/faults/test_share_campaign.py",
     "tests/faults/test_failing_batches.py",
     "tests/faults/test_owner.py",
     "tests/faults/test_gateway_cluster.py",
