@@ -123,7 +123,7 @@ KEPT: tuple[Kept, ...] = (
         "`coordinator.share.assign.at.once=false` has Kafka's interval.",
         case="*",
         path="heartbeat_interval_ms",
-        kafkas="5000",
+        kafkas="5000|7000",
         ours="1000|[1-9]??",
     ),
     Kept(
