@@ -1,7 +1,7 @@
 """Due deadlines of members. Rows TM1 to TM5: each removes its member."""
 
 from state.kafka.consumer.fence import fence
-from state.kafka.consumer.session import settings_of
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.timers import DeadlineReached, TimerKind
@@ -22,7 +22,7 @@ def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tup
             timeout_ms = member.classic.session_timeout_ms
             return context.rule("TM2"), f"no heartbeat within its session timeout of {timeout_ms} ms"
         case TimerKind.HEARTBEAT:
-            timeout_ms = settings_of(context).session_timeout_ms
+            timeout_ms = SETTINGS.of(context).session_timeout_ms
             missed = "no heartbeat"
             if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
                 missed = "left for a while and did not come back"

@@ -16,7 +16,8 @@ from state.kafka.consumer.no_consumer_group import maybe_create_consumer_group
 from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer.request_checks import check_request
-from state.kafka.consumer.session import arm_session, settings_of
+from state.kafka.consumer.session import arm_session
+from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     ConsumerGroup,
@@ -90,7 +91,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         row,
         member_id=member.member_id,
         member_epoch=member.member_epoch,
-        heartbeat_interval_ms=settings_of(context).heartbeat_interval_ms,
+        heartbeat_interval_ms=SETTINGS.of(context).heartbeat_interval_ms,
         assignment=assigned_partitions(member.assigned) if is_full else None,
         look=look_to_ask(context, member) or UNSET,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from state.config import CoordinatorConfig, SettingValue
+from state.kafka.context import StepContext
 from state.kafka.group_settings import GroupSetting, SettingBounds, values_in_force
 
 
@@ -48,6 +49,10 @@ class ModernSettings:
             f"{self.session_timeout} ({session_ms}) must be above {self.heartbeat_interval} ({interval_ms})"
         )
         return self._session_row, message
+
+    def of(self, context: StepContext) -> GroupSettings:
+        """Return the settings in force for the group: its own, else the coordinator's."""
+        return self.in_force(context.group.configs, context.config)
 
     def in_force(self, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> GroupSettings:
         """Return the settings in force for a group with these settings of its own."""

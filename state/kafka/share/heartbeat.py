@@ -19,7 +19,7 @@ from state.kafka.share.no_share_group import check_may_create
 from state.kafka.share.pace import next_heartbeat_ms
 from state.kafka.share.reconcile import reconcile
 from state.kafka.share.request_checks import check_request
-from state.kafka.share.settings import settings_of
+from state.kafka.share.settings import SETTINGS
 from state.kafka.share.target import is_assignment_pending, maybe_update_target
 from state.kafka.share_group import ShareGroup, ShareMember
 from state.kafka.share_requests import ShareGroupHeartbeat
@@ -86,7 +86,7 @@ def _beat(
     is_bumped = update_member(context, member, request, is_pending)
     maybe_update_target(context)
     reconcile(context, member, is_bumped)
-    member.session_deadline_ms = context.deadline(settings_of(context).session_timeout_ms)  # row SH26
+    member.session_deadline_ms = context.deadline(SETTINGS.of(context).session_timeout_ms)  # row SH26
     ask_for_initialization(context)
     has_all = (
         request.member_epoch == 0

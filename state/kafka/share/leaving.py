@@ -12,7 +12,7 @@ from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.identity import no_member
 from state.kafka.share.overdue import tasks_overdue
 from state.kafka.share.parked import parked_overdue
-from state.kafka.share.settings import settings_of
+from state.kafka.share.settings import SETTINGS
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
 from state.kafka.share_requests import ShareGroupHeartbeat
@@ -46,7 +46,7 @@ def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
         tasks_overdue(context)
         return
     member = context.group_of(ShareGroup).members[deadline.member_id]
-    timeout_ms = settings_of(context).session_timeout_ms
+    timeout_ms = SETTINGS.of(context).session_timeout_ms
     reason = f"no heartbeat within the session timeout of {timeout_ms} ms"
     _remove(context, context.rule("SH33"), member, reason)
 

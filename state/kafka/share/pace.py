@@ -7,7 +7,7 @@ whole heartbeat interval (5 s), although the share coordinator has initialized i
 
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import due_in_ms
-from state.kafka.share.settings import settings_of
+from state.kafka.share.settings import SETTINGS
 from state.kafka.share_group import ShareGroup, ShareMember
 
 SHORTEST_MS = 100
@@ -19,7 +19,7 @@ _TASK_AGE_MAX_MS = 10_000
 
 def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
     """The HeartbeatIntervalMs of an answer to the member. It is the same for all that have partitions."""
-    settings = settings_of(context)
+    settings = SETTINGS.of(context)
     interval_ms = settings.heartbeat_interval_ms
     if member.assigned or not context.config.share_assign_at_once:
         return interval_ms

@@ -3,7 +3,7 @@
 from state.inputs import Outage
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
-from state.kafka.share.settings import settings_of
+from state.kafka.share.settings import SETTINGS
 from state.kafka.share_group import ShareGroup
 
 
@@ -25,7 +25,7 @@ def take_over(context: StepContext, outage: Outage) -> None:
 def shift_deadlines(context: StepContext, by_ms: int) -> None:
     """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
     group = context.group_of(ShareGroup)
-    timeout_ms = settings_of(context).session_timeout_ms
+    timeout_ms = SETTINGS.of(context).session_timeout_ms
     for member in group.members.values():
         member.session_deadline_ms = context.deadline(timeout_ms)
     for parked in group.parked:
