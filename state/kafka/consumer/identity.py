@@ -14,7 +14,7 @@ from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.modern.refusal import Refused
+from state.kafka.modern.refusal import Refused, no_member
 from state.kafka.requests import ConsumerGroupHeartbeat
 
 
@@ -28,8 +28,7 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
     check_instance(context, request.member_id, request.instance_id)
     member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is None:
-        message = f"Member {request.member_id} is not a member of group {context.group_id}."
-        raise Refused(context.rule("HB24"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        raise no_member(context, "HB24", request.member_id)
     return Sender(_check_epoch(context, request, member, owned), member.member_id, member)
 
 

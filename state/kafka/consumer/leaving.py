@@ -3,7 +3,6 @@
 Source: GroupMetadataManager.consumerGroupLeave.
 """
 
-from state.errors import ErrorCode
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.identity import check_instance
 from state.kafka.consumer_group import (
@@ -14,7 +13,7 @@ from state.kafka.consumer_group import (
 )
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.modern.refusal import Refused
+from state.kafka.modern.refusal import no_member
 from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo
 from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
@@ -25,8 +24,7 @@ def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
     check_instance(context, member_id, request.instance_id, leaving=True)
     member = context.group_of(ConsumerGroup).members.get(member_id)
     if member is None:
-        message = f"Member {member_id} is not a member of group {context.group_id}."
-        raise Refused(context.rule("HB37"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        raise no_member(context, "HB37", member_id)
     epoch = request.member_epoch
     if epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         row = context.rule("HB42")

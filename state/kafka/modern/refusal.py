@@ -44,6 +44,12 @@ class Refused(Exception):
         self.after = after
 
 
+def no_member(context: StepContext, row: str, member_id: str) -> Refused:
+    """The refusal of a sender that is no member."""
+    message = f"Member {member_id} is not a member of group {context.group_id}."
+    return Refused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
 class Client(Struct, frozen=True):
     """What a request says of its sender, whichever protocol the sender speaks."""
 

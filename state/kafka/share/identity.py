@@ -7,7 +7,7 @@ throwIfShareGroupMemberEpochIsInvalid).
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
-from state.kafka.modern.refusal import Refused
+from state.kafka.modern.refusal import Refused, no_member
 from state.kafka.modern.room import has_room
 from state.kafka.share.deletion import refuse_while_deleted
 from state.kafka.share_group import ShareGroup, ShareMember
@@ -27,12 +27,6 @@ def identify(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId
     if member is None:
         raise no_member(context, "SH15", request.member_id)
     return _check_epoch(context, request.member_epoch, member), member
-
-
-def no_member(context: StepContext, row: str, member_id: str) -> Refused:
-    """The refusal of a sender that is no member."""
-    message = f"Member {member_id} is not a member of group {context.group_id}."
-    return Refused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
 def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:

@@ -6,10 +6,10 @@ Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.modern.epochs import bump, come_to_rest
+from state.kafka.modern.refusal import no_member
 from state.kafka.modern.topics import look
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import ShareGroupHeartbeatResponse
-from state.kafka.share.identity import no_member
 from state.kafka.share.overdue import tasks_overdue
 from state.kafka.share.parked import parked_overdue
 from state.kafka.share.settings import SETTINGS
