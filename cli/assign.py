@@ -134,7 +134,7 @@ def _group(options: AssignOptions) -> GroupSpec:
 
 def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> GroupSpec:
     with connected(client_config, prefix, timeout_ms) as cluster:
-        found = describe_groups(cluster.requests, [group_id], with_offsets=True)
+        found = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
         if group_id not in found.groups:
             raise InputError(*found.refusals())
         described = found.groups[group_id]

@@ -1,6 +1,6 @@
 """`groups delete`, `delete-offsets`, `remove-members`, `release`: the subcommands that change a group."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import click
 
@@ -20,7 +20,7 @@ from insight.admin.describe import instance_id
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from insight.admin.gather import describe_groups
 from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from insight.admin.requests import GroupRequests, PartitionErrors, Removed
+from insight.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
 from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from insight.visible import visible
 from state.errors import ErrorCode
@@ -33,7 +33,7 @@ from state.kafka.requests import LeavingMember
 @output_option
 def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str) -> None:
     """Delete groups that have no members, with their offsets."""
-    outcomes = cluster.requests.delete_groups(cluster.group_ids(named, all_groups))
+    outcomes = cluster.requests.delete_groups(cluster.chosen_groups(named, all_groups))
     errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
     if output == "json":
         show_json([{"group": group_id, "error": error} for group_id, error in errors.items()])
@@ -69,7 +69,7 @@ def delete_offsets(
     """Delete offsets of topics that no member subscribes to."""
     chosen = choose_partitions(topics, cluster.log.existing({choice.topic for choice in topics}))
     answers = []
-    for group_id, error, rows in _delete_offsets(cluster, cluster.group_ids(named, all_groups), chosen):
+    for group_id, error, rows in _delete_offsets(cluster, cluster.chosen_groups(named, all_groups), chosen):
         answers.append({"group": group_id, "error": error, "partitions": rows})
         if output == "table":
             _show_deletion(group_id, error, rows)
@@ -78,7 +78,7 @@ def delete_offsets(
 
 
 def _delete_offsets(
-    cluster: Cluster, group_ids: Sequence[str], chosen: Chosen
+    cluster: Cluster, group_ids: Collection[str], chosen: Chosen
 ) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
     """Yield each group with its error (None if there is none) and the outcome for each partition.
 
@@ -137,8 +137,8 @@ def remove_members(
     members += [LeavingMember(group_instance_id=name) for name in instance_ids]
     if bool(members) == all_members:
         raise click.UsageError("takes --member-id and --instance-id, or --all-members")
-    group_ids = cluster.group_ids(named, all_groups)
-    leaving = _members_of(cluster.requests, group_ids) if all_members else dict.fromkeys(group_ids, members)
+    groups = cluster.chosen_groups(named, all_groups)
+    leaving = _members_of(cluster.requests, groups) if all_members else dict.fromkeys(groups, members)
     removed = cluster.requests.remove_members({g: who for g, who in leaving.items() if who}, reason)
     rows = [row for g, outcome in removed.items() for row in _removals(g, leaving[g], outcome)]
     if output == "json":
@@ -147,8 +147,8 @@ def remove_members(
         show_table(removal_table(rows))
 
 
-def _members_of(requests: GroupRequests, group_ids: Sequence[str]) -> dict[str, list[LeavingMember]]:
-    described = describe_groups(requests, group_ids)
+def _members_of(requests: GroupRequests, groups: KnownTypes) -> dict[str, list[LeavingMember]]:
+    described = describe_groups(requests, groups)
     tell_errors(described.refusals())
     return {
         group_id: [LeavingMember(m.member_id, instance_id(m)) for m in group.members]

@@ -18,7 +18,7 @@ from connections.client_config import ClientConfig
 from insight.admin.list_groups import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.observed import ObservedGroups
-from insight.admin.requests import GroupRequests
+from insight.admin.requests import GroupRequests, KnownTypes
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
 from insight.visible import visible_lines
@@ -88,14 +88,19 @@ class Cluster:
         self.requests.wait_for_views()
         return self.groups()
 
-    def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
-        """Return the group ids that are named or that `--all-groups` selects, each once.
+    def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:
+        """Return the groups that are named or that `--all-groups` selects. The types of those of Kafka that
+        `--all-groups` selects are known.
 
         `--all-groups` selects RocketMQ's groups only if `rocketmq` is true.
         """
         if not all_groups:
-            return list(dict.fromkeys(named))
-        return [g.group_id for g in self.answered_groups() if rocketmq or isinstance(g, GroupSnapshot)]
+            return dict.fromkeys(named)
+        return {
+            group.group_id: group.group_type if isinstance(group, GroupSnapshot) else None
+            for group in self.answered_groups()
+            if rocketmq or isinstance(group, GroupSnapshot)
+        }
 
 
 @contextmanager
@@ -147,7 +152,7 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add names of groups, as arguments and as `--group`, and `--all-groups`; see `Cluster.group_ids`.
+    """Add names of groups, as arguments and as `--group`, and `--all-groups`; see `Cluster.chosen_groups`.
 
     Exactly one of both must be given: names, or `--all-groups`.
     """

@@ -117,8 +117,8 @@ def describe(
     if offsets + members + state > 1:
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
     with_offsets = not (members or state)
-    ids = cluster.group_ids(named, all_groups, rocketmq=True)
-    described = describe_groups(cluster.requests, ids, with_offsets=with_offsets or lag_seconds)
+    groups = cluster.chosen_groups(named, all_groups, rocketmq=True)
+    described = describe_groups(cluster.requests, groups, with_offsets=with_offsets or lag_seconds)
     _tell_remarks(described)
     rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
     rows_of: RowsOf = {}

@@ -103,10 +103,8 @@ def reset_offsets(
         raise click.UsageError("only accepts one of --execute and --dry-run")
     if not (dry_run or execute):
         tell("WARN: No action will be performed as the --execute option is missing.")
-    group_ids = cluster.group_ids(named, all_groups)
-    prepared = prepare_reset(
-        cluster.requests, cluster.log, group_ids, scenario, None if all_topics else topics
-    )
+    groups = cluster.chosen_groups(named, all_groups)
+    prepared = prepare_reset(cluster.requests, cluster.log, groups, scenario, None if all_topics else topics)
     tell_errors(prepared.errors)
     for plan in prepared.plans.values():
         for warning in plan.warnings:

@@ -1,6 +1,6 @@
 """Descriptions of groups, gathered from the coordinator and the broker."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from assignors.kafka.api import TopicPartition
@@ -15,7 +15,7 @@ from insight.admin.describe import (
 from insight.admin.described import AnyDescribed
 from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
-from insight.admin.requests import Committed, GroupRequests
+from insight.admin.requests import Committed, GroupRequests, KnownTypes
 from insight.admin.rocketmq import offsets_remark
 from insight.lag.definitions import lag_records, next_offset
 from insight.lag.log import LogBounds
@@ -42,17 +42,14 @@ class Described:
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
-def describe_groups(
-    requests: GroupRequests, group_ids: Iterable[str], *, with_offsets: bool = False
-) -> Described:
+def describe_groups(requests: GroupRequests, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
     """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
     exist is Dead.
 
     Raises `clients.pending.ClientError` if a response is missing.
     """
-    ids = list(group_ids)
-    answers, fetched = requests.describe(ids, with_offsets=with_offsets)
-    found = Described(rocketmq=sorted(set(ids) - answers.keys()))
+    answers, fetched = requests.describe(groups, with_offsets=with_offsets)
+    found = Described(rocketmq=sorted(groups.keys() - answers.keys()))
     for group_id, answer in sorted(answers.items()):
         codes = {answer.error_code}
         if with_offsets:

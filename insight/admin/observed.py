@@ -1,6 +1,6 @@
 """Groups of the cluster's own coordinator, described from the observer's topics. They are read only."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from uuid import UUID
 
 from assignors.kafka.api import TopicPartition
@@ -9,7 +9,7 @@ from clients.pending import ClientError
 from connections.client_config import ClientConfig
 from insight.admin.described import AnyDescribed, EpochsDescription
 from insight.admin.list_groups import list_groups
-from insight.admin.requests import Committed, FetchedOffsets, GroupRequests
+from insight.admin.requests import Committed, FetchedOffsets, GroupRequests, KnownTypes
 from records.codec import decode_offset, decode_offset_key
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -51,20 +51,19 @@ class ObservedGroups(GroupRequests):
         """The topics show what the observer has read so far, which is all there is to wait for."""
 
     def describe(
-        self, group_ids: Iterable[str], *, with_offsets: bool = False
+        self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
         """Describe the groups as `GroupRequests` does."""
-        ids = list(group_ids)
         views = {
             view.group_id: view
             for view in list_groups(self._client_config, self._layout, self._timeout_ms)
             if isinstance(view, GroupSnapshot)
         }
-        answers = {group_id: described(group_id, views.get(group_id)) for group_id in ids}
-        offsets = self._offsets(set(ids)) if with_offsets else {}
+        answers = {group_id: described(group_id, views.get(group_id)) for group_id in groups}
+        offsets = self._offsets(set(groups)) if with_offsets else {}
         fetched = {
             group_id: FetchedOffsets(ErrorCode.NONE, offsets.get(group_id, {}))
-            for group_id in (ids if with_offsets else ())
+            for group_id in (groups if with_offsets else ())
         }
         return answers, fetched
 

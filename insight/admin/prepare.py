@@ -8,7 +8,7 @@ from insight.admin.described import SHARE, group_type
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION
 from insight.admin.gather import Offsets, describe_groups
 from insight.admin.log_offsets import LogOffsets
-from insight.admin.requests import GroupRequests
+from insight.admin.requests import GroupRequests, KnownTypes
 from insight.admin.reset import (
     FromFile,
     Known,
@@ -39,7 +39,7 @@ class Prepared:
 def prepare_reset(
     requests: GroupRequests,
     log: LogOffsets,
-    group_ids: Sequence[str],
+    groups: KnownTypes,
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
 ) -> Prepared:
@@ -48,7 +48,7 @@ def prepare_reset(
     The function reads and changes nothing. Raises ResetError, for all groups, if a partition does not exist
     or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
     """
-    described = describe_groups(requests, group_ids, with_offsets=_needs_committed(scenario, topics))
+    described = describe_groups(requests, groups, with_offsets=_needs_committed(scenario, topics))
     shares = [g for g, d in described.groups.items() if group_type(d) == SHARE]
     active = {g: d.group_state for g, d in described.groups.items() if d.group_state not in INACTIVE}
     inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
@@ -57,7 +57,7 @@ def prepare_reset(
     _check_there(log, everything)
     bounds = log.bounds(everything)
     at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
-    plans = {group_id: Plan({}, []) for group_id in group_ids}
+    plans = {group_id: Plan({}, []) for group_id in groups}
     for group_id, wanted in partitions.items():
         committed = {p: c.offset for p, c in described.offsets.get(group_id, {}).items()}
         plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 from uuid import UUID
 
 from assignors.kafka.api import TopicPartition
@@ -18,6 +19,7 @@ from clients.views_barrier import wait_for_views
 from insight.admin import shares
 from insight.admin.described import AnyDescribed
 from state.errors import ErrorCode
+from state.kafka.group import DEAD
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -36,15 +38,23 @@ from state.kafka.responses import (
     LeaveGroupResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
+    ShareGroupDescribeResponse,
     TopicErrors,
 )
 from state.kafka.share_requests import ShareGroupDescribe
 from state.messages import ReleaseGroup
 
+KnownTypes = Mapping[str, str | None]
+"""The type of each group as its history names it, by group id, None if it is not known."""
+
+K = TypeVar("K")
+
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
-DESCRIBE_VERSION, CONSUMER_GROUP_DESCRIBE_VERSION, FETCH_VERSION = 5, 1, 9
-SHARE_GROUP_DESCRIBE_VERSION = 1
-COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 2, 0, 5
+_DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe]
+_DESCRIBE: Mapping[str, tuple[_DescribeRequest, int]] = MappingProxyType(
+    {"classic": (DescribeGroup, 5), "consumer": (ConsumerGroupDescribe, 1), "share": (ShareGroupDescribe, 1)}
+)
+FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 9, 2, 0, 5
 
 # This many partitions fit in one request, even with names of Kafka's maximum length.
 _COMMIT_MAX_PARTITIONS = 10_000
@@ -86,37 +96,33 @@ class GroupRequests:
         wait_for_views(self._client)
 
     def describe(
-        self, group_ids: Iterable[str], *, with_offsets: bool = False
+        self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
-        """Send ConsumerGroupDescribe, ShareGroupDescribe and DescribeGroups, by group id, and with them
-        OffsetFetch of all partitions if wanted.
+        """Send the request that describes groups of a group's type, or those for all types if its type is not
+        known, or is another one by now. OffsetFetch of all partitions goes with them if wanted.
 
         The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
-        ids = list(group_ids)
-        of_consumers = {
-            name: send(ConsumerGroupDescribe(**header(name, CONSUMER_GROUP_DESCRIBE_VERSION))) for name in ids
+        asked = {
+            (name, of): send(request(**header(name, version)))
+            for name, known in groups.items()
+            for of, (request, version) in _DESCRIBE.items()
+            if known in (of, None)
         }
-        of_shares = {
-            name: send(ShareGroupDescribe(**header(name, SHARE_GROUP_DESCRIBE_VERSION))) for name in ids
-        }
-        classic = {name: send(DescribeGroup(**header(name, DESCRIBE_VERSION))) for name in ids}
         fetched = {
-            name: send(OffsetFetch(**header(name, FETCH_VERSION))) for name in (ids if with_offsets else ())
+            name: send(OffsetFetch(**header(name, FETCH_VERSION)))
+            for name in (groups if with_offsets else ())
         }
-        of_classic, with_epochs = _of_kafka(classic), _of_kafka(of_consumers)
-        described: dict[str, AnyDescribed] = {**of_classic}
-        described |= {
-            name: answer
-            for name, answer in with_epochs.items()
+        described: dict[str, AnyDescribed] = {
+            name: shares.described(answer) if isinstance(answer, ShareGroupDescribeResponse) else answer
+            for (name, _), answer in _of_kafka(asked).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
-        described |= {
-            name: shares.described(answer)
-            for name, answer in _of_kafka(of_shares).items()
-            if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
-        }
+        there = {name for name, answer in described.items() if answer.group_state != DEAD}
+        changed = dict.fromkeys(name for name, known in groups.items() if known and name not in there)
+        if changed:
+            described |= self.describe(changed)[0]
         return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
 
     def commit_offsets(
@@ -220,15 +226,15 @@ class GroupRequests:
         return {group_id: future.result().error_code for group_id, future in responses.items()}
 
 
-def _of_kafka(pending: Mapping[str, Future[R]]) -> dict[str, R]:
+def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
     """Return the responses except those that refuse the group as one of another protocol. The refusal of a
     ConsumerGroupDescribe and a ShareGroupDescribe is GROUP_ID_NOT_FOUND.
     """
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}
-    for name, future in pending.items():
+    for key, future in pending.items():
         try:
-            answers[name] = future.result()
+            answers[key] = future.result()
         except CoordinatorError as error:
             if error.error_code not in other_protocol:
                 raise

@@ -335,7 +335,7 @@ def test_a_group_of_500_members_and_5_000_partitions(
     assignments = [partitions[number::500] for number in range(500)]
     commit(client, "wide", dict.fromkeys(partitions, 0))
     form(client, "wide", assignments)
-    answers, _ = GroupRequests(client).describe(["wide"])
+    answers, _ = GroupRequests(client).describe({"wide": None})
     note(record_property, "the answer to DescribeGroup", f"{len(encode(answers['wide'])):,} bytes")
     described = timed(ask, record_property, "describe", "--group", "wide")
     assert len(described.rows) == 5_000

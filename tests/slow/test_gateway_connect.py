@@ -61,12 +61,12 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
         groups = GroupRequests(client)
 
         def committed() -> int:
-            _, fetched = groups.describe([f"connect-{sink}"], with_offsets=True)
+            _, fetched = groups.describe({f"connect-{sink}": None}, with_offsets=True)
             return sum(it.offset for it in fetched[f"connect-{sink}"].offsets.values())
 
         # The source may have written lines of its last second twice.
         wait_until(lambda: committed() >= 2 * LINES, "the sink's offset", START_TIMEOUT_S)
-        described = groups.describe([group_id])[0][group_id]
+        described = groups.describe({group_id: None})[0][group_id]
         assert isinstance(described, DescribeGroupResponse)
         assert described.protocol_type == "connect"
     assert members_added(options, group_id) >= len(workers)

@@ -57,13 +57,13 @@ class ToolsGroup:
         return self.tools.console_consumer(self.group_id, self.topic, **settings)
 
     def described(self) -> DescribeGroupResponse:
-        found = self.coordinator.describe([self.group_id])[0][self.group_id]
+        found = self.coordinator.describe({self.group_id: None})[0][self.group_id]
         assert isinstance(found, DescribeGroupResponse)
         return found
 
     def offsets(self) -> dict[int, int]:
         """What is committed, by partition."""
-        _, fetched = self.coordinator.describe([self.group_id], with_offsets=True)
+        _, fetched = self.coordinator.describe({self.group_id: None}, with_offsets=True)
         return {partition.partition: it.offset for partition, it in fetched[self.group_id].offsets.items()}
 
     def members(self) -> list[list[str]]:
@@ -73,7 +73,7 @@ class ToolsGroup:
 
     def has_members(self, count: int) -> bool:
         """Whether the coordinator says so."""
-        described = self.coordinator.describe([self.group_id])[0][self.group_id]
+        described = self.coordinator.describe({self.group_id: None})[0][self.group_id]
         return len(described.members) == count
 
     def is_shared(self, members: int) -> bool:
@@ -337,7 +337,7 @@ class StaticMembers:
         return self._java.join(group_id, self._pattern, is_of_consumer_protocol=True, instance_id=instance_id)
 
     def _assert_pattern_is_known(self) -> None:
-        (described,) = self._group.coordinator.describe([self._group.group_id])[0].values()
+        (described,) = self._group.coordinator.describe({self._group.group_id: None})[0].values()
         assert isinstance(described, ConsumerGroupDescribeResponse)
         assert {(m.instance_id, m.subscribed_topic_regex) for m in described.members} == {
             ("one", self._pattern),

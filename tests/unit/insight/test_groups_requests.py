@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -18,8 +19,12 @@ from insight.admin.requests import GroupRequests
 from insight.admin.transactions import abort_pending
 from records.codec import PendingTransaction
 from state.config import CoordinatorConfig
-from state.kafka.requests import LeavingMember
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.group import DEAD
+from state.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from state.kafka.share_group import ShareGroup
+from state.kafka.share_requests import ShareGroupDescribe
 from state.timeline import Row, Timeline
 from tests.harness.histories import Recorder
 
@@ -33,7 +38,7 @@ class CoreClient(CoordinatorClient):
     `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
     """
 
-    def __init__(self, **groups: ShareGroup) -> None:
+    def __init__(self, **groups: ClassicGroup | ConsumerGroup | ShareGroup) -> None:
         self.groups = groups
         self.client_id = "admin"
         self.reply_partition = 0
@@ -113,10 +118,26 @@ def test_a_change_of_groups_is_sent_for_all_of_them_and_waits_for_the_views(
 
 def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
     client = CoreClient()
-    described, fetched = GroupRequests(client).describe(GROUPS, with_offsets=True)
+    described, fetched = GroupRequests(client).describe(dict.fromkeys(GROUPS), with_offsets=True)
     assert described.keys() == fetched.keys() == set(GROUPS)
     assert client.sent_first == len(client.sent) == 4 * len(GROUPS)
     assert {request.waits_for_views for request in client.sent} == {UNSET}
+
+
+def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_has_changed() -> None:
+    made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
+    client = CoreClient(**{name: group(group_id=name, incarnation="i") for name, group in made.items()})
+    types = dict(zip(made, made, strict=True))
+    described, _ = GroupRequests(client).describe(types)
+    assert {name: group_type(answer) for name, answer in described.items()} == types
+    assert [type(it) for it in client.sent] == [DescribeGroup, ConsumerGroupDescribe, ShareGroupDescribe]
+    for name, known in permutations(made, 2):
+        client.sent.clear()
+        described, _ = GroupRequests(client).describe({name: known})
+        assert group_type(described[name]) == name
+        assert len(client.sent) == 4
+    described, _ = GroupRequests(client).describe({"gone": "share"})
+    assert described["gone"].group_state == DEAD
 
 
 def test_a_share_group_is_described_with_its_type() -> None:
@@ -128,7 +149,7 @@ def test_a_share_group_is_described_with_its_type() -> None:
     group = recorder.any_group()
     assert isinstance(group, ShareGroup)
     client = CoreClient(g=group)
-    found = describe_groups(GroupRequests(client), ["g", "none"], with_offsets=True)
+    found = describe_groups(GroupRequests(client), {"g": None, "none": None}, with_offsets=True)
     assert found.errors == [] and group_type(found.groups["g"]) == "share"
     row = state_row(found.groups["g"], "requests", 0)
     assert (row.type, row.assignment_strategy, row.state, row.members) == ("Share", "simple", "Stable", 2)
