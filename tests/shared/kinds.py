@@ -1,16 +1,15 @@
 """The faults. Those that the fault campaign has, too, are its own."""
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from subprocess import CalledProcessError
 
 from kafka import TopicPartition
 
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.cluster import CampaignCluster
-from tests.faults.campaign.kinds.fault import Fault, FaultOutcome, standing_still
+from tests.faults.campaign.kinds.fault import Fault, PlainFault, standing_still
 from tests.faults.campaign.kinds.processes import PROCESSES
 from tests.shared.judge import Place
 from tests.shared.stage import GROUPS, LASTING, RENEWED, SESSION_MS, Stage
@@ -20,123 +19,76 @@ MOST_PARTITIONS = 12
 LOOK_BACK_S = 20.0
 
 
-@dataclass(frozen=True)
-class MemberKilled:
+def kill_members(stage: Stage, random: Random) -> None:
     """SIGKILL to one process. It is started again."""
-
-    name: str = "members killed"
-    weight: float = 3.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        keeper = random.choice(world.members.keepers)
-        starts = keeper.starts
-        keeper.kill()
-        keeper.wait_until_started(starts)
-        return FaultOutcome.WENT_ON
+    keeper = random.choice(stage.members.keepers)
+    starts = keeper.starts
+    keeper.kill()
+    keeper.wait_until_started(starts)
 
 
-@dataclass(frozen=True)
-class MemberHeldStill:
+def hold_members(stage: Stage, random: Random) -> None:
     """SIGSTOP to one process until its sessions and the locks of its records are over, and SIGCONT."""
-
-    name: str = "members held still beyond their session"
-    weight: float = 2.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        with standing_still(random.choice(world.members.keepers).signal):
-            time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
-        return FaultOutcome.WENT_ON
+    with standing_still(random.choice(stage.members.keepers).signal):
+        time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
 
 
-@dataclass(frozen=True)
-class LeaderMoved:
+def move_leaders(stage: Stage, random: Random) -> None:
     """A partition goes to its replicas in another order, whose first one becomes its leader."""
-
-    name: str = "leaders moved"
-    weight: float = 2.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        topic = random.choice((LASTING, RENEWED, "__share_group_state"))
-        with world.admin() as admin:
-            (described,) = admin.describe_topics([topic])
-            moved = {}
-            for partition in described["partitions"]:
-                nodes = [node for node in partition["replica_nodes"] if node != partition["leader_id"]]
-                random.shuffle(nodes)
-                moved[partition["partition_index"]] = [*nodes, partition["leader_id"]]
-            admin.alter_partition_reassignments({TopicPartition(topic, p): n for p, n in moved.items()})
-            wait_until(lambda: not admin.list_partition_reassignments(), "the new order of replicas")
-            admin.elect_leaders(0, {topic: list(moved)}, raise_errors=False)
-        return FaultOutcome.WENT_ON
+    topic = random.choice((LASTING, RENEWED, "__share_group_state"))
+    with stage.admin() as admin:
+        (described,) = admin.describe_topics([topic])
+        moved = {}
+        for partition in described["partitions"]:
+            nodes = [node for node in partition["replica_nodes"] if node != partition["leader_id"]]
+            random.shuffle(nodes)
+            moved[partition["partition_index"]] = [*nodes, partition["leader_id"]]
+        admin.alter_partition_reassignments({TopicPartition(topic, p): n for p, n in moved.items()})
+        wait_until(lambda: not admin.list_partition_reassignments(), "the new order of replicas")
+        admin.elect_leaders(0, {topic: list(moved)}, raise_errors=False)
 
 
-@dataclass(frozen=True)
-class PartitionsAdded:
+def add_partition(stage: Stage, random: Random) -> None:
     """The topic that stays gets one partition more, up to a number."""
-
-    name: str = "partitions added"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        wanted = world.producers.partitions[LASTING] + 1
-        if wanted > MOST_PARTITIONS:
-            return TopicMadeAgain().strike(world, random)
-        with world.admin() as admin:
-            admin.create_partitions({LASTING: wanted})
-        world.producers.grow(LASTING)
-        return FaultOutcome.WENT_ON
+    wanted = stage.producers.partitions[LASTING] + 1
+    if wanted > MOST_PARTITIONS:
+        make_topic_again(stage, random)
+        return
+    with stage.admin() as admin:
+        admin.create_partitions({LASTING: wanted})
+    stage.producers.grow(LASTING)
 
 
-@dataclass(frozen=True)
-class TopicMadeAgain:
+def make_topic_again(stage: Stage, _: Random) -> None:
     """A topic is deleted, and another one of its name is made."""
-
-    name: str = "topic deleted and made again"
-    weight: float = 1.5
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        world.make_again(RENEWED)
-        return FaultOutcome.WENT_ON
+    stage.make_again(RENEWED)
 
 
-@dataclass(frozen=True)
-class OffsetsReset:
+def reset_offsets(stage: Stage, random: Random, *, is_told: bool = True) -> None:
     """All members of a group leave, `kafka-share-groups` resets its offsets to those of 20 s ago, and the
     members come back. A partition without a state, which is not reset, begins at its first record. If the
     judge is not told, they are reset to the first records: so none is skipped, and many come twice.
     """
+    group = random.choice(list(GROUPS))
+    stage.while_empty(group, lambda: _reset(stage, group, is_told=is_told), is_told=is_told)
 
-    name: str = "offsets reset"
-    weight: float = 1.5
-    is_told: bool = True
 
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        group = random.choice(list(GROUPS))
-        world.while_empty(group, lambda: self._reset(world, group), is_told=self.is_told)
-        return FaultOutcome.WENT_ON
-
-    def _reset(self, world: Stage, group: str) -> dict[Place, int] | None:
-        try:
-            said = world.tools.share_groups(
-                *("--reset-offsets", "--group", group, "--all-topics", "--execute"),
-                *(_some_time_ago() if self.is_told else ("--to-earliest",)),
-            )
-        except CalledProcessError as error:
-            if "is not empty" not in error.output:
-                raise
-            return None  # a member that was killed has its session still
-        rows = [line.split() for line in said.splitlines() if line.startswith(group)]
-        starts = {
-            Place(topic, world.producers.lives[topic], int(partition)): int(offset)
-            for _, topic, partition, offset in rows
-        }
-        return starts or None
+def _reset(stage: Stage, group: str, *, is_told: bool) -> dict[Place, int] | None:
+    try:
+        said = stage.tools.share_groups(
+            *("--reset-offsets", "--group", group, "--all-topics", "--execute"),
+            *(_some_time_ago() if is_told else ("--to-earliest",)),
+        )
+    except CalledProcessError as error:
+        if "is not empty" not in error.output:
+            raise
+        return None  # a member that was killed has its session still
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    starts = {
+        Place(topic, stage.producers.lives[topic], int(partition)): int(offset)
+        for _, topic, partition, offset in rows
+    }
+    return starts or None
 
 
 def _some_time_ago() -> tuple[str, str]:
@@ -144,42 +96,35 @@ def _some_time_ago() -> tuple[str, str]:
     return "--to-datetime", to.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@dataclass(frozen=True)
-class GroupDeleted:
+def delete_group(stage: Stage, random: Random) -> None:
     """All members of a group leave, `kafka-share-groups` deletes it, and the members come back: it begins
     anew.
     """
-
-    name: str = "group deleted and made again"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        group = random.choice(list(GROUPS))
-        world.while_empty(group, lambda: self._delete(world, group))
-        return FaultOutcome.WENT_ON
-
-    def _delete(self, world: Stage, group: str) -> dict[Place, int] | None:
-        said = world.tools.share_groups("--delete", "--group", group)
-        return {} if "was successful" in said else None
+    group = random.choice(list(GROUPS))
+    stage.while_empty(group, lambda: _delete(stage, group))
 
 
-_OF_CAMPAIGN: dict[str, Fault] = {fault.name: fault for fault in PROCESSES}
-_OF_GROUPS: tuple[Fault, ...] = (
-    MemberKilled(),
-    MemberHeldStill(),
-    LeaderMoved(),
-    PartitionsAdded(),
-    TopicMadeAgain(),
-    OffsetsReset(),
-    GroupDeleted(),
+def _delete(stage: Stage, group: str) -> dict[Place, int] | None:
+    said = stage.tools.share_groups("--delete", "--group", group)
+    return {} if "was successful" in said else None
+
+
+_OF_CAMPAIGN = {fault.name: fault for fault in PROCESSES}
+_OF_GROUPS = (
+    PlainFault("members killed", 3.0, kill_members),
+    PlainFault("members held still beyond their session", 2.0, hold_members),
+    PlainFault("leaders moved", 2.0, move_leaders),
+    PlainFault("partitions added", 1.0, add_partition),
+    PlainFault("topic deleted and made again", 1.5, make_topic_again),
+    PlainFault("offsets reset", 1.5, reset_offsets),
+    PlainFault("group deleted and made again", 1.0, delete_group),
 )
-AT_BROKERS: tuple[Fault, ...] = (
+AT_BROKERS: tuple[Fault[Stage], ...] = (
     *_OF_GROUPS,
     *(_OF_CAMPAIGN[name] for name in ("gateway killed", "broker killed", "broker held still")),
 )
 """What concerns groups of the brokers' own coordinators."""
-ALL: tuple[Fault, ...] = (
+ALL: tuple[Fault[Stage], ...] = (
     *AT_BROKERS,
     *(
         _OF_CAMPAIGN[name]
@@ -192,6 +137,6 @@ ALL: tuple[Fault, ...] = (
         )
     ),
 )
-PLANTED = OffsetsReset("offsets reset behind the judge's back", is_told=False)
-KINDS: dict[str, Fault] = {fault.name: fault for fault in (*ALL, PLANTED)}
+PLANTED = PlainFault("offsets reset behind the judge's back", 1.5, partial(reset_offsets, is_told=False))
+KINDS: dict[str, Fault[Stage]] = {fault.name: fault for fault in (*ALL, PLANTED)}
 """By name."""

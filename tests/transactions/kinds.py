@@ -2,11 +2,9 @@
 
 import signal
 import time
-from dataclasses import dataclass
 from random import Random
 
-from tests.faults.campaign.cluster import CampaignCluster
-from tests.faults.campaign.kinds.fault import Fault, FaultOutcome, standing_still
+from tests.faults.campaign.kinds.fault import Fault, PlainFault, standing_still
 from tests.faults.campaign.kinds.processes import PROCESSES
 from tests.transactions.loops.options import SESSION_TIMEOUT_MS
 from tests.transactions.stage import Stage
@@ -14,58 +12,37 @@ from tests.transactions.stage import Stage
 LONGEST_HOLD_S = 1.5 * SESSION_TIMEOUT_MS / 1000
 
 
-@dataclass(frozen=True)
-class InstanceKilled:
+def kill_instance(stage: Stage, random: Random) -> None:
     """SIGKILL to one instance, in the midst of a transaction mostly. It is started again."""
-
-    name: str = "instance killed"
-    weight: float = 4.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        random.choice(world.instances()).kill()
-        return FaultOutcome.WENT_ON
+    random.choice(stage.instances()).kill()
 
 
-@dataclass(frozen=True)
-class InstanceHeldStill:
+def hold_instance(stage: Stage, random: Random) -> None:
     """SIGSTOP to one instance, and SIGCONT. In half of the cases its session ends meanwhile, so that it goes
     on with a transaction and a generation that are over.
     """
-
-    name: str = "instance held still"
-    weight: float = 3.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        assert isinstance(world, Stage)
-        instance = random.choice(world.instances())
-        with standing_still(instance.signal):
-            time.sleep(random.uniform(1.0, LONGEST_HOLD_S))
-        return FaultOutcome.WENT_ON
+    with standing_still(random.choice(stage.instances()).signal):
+        time.sleep(random.uniform(1.0, LONGEST_HOLD_S))
 
 
-@dataclass(frozen=True)
-class FollowerKilled:
+def kill_follower(stage: Stage, _: Random) -> None:
     """An exception in the thread that reads the markers. The coordinator ends, and is started again."""
-
-    name: str = "follower's thread killed"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        starts = world.coordinator.starts
-        world.coordinator.signal(signal.SIGUSR1)
-        world.coordinator.wait_until_started(starts, timeout_s=120)
-        return FaultOutcome.WENT_ON
+    starts = stage.coordinator.starts
+    stage.coordinator.signal(signal.SIGUSR1)
+    stage.coordinator.wait_until_started(starts, timeout_s=120)
 
 
-_OF_CAMPAIGN: dict[str, Fault] = {fault.name: fault for fault in PROCESSES}
-_OF_INSTANCES: tuple[Fault, ...] = (InstanceKilled(), InstanceHeldStill())
-_OF_BROKERS: tuple[Fault, ...] = (_OF_CAMPAIGN["broker killed"], _OF_CAMPAIGN["broker held still"])
-REFERENCE = (*_OF_INSTANCES, *_OF_BROKERS)
+_OF_CAMPAIGN = {fault.name: fault for fault in PROCESSES}
+REFERENCE: tuple[Fault[Stage], ...] = (
+    PlainFault("instance killed", 4.0, kill_instance),
+    PlainFault("instance held still", 3.0, hold_instance),
+    _OF_CAMPAIGN["broker killed"],
+    _OF_CAMPAIGN["broker held still"],
+)
 """What happens to applications with Kafka's own coordinator."""
-ALL: tuple[Fault, ...] = (
+ALL: tuple[Fault[Stage], ...] = (
     *REFERENCE,
-    FollowerKilled(),
+    PlainFault("follower's thread killed", 1.0, kill_follower),
     *(
         _OF_CAMPAIGN[name]
         for name in (
@@ -78,5 +55,5 @@ ALL: tuple[Fault, ...] = (
         )
     ),
 )
-KINDS: dict[str, Fault] = {fault.name: fault for fault in ALL}
+KINDS: dict[str, Fault[Stage]] = {fault.name: fault for fault in ALL}
 """By name."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
 import click
 
@@ -81,7 +82,7 @@ class Result:
 
 
 def schedule(
-    seed: int, faults: int, names: Sequence[str], kinds: Mapping[str, Fault] = KINDS
+    seed: int, faults: int, names: Sequence[str], kinds: Mapping[str, Fault[Any]] = KINDS
 ) -> list[tuple[str, Random]]:
     """The faults of a seed. Each kind comes once before any comes twice, where there are enough faults."""
     random = Random(seed)

@@ -1,5 +1,6 @@
 """Every kind of fault, by name."""
 
+from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.kinds.clock import CLOCK
 from tests.faults.campaign.kinds.disk import DISK
 from tests.faults.campaign.kinds.fault import Fault
@@ -13,4 +14,4 @@ WITH_STANDBY = (*STANDBY, *PROCESSES)
 """What happens to a coordinator with a standby."""
 ON_CLUSTER = (*EXECUTORS, *PROCESSES)
 """What happens to a coordinator on a Spark cluster."""
-KINDS: dict[str, Fault] = {fault.name: fault for fault in (*LOCAL, *STANDBY, *EXECUTORS)}
+KINDS: dict[str, Fault[CampaignCluster]] = {fault.name: fault for fault in (*LOCAL, *STANDBY, *EXECUTORS)}

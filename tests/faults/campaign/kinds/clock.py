@@ -9,7 +9,6 @@ and started again.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -28,7 +27,7 @@ from tests.e2e.harness import create_topic, wait_until
 from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import read, unpack
-from tests.faults.campaign.kinds.fault import FaultOutcome
+from tests.faults.campaign.kinds.fault import PlainFault
 from tests.spark.log import NAMESPACE, T0, Log, Record, heartbeat
 
 GROUPS = 12
@@ -42,45 +41,38 @@ TOPICS = ("requests", "responses", "groups", "offsets", "events", "dead-letters"
 HANDLED_TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True)
-class ClockStepped:
-    name: str = "broker's clock stepped"
-    weight: float = 0.5
+def step_clock(world: CampaignCluster, random: Random) -> None:
+    prefix = f"stepped-{random.getrandbits(32)}"
+    layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
+    for name in TOPICS:
+        # The log's times are long ago, so retention would eat it.
+        settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        create_topic(world.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
+    records = list(stepped_log(random))
+    half = len(records) // 2
+    checkpoint = world.folder / prefix
+    asked = 0
+    for part in (records[:half], records[half:]):
+        append(world.servers, layout.requests_topic, part)
+        asked += sum(record.key is not None for record in part)
+        query = start(world.spark(), world.servers, layout, checkpoint)
+        try:
+            _wait_for_answers(world, query, layout, asked)
+        finally:
+            query.stop()
+    case = Case(prefix, "orders")
+    world.verdicts += judge(read_evidence(world.servers, case), case)
 
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        prefix = f"stepped-{random.getrandbits(32)}"
-        layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
-        for name in TOPICS:
-            # The log's times are long ago, so retention would eat it.
-            settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-            create_topic(world.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
-        records = list(stepped_log(random))
-        half = len(records) // 2
-        checkpoint = world.folder / prefix
-        asked = 0
-        for part in (records[:half], records[half:]):
-            append(world.servers, layout.requests_topic, part)
-            asked += sum(record.key is not None for record in part)
-            query = start(world.spark(), world.servers, layout, checkpoint)
-            try:
-                self._wait_for_answers(world, query, layout, asked)
-            finally:
-                query.stop()
-        case = Case(prefix, "orders")
-        world.verdicts += judge(read_evidence(world.servers, case), case)
-        return FaultOutcome.WENT_ON
 
-    def _wait_for_answers(
-        self, world: CampaignCluster, query: StreamingQuery, layout: TopicLayout, asked: int
-    ) -> None:
-        def are_answered() -> bool:
-            if query.exception() is not None:
-                raise AssertionError(str(query.exception()))
-            found = read(world.servers, layout.responses_topic)
-            answered = {json.loads(answer)["request"] for r in found for answer in unpack(r.value or b"")}
-            return len(answered) >= asked  # a batch that ran again has answers that stand there twice
+def _wait_for_answers(world: CampaignCluster, query: StreamingQuery, layout: TopicLayout, asked: int) -> None:
+    def are_answered() -> bool:
+        if query.exception() is not None:
+            raise AssertionError(str(query.exception()))
+        found = read(world.servers, layout.responses_topic)
+        answered = {json.loads(answer)["request"] for r in found for answer in unpack(r.value or b"")}
+        return len(answered) >= asked  # a batch that ran again has answers that stand there twice
 
-        wait_until(are_answered, "the answers under a stepped clock", HANDLED_TIMEOUT_S)
+    wait_until(are_answered, "the answers under a stepped clock", HANDLED_TIMEOUT_S)
 
 
 def stepped_log(random: Random) -> Iterator[Record]:
@@ -124,4 +116,4 @@ def start(spark: SparkSession, servers: str, layout: TopicLayout, checkpoint: Pa
     return pipeline.start(spark, ClientConfig(servers), str(checkpoint / "spark"), operator)
 
 
-CLOCK = (ClockStepped(),)
+CLOCK = (PlainFault("broker's clock stepped", 0.5, step_clock),)

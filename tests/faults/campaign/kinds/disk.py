@@ -10,21 +10,14 @@ import click
 
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster
-from tests.faults.campaign.kinds.fault import FaultOutcome
+from tests.faults.campaign.kinds.fault import FaultOutcome, PlainFault
 from tests.faults.test_disk_and_broker import no_file_grows
 
 
-@dataclass(frozen=True)
-class DiskFull:
+def fill_disk(world: CampaignCluster, random: Random) -> None:
     """No byte more gets into any file of the coordinator."""
-
-    name: str = "disk full"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        with no_file_grows(world.driver(), world.jvm()):
-            time.sleep(random.uniform(1, 6))
-        return FaultOutcome.WENT_ON
+    with no_file_grows(world.driver(), world.jvm()):
+        time.sleep(random.uniform(1, 6))
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def wait_for_jvm(world: CampaignCluster) -> None:
 
 
 DISK = (
-    DiskFull(),
+    PlainFault("disk full", 1.0, fill_disk),
     CheckpointDamaged("newest checkpoint file cut", is_cut=True),
     CheckpointDamaged("a bit of the newest checkpoint file changed", is_cut=False),
 )

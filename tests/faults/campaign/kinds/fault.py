@@ -3,11 +3,15 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from tests.faults.campaign.cluster import CampaignCluster
+
+W = TypeVar("W", bound=CampaignCluster, contravariant=True)
+"""The world that a fault needs."""
 
 
 class FaultOutcome(StrEnum):
@@ -18,7 +22,7 @@ class FaultOutcome(StrEnum):
     """It said what to do, and it was done."""
 
 
-class Fault(Protocol):
+class Fault(Protocol[W]):
     """A fault. `strike` returns when it is over: what was held runs again, what was damaged is mended.
 
     `weight` is how often it strikes beside the others. `strike` raises AssertionError if the coordinator took
@@ -29,7 +33,20 @@ class Fault(Protocol):
     def name(self) -> str: ...
     @property
     def weight(self) -> float: ...
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome: ...
+    def strike(self, world: W, random: Random) -> FaultOutcome: ...
+
+
+@dataclass(frozen=True)
+class PlainFault(Generic[W]):
+    """A fault after which the coordinator goes on. `hit` is `strike` without its outcome."""
+
+    name: str
+    weight: float
+    hit: Callable[[W, Random], None]
+
+    def strike(self, world: W, random: Random) -> FaultOutcome:
+        self.hit(world, random)
+        return FaultOutcome.WENT_ON
 
 
 @contextmanager

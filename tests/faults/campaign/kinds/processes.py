@@ -11,7 +11,7 @@ from random import Random
 
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, signal_all
-from tests.faults.campaign.kinds.fault import FaultOutcome, hold_s, standing_still
+from tests.faults.campaign.kinds.fault import FaultOutcome, PlainFault, hold_s, standing_still
 
 # The share of a slowed process is one such slice of ten.
 SLICE_S = 0.02
@@ -67,96 +67,55 @@ class HeldStill:
         return FaultOutcome.WENT_ON
 
 
-@dataclass(frozen=True)
-class ReplicaKilled:
+def kill_replica(world: CampaignCluster, _: Random) -> None:
     """SIGKILL. The coordinator seeds another one."""
-
-    name: str = "replica killed"
-    weight: float = 3.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        replica = world.replica()
-        signal_all([replica], signal.SIGKILL)
-        wait_until(lambda: world.replica() != replica, "another replica", START_TIMEOUT_S)
-        return FaultOutcome.WENT_ON
+    replica = world.replica()
+    signal_all([replica], signal.SIGKILL)
+    wait_until(lambda: world.replica() != replica, "another replica", START_TIMEOUT_S)
 
 
-@dataclass(frozen=True)
-class ReplicaSlowed:
+def slow_replica(world: CampaignCluster, random: Random) -> None:
     """It runs for a tenth of the time. The query overtakes it, and each answer has two copies at once."""
-
-    name: str = "replica slowed"
-    weight: float = 3.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        replica = [world.replica()]
-        until_s = time.monotonic() + 2 * hold_s(random)
-        while time.monotonic() < until_s:
-            with standing_still(partial(signal_all, replica)):
-                time.sleep(9 * SLICE_S)
-            time.sleep(SLICE_S)
-        return FaultOutcome.WENT_ON
+    replica = [world.replica()]
+    until_s = time.monotonic() + 2 * hold_s(random)
+    while time.monotonic() < until_s:
+        with standing_still(partial(signal_all, replica)):
+            time.sleep(9 * SLICE_S)
+        time.sleep(SLICE_S)
 
 
-@dataclass(frozen=True)
-class GatewayKilled:
-    name: str = "gateway killed"
-    weight: float = 1.5
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        starts = world.gateway.starts
-        world.gateway.kill()
-        world.gateway.wait_until_started(starts)
-        return FaultOutcome.WENT_ON
+def kill_gateway(world: CampaignCluster, _: Random) -> None:
+    starts = world.gateway.starts
+    world.gateway.kill()
+    world.gateway.wait_until_started(starts)
 
 
-@dataclass(frozen=True)
-class BrokerKilled:
+def kill_broker(world: CampaignCluster, random: Random) -> None:
     """One of three, with SIGKILL, and started again."""
-
-    name: str = "broker killed"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        node = random.choice(world.brokers.nodes)
-        world.brokers.kill(node)
-        time.sleep(random.uniform(0, 3))
-        world.brokers.restart(node)
-        world.brokers.wait_until_in_sync()
-        return FaultOutcome.WENT_ON
+    node = random.choice(world.brokers.nodes)
+    world.brokers.kill(node)
+    time.sleep(random.uniform(0, 3))
+    world.brokers.restart(node)
+    world.brokers.wait_until_in_sync()
 
 
-@dataclass(frozen=True)
-class BrokerHeldStill:
+def hold_broker(world: CampaignCluster, random: Random) -> None:
     """One of three. From 3 s on the others take it for lost; it comes back as one that does not know it."""
-
-    name: str = "broker held still"
-    weight: float = 1.5
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        node = random.choice(world.brokers.nodes)
-        with world.brokers.holding(node):
-            time.sleep(random.uniform(1, 8))
-        world.brokers.wait_until_in_sync()
-        return FaultOutcome.WENT_ON
+    node = random.choice(world.brokers.nodes)
+    with world.brokers.holding(node):
+        time.sleep(random.uniform(1, 8))
+    world.brokers.wait_until_in_sync()
 
 
-@dataclass(frozen=True)
-class DriverKilledWhileABrokerHangs:
+def kill_driver_while_a_broker_hangs(world: CampaignCluster, random: Random) -> None:
     """The coordinator is started again by the two others alone."""
-
-    name: str = "driver killed while a broker hangs"
-    weight: float = 0.7
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        node = random.choice(world.brokers.nodes)
-        with world.brokers.holding(node):
-            starts = world.coordinator.starts
-            world.coordinator.kill()
-            world.coordinator.wait_until_started(starts)
-            world.wait_until_recovered(time.monotonic())
-        world.brokers.wait_until_in_sync()
-        return FaultOutcome.WENT_ON
+    node = random.choice(world.brokers.nodes)
+    with world.brokers.holding(node):
+        starts = world.coordinator.starts
+        world.coordinator.kill()
+        world.coordinator.wait_until_started(starts)
+        world.wait_until_recovered(time.monotonic())
+    world.brokers.wait_until_in_sync()
 
 
 def _driver(world: CampaignCluster) -> list[int]:
@@ -194,16 +153,16 @@ PROCESSES = (
     JvmEnds("driver's JVM killed", signal.SIGKILL),
     JvmEnds("driver's JVM hangs", signal.SIGSTOP, weight=0.5),
     Killed("Python worker killed", CampaignCluster.workers, weight=3.0),
-    ReplicaKilled(),
+    PlainFault("replica killed", 3.0, kill_replica),
     HeldStill("replica held still", _replica, weight=3.0),
-    ReplicaSlowed(),
-    GatewayKilled(),
-    BrokerKilled(),
+    PlainFault("replica slowed", 3.0, slow_replica),
+    PlainFault("gateway killed", 1.5, kill_gateway),
+    PlainFault("broker killed", 1.0, kill_broker),
     HeldStill("driver held still", _both, weight=2.0),
     HeldStill("driver's JVM held still", _jvm, weight=2.0),
     HeldStill("ticker stopped (the driver's Python held still)", _driver, weight=2.0),
     HeldStill("Python worker held still", CampaignCluster.workers, weight=3.0),
     HeldStill("gateway held still", _gateway, weight=2.0),
-    BrokerHeldStill(),
-    DriverKilledWhileABrokerHangs(),
+    PlainFault("broker held still", 1.5, hold_broker),
+    PlainFault("driver killed while a broker hangs", 0.7, kill_driver_while_a_broker_hangs),
 )

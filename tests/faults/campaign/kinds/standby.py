@@ -3,7 +3,6 @@
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -11,91 +10,57 @@ from cli.processes.family import family
 from tests.e2e.harness import running, wait_until
 from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, signal_all
 from tests.faults.campaign.keeper import LOST_ITS_TOPICS, Keeper
-from tests.faults.campaign.kinds.fault import FaultOutcome, standing_still
+from tests.faults.campaign.kinds.fault import PlainFault, standing_still
 
 READY, STANDBY_PHASE = "ready", "standby"
 
 
-@dataclass(frozen=True)
-class ActiveKilled:
+def kill_active(world: CampaignCluster, _: Random) -> None:
     """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the
     standby after the takeover, because a restarted one claims the topics of its own folder without a wait.
     """
-
-    name: str = "coordinator's machine lost, the standby takes over"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        active, standby = both(world)
-        with active.held_down(partial(signal_family, active, signal.SIGKILL)):
-            wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-        return FaultOutcome.WENT_ON
+    active, standby = both(world)
+    with active.held_down(partial(signal_family, active, signal.SIGKILL)):
+        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
 
 
-@dataclass(frozen=True)
-class ActiveSleeps:
+def let_active_sleep(world: CampaignCluster, _: Random) -> None:
     """SIGSTOP of the whole coordinator until the standby has taken over. When it wakes up, it ends."""
-
-    name: str = "coordinator sleeps until the standby has taken over"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        active, standby = both(world)
-        ends, starts = len(active.ends), active.starts
-        with standing_still(partial(signal_family, active)):
-            wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-        end = active.wait_for_end(ends, START_TIMEOUT_S)
-        assert end.exit_code == LOST_ITS_TOPICS, end
-        active.wait_until_started(starts)
-        return FaultOutcome.WENT_ON
+    active, standby = both(world)
+    ends, starts = len(active.ends), active.starts
+    with standing_still(partial(signal_family, active)):
+        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+    end = active.wait_for_end(ends, START_TIMEOUT_S)
+    assert end.exit_code == LOST_ITS_TOPICS, end
+    active.wait_until_started(starts)
 
 
-@dataclass(frozen=True)
-class ReplicaSleeps:
+def let_replica_sleep(world: CampaignCluster, random: Random) -> None:
     """The replica stands still while the coordinator is killed and the standby takes over. When it wakes up,
     it answers what it had read before it finds that its owner has ended.
     """
-
-    name: str = "replica sleeps until the standby has taken over"
-    weight: float = 2.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        active, standby = both(world)
-        replica = world.replica()
-        kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
-        with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
-            wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-            world.pause(random.uniform(0, 3))
-            signal_all([replica], signal.SIGCONT)
-            wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
-        return FaultOutcome.WENT_ON
+    active, standby = both(world)
+    replica = world.replica()
+    kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
+    with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
+        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        world.pause(random.uniform(0, 3))
+        signal_all([replica], signal.SIGCONT)
+        wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
 
 
-@dataclass(frozen=True)
-class StandbyKilled:
-    name: str = "standby killed"
-    weight: float = 1.0
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        _, standby = both(world)
-        starts = standby.starts
-        signal_family(standby, signal.SIGKILL)
-        standby.wait_until_started(starts)
-        return FaultOutcome.WENT_ON
+def kill_standby(world: CampaignCluster, _: Random) -> None:
+    standby = both(world)[1]
+    starts = standby.starts
+    signal_family(standby, signal.SIGKILL)
+    standby.wait_until_started(starts)
 
 
-@dataclass(frozen=True)
-class StandbyHeldStill:
+def hold_standby(world: CampaignCluster, random: Random) -> None:
     """The active one does not need it."""
-
-    name: str = "standby held still"
-    weight: float = 0.5
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        _, standby = both(world)
-        with standing_still(partial(signal_family, standby)):
-            world.pause(random.uniform(1, 10))
-        return FaultOutcome.WENT_ON
+    _, standby = both(world)
+    with standing_still(partial(signal_family, standby)):
+        world.pause(random.uniform(1, 10))
 
 
 def both(world: CampaignCluster) -> tuple[Keeper, Keeper]:
@@ -122,4 +87,10 @@ def signal_family(keeper: Keeper, number: signal.Signals, spared: int | None = N
         seen |= fresh
 
 
-STANDBY = (ActiveKilled(), ActiveSleeps(), ReplicaSleeps(), StandbyKilled(), StandbyHeldStill())
+STANDBY = (
+    PlainFault("coordinator's machine lost, the standby takes over", 1.0, kill_active),
+    PlainFault("coordinator sleeps until the standby has taken over", 1.0, let_active_sleep),
+    PlainFault("replica sleeps until the standby has taken over", 2.0, let_replica_sleep),
+    PlainFault("standby killed", 1.0, kill_standby),
+    PlainFault("standby held still", 0.5, hold_standby),
+)
