@@ -6,7 +6,8 @@ from tests.faults.campaign.judge.verdicts import Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL
 from tests.faults.campaign.load.running import CONSUMER
 from tests.faults.campaign.planted import BUGS, bug_of
-from tests.faults.campaign.running import campaign, schedule
+from tests.faults.campaign.playing import schedule
+from tests.faults.campaign.running import campaign
 
 pytestmark = pytest.mark.e2e
 
@@ -59,8 +60,9 @@ def test_planted_bugs_are_caught() -> None:
 def test_a_seed_is_a_schedule() -> None:
     """With each kind once before any comes twice."""
     one, again, other = (
-        [(name, random.random()) for name, random in schedule(seed, 40, [*KINDS])] for seed in (1, 1, 2)
+        [(name, random.random()) for name, random in schedule(seed, 40, [*KINDS], KINDS)]
+        for seed in (1, 1, 2)
     )
     assert one == again
     assert one != other
-    assert {name for name, _ in schedule(3, len(KINDS), [*KINDS])} == set(KINDS)
+    assert {name for name, _ in schedule(3, len(KINDS), [*KINDS], KINDS)} == set(KINDS)

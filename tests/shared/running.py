@@ -1,16 +1,16 @@
 """One campaign: faults from a seed under share groups, and then the judge."""
 
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import click
 
-from tests.faults.campaign.running import schedule
+from tests.faults.campaign.playing import play_faults, schedule
 from tests.shared.judge import Verdict, Wrong, judge, judge_states
 from tests.shared.kinds import ALL, AT_BROKERS, KINDS
 from tests.shared.stage import COORDINATOR, Stage
@@ -74,27 +74,16 @@ def campaign(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"shared-{seed}-"))
     result = Result(seed, by, folder=str(folder))
-    began_s = time.monotonic()
-    stage = Stage(folder, seed, by)
     names = list(kinds or [fault.name for fault in (ALL if by == COORDINATOR else AT_BROKERS)])
-    try:
-        stage.start()
-        struck_last = [(name, Random(f"{seed}-{name}")) for name in last]
-        for name, random in [*schedule(seed, faults, names, KINDS), *struck_last]:
-            if time.monotonic() > until_s:
-                break
-            result.struck.append(_strike(stage, name, random))
-        stage.producers.stop()
-        stage.drain()
-        stage.note_states()
-        _judge(stage, result)
-    except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-    finally:
-        stage.close()
-    result.seconds = time.monotonic() - began_s
-    if result.is_well:
-        shutil.rmtree(folder, ignore_errors=True)
+    struck_last = [(name, Random(f"{seed}-{name}")) for name in last]
+    play_faults(
+        Stage(folder, seed, by),
+        result,
+        [*schedule(seed, faults, names, KINDS), *struck_last],
+        strike=_strike,
+        finish=partial(_finish, result),
+        until_s=until_s,
+    )
     return result
 
 
@@ -113,7 +102,11 @@ def _strike(stage: Stage, name: str, random: Random) -> Struck:
     return Struck(name, at_ns, recovery_s, pause_s)
 
 
-def _judge(stage: Stage, result: Result) -> None:
+def _finish(result: Result, stage: Stage) -> None:
+    """End the load, wait until all is done, and judge."""
+    stage.producers.stop()
+    stage.drain()
+    stage.note_states()
     story = stage.story
     verdicts = list(judge(story))
     for (group, place), states in stage.states.items():

@@ -1,16 +1,16 @@
 """One campaign: faults from a seed under applications, and then the checker."""
 
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import click
 
-from tests.faults.campaign.running import schedule
+from tests.faults.campaign.playing import play_faults, schedule
 from tests.transactions.applications import APPLICATIONS
 from tests.transactions.checker import Verdict, Wrong, judge_offsets
 from tests.transactions.fleet import Fleet
@@ -69,24 +69,13 @@ def campaign(
     folder = Path(tempfile.mkdtemp(prefix=f"transactions-{seed}-"))
     system = "Kafka" if is_reference else "this project" if step == "steady" else f"with the bug {step!r}"
     result = Result(seed, system, folder=str(folder))
-    began_s = time.monotonic()
     applications = [APPLICATIONS[name] for name in clients]
     stage = Stage(folder, seed, applications, step=step, is_reference=is_reference, brokers=brokers)
     names = list(kinds or [fault.name for fault in (REFERENCE if is_reference else ALL)])
-    try:
-        stage.start()
-        for name, random in schedule(seed, faults, names, KINDS):
-            if time.monotonic() > until_s:
-                break
-            result.struck.append(_strike(stage, name, random))
-        _finish(stage, result)
-    except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = f"{type(error).__name__}: {error}"
-    finally:
-        stage.close()
-    result.seconds = time.monotonic() - began_s
-    if result.is_well:
-        shutil.rmtree(folder, ignore_errors=True)
+    faults_of_seed = schedule(seed, faults, names, KINDS)
+    play_faults(
+        stage, result, faults_of_seed, strike=_strike, finish=partial(_finish, result), until_s=until_s
+    )
     return result
 
 
@@ -102,7 +91,7 @@ def _strike(stage: Stage, name: str, random: Random) -> Struck:
     return Struck(name, recovery_s)
 
 
-def _finish(stage: Stage, result: Result) -> None:
+def _finish(result: Result, stage: Stage) -> None:
     """End the input, wait until all is read and committed, and judge."""
     for fleet in stage.fleets:
         fleet.end_input()

@@ -1,16 +1,15 @@
 """One campaign: faults from a seed, one after the other, and then the judge."""
 
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any
 
 import click
 
@@ -28,9 +27,9 @@ from tests.faults.campaign.judge.topics import Evidence
 from tests.faults.campaign.judge.transactions import Outcomes
 from tests.faults.campaign.judge.verdicts import Verdict, Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
-from tests.faults.campaign.kinds.fault import Fault
 from tests.faults.campaign.load.classic import TOPIC
 from tests.faults.campaign.planted import bug_of
+from tests.faults.campaign.playing import play_faults, schedule
 
 QUIET_TIMEOUT_S = 120.0
 # All rebalances end in this time: REBALANCE_MS, and some time for the coordinator.
@@ -81,18 +80,6 @@ class Result:
         return not self.wrongs and not self.failure and self.replay in ("", IDENTICAL)
 
 
-def schedule(
-    seed: int, faults: int, names: Sequence[str], kinds: Mapping[str, Fault[Any]] = KINDS
-) -> list[tuple[str, Random]]:
-    """The faults of a seed. Each kind comes once before any comes twice, where there are enough faults."""
-    random = Random(seed)
-    weights = [kinds[name].weight for name in names]
-    chosen = random.sample(names, min(faults, len(names)))
-    chosen += random.choices(names, weights, k=faults - len(chosen))
-    random.shuffle(chosen)
-    return [(name, Random(f"{seed}-{place}-{name}")) for place, name in enumerate(chosen)]
-
-
 def campaign(
     seed: int,
     faults: int,
@@ -110,7 +97,6 @@ def campaign(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     result = Result(seed, folder=str(folder))
-    began_s = time.monotonic()
     world = CampaignCluster(
         folder,
         seed,
@@ -122,27 +108,14 @@ def campaign(
     )
     faults_there = ON_CLUSTER if on_cluster else WITH_STANDBY if with_standby else LOCAL
     names = list(kinds or [fault.name for fault in faults_there])
-    try:
-        world.start()
-        for name, random in schedule(seed, faults, names):
-            if time.monotonic() > until_s:
-                break
-            result.struck.append(_strike(world, name, random))
-        found, case = _quiet(world, has_bugs=step == "buggy")
-        result.requests = len(found.requests)
-        result.early = len(found.early)
-        result.transactions = len(case.outcomes.committed)
-        result.assignments = sum(bool(answer.given) for answer in found.answered.values())
-        _count(result, [*world.verdicts, *judge(found, case)])
-        if step == "steady":
-            result.replay = _replay(world)
-    except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = f"{type(error).__name__}: {error}"
-    finally:
-        world.close()
-    result.seconds = time.monotonic() - began_s
-    if result.is_well:
-        shutil.rmtree(folder, ignore_errors=True)
+    play_faults(
+        world,
+        result,
+        schedule(seed, faults, names, KINDS),
+        strike=_strike,
+        finish=partial(_finish, result, step),
+        until_s=until_s,
+    )
     return result
 
 
@@ -157,6 +130,18 @@ def _strike(world: CampaignCluster, name: str, random: Random) -> Struck:
     recovery_s = time.monotonic() - over_s
     click.echo(f"  {outcome}, every group has an answer after {recovery_s:.1f} s", err=True)
     return Struck(name, outcome.value, at_ms, int(time.time() * 1000), in_flight, recovery_s)
+
+
+def _finish(result: Result, step: str, world: CampaignCluster) -> None:
+    """Judge what the topics have, and then by the core itself where it has no bugs."""
+    found, case = _quiet(world, has_bugs=step == "buggy")
+    result.requests = len(found.requests)
+    result.early = len(found.early)
+    result.transactions = len(case.outcomes.committed)
+    result.assignments = sum(bool(answer.given) for answer in found.answered.values())
+    _count(result, [*world.verdicts, *judge(found, case)])
+    if step == "steady":
+        result.replay = _replay(world)
 
 
 def _quiet(world: CampaignCluster, *, has_bugs: bool) -> tuple[Evidence, Case]:
