@@ -5,8 +5,10 @@ Only a heartbeat computes a target and brings it to its member. In Kafka a membe
 whole heartbeat interval (5 s), although the share coordinator has initialized its partitions before.
 """
 
+from state.errors import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import due_in_ms
+from state.kafka.share.outcomes import RETRIABLE
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share_group import ShareGroup, ShareMember
 
@@ -15,6 +17,7 @@ _FOR_STATE_MS = 1_000
 """Most tasks of the share coordinator take less."""
 _TASK_AGE_MAX_MS = 10_000
 """After that a share coordinator may take any time. So a member has some ten such heartbeats at most."""
+_MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
 def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
@@ -35,10 +38,12 @@ def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
 
 
 def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
-    """Whether the share coordinator was asked a short time ago for partitions of a topic of the member."""
+    """Whether the share coordinator was asked a short time ago for partitions of a topic of the member, and
+    not because it had failed before: each heartbeat asks again then (row SI14).
+    """
     since_ms = context.now_ms - _TASK_AGE_MAX_MS
     return any(
-        asked.task and asked.at_ms > since_ms
+        asked.task and asked.at_ms > since_ms and asked.error_code in _MAY_PASS
         for name in member.subscribed_topic_names
         if (topic := group.topics.get(name)) is not None
         and (initializing := group.initializing.get(topic.topic_id)) is not None
