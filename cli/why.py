@@ -1,7 +1,7 @@
 """`group-coordinator why`: explains why a group rebalanced."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,9 +22,9 @@ from insight.why.clock import Clock
 from insight.why.course import Course, course_of
 from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
 from insight.why.deliveries.reading import read_since
-from insight.why.deliveries.text import alone_text
+from insight.why.deliveries.text import alone_text, strangers
 from insight.why.folder_history import read_folder
-from insight.why.history import History, HistoryUnavailable, read_history
+from insight.why.history import History, HistoryUnavailable, read_history, view_of
 from insight.why.report import Report, report_of
 from insight.why.rocketmq.model import Report as RocketMqReport
 from insight.why.rocketmq.report import report as rocketmq_report
@@ -38,12 +38,13 @@ from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 
 class _Found(NamedTuple):
-    """The history of a group, None of a share group of the brokers; what gateways delivered of a share group;
-    and what else there is to say.
+    """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
+    the members that it has now, and what else there is to say.
     """
 
     history: History | None
     deliveries: DeliveryReport | None = None
+    members: Collection[str] = ()
     notes: Sequence[str] = ()
 
 
@@ -155,8 +156,10 @@ def _found(
     last = history.entries[-1]
     if not isinstance(last, HistoryEntry) or last.group_type != _SHARE:
         return _Found(history)
-    notes = [] if last.observed else settings_notes(client_config, layout, group_id)
-    return _Found(history, deliveries(), notes)
+    view = view_of(client_config, layout, group_id)
+    members = () if view is None else [member.member_id for member in view.members]
+    notes = [] if last.observed else settings_notes(client_config, group_id, view)
+    return _Found(history, deliveries(), members, notes)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -183,7 +186,11 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
-    shown = replace(report, deliveries=found.deliveries, notes=[*report.notes, *found.notes])
+    notes = [*report.notes, *found.notes]
+    if found.deliveries is not None:
+        known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
+        notes += strangers(found.deliveries, known)
+    shown = replace(report, deliveries=found.deliveries, notes=notes)
     _show(shown, report_text, output)
     if plot is not None:
         _plot(shown, course, plot)

@@ -12,10 +12,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from connections import kafka_clients
 from connections.client_config import ClientConfig
-from insight.why.history import view_of
-from records.layout import TopicLayout
 from state.config import SettingValue
 from state.kafka.share.settings import SETTINGS
+from state.kafka.snapshot import GroupSnapshot
 
 _NAMES = tuple(setting.name for setting in SETTINGS.settings)
 _OWN = "DYNAMIC_GROUP_CONFIG"
@@ -27,12 +26,11 @@ UNKNOWN = (
 )
 
 
-def settings_notes(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> list[str]:
+def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
     """A sentence for each setting that the group has of its own at one of both only, or with two values, and
-    one if the brokers show none. Raises KafkaError.
+    one if the brokers show none. `view` is the group's. Raises KafkaError.
     """
     brokers = _of_brokers(client_config, group_id)
-    view = view_of(client_config, layout, group_id)
     own = {} if view is None or not view.configs else view.configs
     return [UNKNOWN] if brokers is None else differing(own, brokers)
 

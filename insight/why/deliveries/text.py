@@ -1,6 +1,6 @@
 """What is said of a share group's deliveries, as text and as sentences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from insight.visible import visible
 from insight.why.clock import Clock, duration_text
@@ -15,6 +15,16 @@ _SLOW = 0.8
 _RENEWS = 1
 """A member renews often if it renews each record so many times."""
 _HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
+
+
+def strangers(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
+    """Yield a sentence about who got records and is none of the group's known members, former ones included.
+    The brokers ask for no membership.
+    """
+    found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
+    if found:
+        got = f"{shortened(found)} got records and {'was' if len(found) == 1 else 'were'} never a member here"
+        yield f"{got}: leaders give them to whoever may READ the group and the topic"
 
 
 def names_of(report: DeliveryReport) -> Names:

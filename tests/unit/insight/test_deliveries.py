@@ -7,7 +7,7 @@ import pytest
 from insight.why.clock import Clock
 from insight.why.deliveries.model import DeliveryReport, Verdict
 from insight.why.deliveries.report import INTERVALS, ROWS_MAX, SUSPECTS_MAX, report
-from insight.why.deliveries.text import MAX_ROWS, deliveries_text, names_of
+from insight.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
 from records.deliveries import (
     ACCEPTED,
     GONE,
@@ -53,6 +53,13 @@ def of(*records: GroupDeliveries) -> DeliveryReport:
     found = report("g", [(at * MINUTE_MS, one) for at, one in enumerate(records)], 0, 60 * MINUTE_MS)
     assert found is not None
     return found
+
+
+def test_sf22_who_gets_records_without_being_a_member_is_named() -> None:
+    shown = of(counted([row("a", accepted=3), row("b", accepted=1), row("c")]))
+    assert [*strangers(shown, {"a", "b"})] == []
+    (sentence,) = strangers(shown, {"a"})
+    assert sentence.startswith("b got records and was never a member here")
 
 
 def text_of(*records: GroupDeliveries) -> str:
