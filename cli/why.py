@@ -24,7 +24,7 @@ from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
 from insight.why.deliveries.reading import read_since
 from insight.why.deliveries.text import alone_text, strangers
 from insight.why.folder_history import read_folder
-from insight.why.history import History, HistoryUnavailable, read_history, view_of
+from insight.why.history import History, HistoryUnavailable, latest_view, read_history
 from insight.why.report import Report, report_of
 from insight.why.rocketmq.model import Report as RocketMqReport
 from insight.why.rocketmq.report import report as rocketmq_report
@@ -156,7 +156,7 @@ def _found(
     last = history.entries[-1]
     if not isinstance(last, HistoryEntry) or last.group_type != _SHARE:
         return _Found(history)
-    view = view_of(client_config, layout, group_id)
+    view = latest_view(client_config, layout, group_id)
     members = () if view is None else [member.member_id for member in view.members]
     notes = [] if last.observed else settings_notes(client_config, group_id, view)
     return _Found(history, deliveries(), members, notes)

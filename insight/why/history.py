@@ -69,7 +69,7 @@ def read_history(
     return History(*part, records_read, telemetry)
 
 
-def view_of(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
+def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
     """Return the latest view of a group, None if there is none. Raises KafkaError if no broker responds."""
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         return _GroupLog(reader, layout, group_id).view()

@@ -22,7 +22,7 @@ from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from insight.why.history import view_of
+from insight.why.history import latest_view
 from insight.why.share_settings import settings_notes
 from records.codec import decode_request, encode
 from records.layout import TopicLayout
@@ -369,7 +369,7 @@ def test_a_setting_that_was_changed_past_the_gateway_is_named(
         header = client.header(group_id, 1)
         joins = ShareGroupHeartbeat(**header, member_id="m", member_epoch=0, subscribed_topic_names=["none"])
         assert client.send(joins).result(60).error_code == ErrorCode.NONE
-    view = view_of(broker.client_config, layout, group_id)
+    view = latest_view(broker.client_config, layout, group_id)
     assert view is not None
     assert settings_notes(broker.client_config, group_id, view) == []
     admin = kafka_clients.admin(broker.client_config)
