@@ -2,94 +2,39 @@
 group of the coordinator gets by it.
 """
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
-from msgspec import structs
 
 from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from insight.why.history import latest_view
 from insight.why.share_settings import settings_notes
-from records.codec import decode_request, encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType
-from state.kafka.protocols import view_of
 from state.kafka.requests import DeleteGroup
 from state.kafka.share_requests import (
     ShareGroupHeartbeat,
     ShareStatePartition,
-    ShareStateResult,
 )
-from state.kafka.snapshot import ConsumerGroupSnapshot, ShareSnapshot, ShareTask, ShareTaskPartitions
 from state.kafka.topic_images import TopicImage
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
-from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out
+from streaming.service.share_state.carrying_out import Summary, carry_out
 from streaming.service.share_state.summary import NOT_PERMITTED
-from streaming.service.share_state.thread import ShareStateThread
-from streaming.service.topics import prepare_topics
-from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
+from tests.e2e.harness import history_of, wait_until
+from tests.e2e.share_tasks import NO_STATE, Groups, Topic, to_delete, to_initialize, working
 from tests.harness.secured_broker import ADMIN, COORDINATOR, Allowed, ClusterSecurity, SecuredBroker, grant
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
-
-NO_STATE = Summary(0, 0, -1)
-Owner = Callable[[ClientConfig, TopicLayout], None]
-HELD_S = 0.5
-"""After so long what was read is too old for a change."""
-
-
-class Topic:
-    """A topic of three partitions, and the share coordinators of a group's partitions of it."""
-
-    def __init__(self, client_config: ClientConfig, calls: BrokerCoordinators) -> None:
-        self.name = f"orders-{uuid.uuid4()}"
-        create_topic(client_config, self.name, 3, {})
-        self.id = uuid.UUID(topic_id_of(client_config, self.name))
-        self.group_id = f"workers:{uuid.uuid4()}"  # with the separator of the coordinators' keys
-        self._calls = calls
-
-    def key(self, partition: int = 0) -> Key:
-        return Key(self.group_id, self.id, partition)
-
-    def item(self, state_epoch: int, start_offset: int = -1, partition: int = 0) -> Item:
-        return Item("t", self.key(partition), self.name, False, state_epoch, start_offset)
-
-    def deletion(self, partition: int = 0) -> Item:
-        return Item("t", self.key(partition), self.name, True)
-
-    def recorded(self, partition: int = 0) -> Summary:
-        """What the share coordinator has recorded, by a reading of its own."""
-        found: list[Summary] = []
-
-        def is_read() -> bool:
-            node_id, code = self._calls.find([self.key()])[self.key()]
-            found[:] = [] if code else [self._calls.read(node_id, [self.key(partition)])[self.key(partition)]]
-            return bool(found) and found[0].error_code not in (3, 14, 15, 16)
-
-        wait_until(is_read, "a share coordinator answers")
-        return found[0]
-
-    def write(self, item: Item) -> int:
-        """Initialize whatever is recorded, as nobody should: the error code."""
-        node_id, _ = self._calls.find([item.key])[item.key]
-        return self._calls.initialize(node_id, [item])[item.key]
 
 
 @pytest.fixture(scope="module")
@@ -105,72 +50,11 @@ def orders(broker: EmbeddedBroker, calls: BrokerCoordinators) -> Topic:
     return topic
 
 
-class Groups:
-    """The views that share groups publish, and what the thread tells them."""
-
-    def __init__(self, client_config: ClientConfig, producer: KafkaProducer) -> None:
-        self.client_config = client_config
-        self.layout = new_layout(request_partitions=2)
-        prepare_topics(client_config, self.layout)
-        self._producer = producer
-
-    def publish(self, group_id: str, *tasks: ShareTask) -> None:
-        view = structs.replace(
-            view_of(ConsumerGroup(group_id=group_id, incarnation="i")),
-            consumer=ConsumerGroupSnapshot(
-                assignment_epoch=1,
-                assignor_name="",
-                topics={},
-                resolved_regexes={},
-                unknown_topics=[],
-                unresolved_regexes=[],
-                share=ShareSnapshot({}, {}, {}, list(tasks)),
-            ),
-        )
-        self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)
-
-    def told(self) -> list[ShareStateResult]:
-        requests = [
-            decode_request(record.value)
-            for record in read_topic(self.client_config, self.layout.requests_topic)
-            if record.key is not None
-        ]
-        return [request for request in requests if isinstance(request, ShareStateResult)]
-
-    def wait_for(self, task: str) -> list[ShareStatePartition]:
-        """The outcomes of the task, in one record."""
-        wait_until(lambda: any(one.task == task for one in self.told()), f"outcomes of {task}")
-        (told,) = [one for one in self.told() if one.task == task]
-        return told.partitions
-
-
 @pytest.fixture
 def groups(broker: EmbeddedBroker) -> Iterator[Groups]:
     producer = kafka_clients.producer(broker.client_config)
     yield Groups(broker.client_config, producer)
     producer.close()
-
-
-@contextmanager
-def working(
-    client_config: ClientConfig, layout: TopicLayout, settle_s: float = 0.0
-) -> Iterator[ShareStateThread]:
-    thread = ShareStateThread(client_config, layout, lambda: True, settle_s=settle_s)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.stop()
-
-
-def to_initialize(task: str, topic: Topic, numbers: list[int], epoch: int, offset: int = -1) -> ShareTask:
-    partitions = ShareTaskPartitions(str(topic.id), topic.name, numbers, epoch, offset)
-    return ShareTask(task, "initialize", time.time_ns() // 1_000_000, [partitions])
-
-
-def to_delete(task: str, topic: Topic, numbers: list[int]) -> ShareTask:
-    partitions = ShareTaskPartitions(str(topic.id), topic.name, numbers)
-    return ShareTask(task, "delete", time.time_ns() // 1_000_000, [partitions])
 
 
 def test_a_state_that_is_recorded_is_never_written_again(orders: Topic, calls: BrokerCoordinators) -> None:
@@ -226,88 +110,6 @@ def test_tasks_in_views_are_carried_out(orders: Topic, groups: Groups, calls: Br
         assert groups.wait_for("1-3#0") == [ShareStatePartition(orders.id, n) for n in range(3)]
         assert (thread.summary.adopted, thread.summary.deleted) == (1, 3)
     assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
-
-
-def dies_before_its_record(client_config: ClientConfig, layout: TopicLayout) -> None:
-    """A process whose thread is killed when the share coordinator has answered, before it tells that."""
-    ShareStateThread._tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
-    with working(client_config, layout):
-        signal.pause()
-
-
-def stops_before_its_change(client_config: ClientConfig, layout: TopicLayout) -> None:
-    """A process that is held still when its thread has read that there is no state. It takes itself for the
-    owner when it goes on.
-    """
-    share_state.ROUND_MAX_S = HELD_S
-    read = BrokerCoordinators.read
-
-    def read_and_stop(self: BrokerCoordinators, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
-        found = read(self, node_id, keys)
-        BrokerCoordinators.read = read  # type: ignore[method-assign]
-        # To this thread, which takes no further step then.
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        return found
-
-    BrokerCoordinators.read = read_and_stop  # type: ignore[method-assign]
-    with working(client_config, layout):
-        signal.pause()
-
-
-@contextmanager
-def another_owner(how: Owner, groups: Groups) -> Iterator[int]:
-    """A process, by its id."""
-    owner = multiprocessing.get_context("spawn").Process(
-        target=how, args=(groups.client_config, groups.layout)
-    )
-    owner.start()
-    assert owner.pid is not None
-    try:
-        yield owner.pid
-    finally:
-        owner.kill()
-        owner.join()
-
-
-def wait_for_its(event: int, pid: int) -> None:
-    """Wait until the process has stopped (WSTOPPED), or ended (WEXITED)."""
-    wait_until(
-        lambda: os.waitid(os.P_PID, pid, event | os.WNOHANG | os.WNOWAIT) is not None,
-        f"process {pid}: {event}",
-    )
-
-
-def test_an_owner_that_is_killed_before_its_record_changes_nothing_twice(
-    orders: Topic, groups: Groups
-) -> None:
-    """Row SP13."""
-    groups.publish(orders.group_id, to_initialize("1-0#0", orders, [0], epoch=2))
-    with another_owner(dies_before_its_record, groups) as pid:
-        wait_for_its(os.WEXITED, pid)
-    assert orders.recorded() == Summary(0, 2, -1)
-    assert groups.told() == []
-    assert orders.write(orders.item(2, 70)) == ErrorCode.NONE, "progress of the group"
-    with working(groups.client_config, groups.layout):
-        assert groups.wait_for("1-0#0") == [ShareStatePartition(orders.id, 0)]
-    assert orders.recorded() == Summary(0, 2, 70)
-
-
-def test_an_owner_that_was_held_still_does_not_act_on_what_it_read_before(
-    orders: Topic, groups: Groups
-) -> None:
-    """Row SP18: another one has initialized the partition meanwhile, and the group has come further."""
-    groups.publish(orders.group_id, to_initialize("1-0#0", orders, [0], epoch=2))
-    with another_owner(stops_before_its_change, groups) as pid:
-        wait_for_its(os.WSTOPPED, pid)
-        stopped_s = time.monotonic()
-        with working(groups.client_config, groups.layout):
-            groups.wait_for("1-0#0")
-        assert orders.write(orders.item(2, 70)) == ErrorCode.NONE, "progress of the group"
-        wait_until(lambda: time.monotonic() - stopped_s > HELD_S, "what it read is old")
-        os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: len(groups.told()) == 2, "it has read again, and tells the same")
-    assert [one.partitions for one in groups.told()] == [[ShareStatePartition(orders.id, 0)]] * 2
-    assert orders.recorded() == Summary(0, 2, 70)
 
 
 def test_what_a_deleted_topic_had_counts_as_deleted(orders: Topic, groups: Groups) -> None:
