@@ -1,16 +1,15 @@
 """Kafka's own consumers, many in one JVM, beside those of `tests.e2e.gateway_clients`."""
 
-import subprocess
 import threading
 from collections import deque
 from itertools import count
 from pathlib import Path
-from typing import IO, Self
 
 from assignors.kafka.api import TopicPartition
 from embedded.jars import tools_classpath
 from embedded.java import find_java
 from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
+from tests.harness.java_program import JavaProgram, ReportingProgram
 from tests.harness.java_tools import java_options, log_options
 
 HARNESS = Path(__file__).with_name("kafkas_consumers.java")
@@ -44,9 +43,9 @@ class JavaMember:
     The times of `moves` are those of the JVM, whose clock is that of time.monotonic.
     """
 
-    def __init__(self, name: str, commands: IO[str]) -> None:
+    def __init__(self, name: str, jvm: JavaProgram) -> None:
         self.moves = Moves()
-        self._name, self._commands = name, commands
+        self._name, self._jvm = name, jvm
         self._held: frozenset[TopicPartition] = frozenset()
         self._values: deque[int] = deque()
         self._ended = threading.Event()
@@ -76,13 +75,13 @@ class JavaMember:
 
     def hold(self) -> None:
         """Poll no more, as a consumer whose application is busy."""
-        self._commands.write(f"hold {self._name}\n")
+        self._jvm.command(f"hold {self._name}")
 
     def close(self) -> None:
         """Leave the group, and wait until that is done."""
         if not (self._is_closing or self.has_ended):
             self._is_closing = True
-            self._commands.write(f"stop {self._name}\n")
+            self._jvm.command(f"stop {self._name}")
         assert self._ended.wait(_END_TIMEOUT_S), f"{self._name} does not end"
 
     def note(self, at_s: float, event: str, words: list[str]) -> None:
@@ -100,7 +99,7 @@ class JavaMember:
             self._held = self._held | partitions if came else self._held - partitions
 
 
-class JavaConsumers:
+class JavaConsumers(ReportingProgram):
     """A JVM with consumers of the cluster at `servers`. Its log is a file in `folder`."""
 
     def __init__(self, servers: str, folder: Path) -> None:
@@ -108,15 +107,7 @@ class JavaConsumers:
         self._members: dict[str, JavaMember] = {}
         self._numbers = count(1)
         options = [*java_options(tools_classpath()), *log_options(folder / "consumers.log")]
-        self._jvm = subprocess.Popen(
-            [str(find_java()), *options, str(HARNESS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        self._reader = threading.Thread(target=self._read, name="Java consumers", daemon=True)
-        self._reader.start()
+        super().__init__([str(find_java()), *options, str(HARNESS)])
 
     def join(
         self,
@@ -131,7 +122,6 @@ class JavaConsumers:
         """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves; it is for
         the consumer protocol, which has no `assignor`. `more` are settings, with `_` for `.`.
         """
-        assert self._jvm.stdin is not None
         of_classic_protocol = {**_CLASSIC, "partition.assignment.strategy": _ASSIGNORS[assignor]}
         settings = {
             "bootstrap.servers": self._servers,
@@ -142,31 +132,15 @@ class JavaConsumers:
             **{setting.replace("_", "."): value for setting, value in more.items()},
         }
         name = f"consumer-{next(self._numbers)}"
-        member = self._members[name] = JavaMember(name, self._jvm.stdin)
-        words = [f"{setting}={value}" for setting, value in settings.items()]
-        self._jvm.stdin.write(" ".join(["start", name, topic, *words]) + "\n")
+        member = self._members[name] = JavaMember(name, self)
+        self.command(" ".join(["start", name, topic, *(f"{key}={value}" for key, value in settings.items())]))
         return member
 
-    def close(self) -> None:
-        """End the JVM. Consumers that are not closed do not leave their group."""
-        assert self._jvm.stdin is not None
-        assert self._jvm.stdout is not None
-        self._jvm.stdin.close()
-        self._jvm.wait(_END_TIMEOUT_S)
-        self._reader.join()
-        self._jvm.stdout.close()
+    def take(self, line: str) -> None:
+        name, at_ns, event, *words = line.split()
+        self._members[name].note(int(at_ns) / _NS_PER_S, event, words)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _read(self) -> None:
-        assert self._jvm.stdout is not None
-        for line in self._jvm.stdout:
-            name, at_ns, event, *words = line.split()
-            self._members[name].note(int(at_ns) / _NS_PER_S, event, words)
+    def note_end(self) -> None:
         for member in self._members.values():
             if not member.has_ended:
                 member.note(0.0, "ended", ["the JVM has ended"])

@@ -1,17 +1,16 @@
 """Members of share and streams groups by Kafka's Java clients, and Kafka's description of these groups."""
 
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from embedded.jars import streams_classpath
 from embedded.java import find_java
+from tests.harness.java_program import JavaProgram
 from tests.harness.java_tools import java_options, log_options
 from tests.harness.waiting import wait_until
 
 HARNESS = Path(__file__).with_name("kafkas_groups.java")
-_END_TIMEOUT_S = 60.0
 
 Held = Mapping[str, frozenset[str]]
 """What members have, by their client ids: `TOPIC:NUMBER`, or `ROLE SUBTOPOLOGY:NUMBER` of tasks."""
@@ -26,19 +25,13 @@ class KafkasGroup(NamedTuple):
     held: Held
 
 
-class JavaGroups:
+class JavaGroups(JavaProgram):
     """A JVM with members of groups of the cluster at `servers`. Its files are in `folder`."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self._folder = folder
         options = [*java_options(streams_classpath()), *log_options(folder / "groups.log")]
-        self._jvm = subprocess.Popen(
-            [str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        super().__init__([str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"])
 
     def join_share(self, name: str, group_id: str, topic: str) -> None:
         """Start a share consumer with this client id."""
@@ -74,7 +67,7 @@ class JavaGroups:
         """A group as Kafka describes it now, None if there is no such group. `kind` may be `classic`, too:
         such a group has no epochs, and what its members have is not described.
         """
-        state, *others = self._answer(f"describe-{kind}", group_id).split("|")
+        state, *others = self.answer(f"describe-{kind} {group_id}").split("|")
         if not others:
             return None
         epoch, target_epoch, *members = others
@@ -82,28 +75,8 @@ class JavaGroups:
         return KafkasGroup(state, int(epoch), epoch == target_epoch, held)
 
     def _ask(self, *words: str) -> None:
-        answer = self._answer(*words)
+        answer = self.answer(" ".join(words))
         assert answer == "done", answer
-
-    def _answer(self, *words: str) -> str:
-        assert self._jvm.stdin is not None
-        assert self._jvm.stdout is not None
-        self._jvm.stdin.write(" ".join(words) + "\n")
-        return self._jvm.stdout.readline().rstrip("\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._jvm.stdin is not None
-        assert self._jvm.stdout is not None
-        self._jvm.stdin.close()
-        try:
-            self._jvm.wait(_END_TIMEOUT_S)
-        finally:
-            self._jvm.kill()
-            self._jvm.wait()
-        self._jvm.stdout.close()
 
 
 def _halves(member: str) -> tuple[str, str]:

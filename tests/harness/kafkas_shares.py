@@ -1,6 +1,5 @@
 """Share consumers of Kafka, many in one JVM, and its tools `kafka-share-groups` and `kafka-configs`."""
 
-import subprocess
 import threading
 from collections.abc import Mapping
 from itertools import count
@@ -11,6 +10,7 @@ from typing import Self
 
 from embedded.jars import connect_classpath, tools_classpath
 from embedded.java import find_java
+from tests.harness.java_program import ReportingProgram
 from tests.harness.java_tools import java_options, java_options_of, log_options
 
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
@@ -52,7 +52,7 @@ class ShareMember:
             self._ended.set()
 
 
-class JavaShares:
+class JavaShares(ReportingProgram):
     """A JVM with share consumers of the cluster at `servers`. Its files are in `folder`. `is_older`: they are
     Kafka 4.3's, which has no tools here. `settings` are of all clients.
     """
@@ -75,16 +75,9 @@ class JavaShares:
         options = java_options_of(connect_classpath()) if is_older else java_options(tools_classpath())
         # Tools print an exception, with all its calls, where others print a line.
         self._errors = log_path.with_suffix(".err").open("w")
-        self._jvm = subprocess.Popen(
-            [str(find_java()), *options, *log_options(log_path), str(HARNESS), str(self._file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            bufsize=1,
+        super().__init__(
+            [str(find_java()), *options, *log_options(log_path), str(HARNESS), str(self._file)], self._errors
         )
-        self._reader = threading.Thread(target=self._read, name="Java share consumers", daemon=True)
-        self._reader.start()
 
     def join(self, group_id: str, topic: str, how: str = "accept") -> ShareMember:
         """Start a share consumer that accepts each record, gives it back once (`release`), or rejects it. If
@@ -113,35 +106,18 @@ class JavaShares:
             lines.append(line.split())
         return [line for line in lines if line]
 
-    def command(self, line: str) -> None:
-        """Give the JVM a line to do."""
-        assert self._jvm.stdin is not None
-        self._jvm.stdin.write(f"{line}\n")
-
     def close(self) -> None:
-        """End the JVM. Consumers that are not closed do not leave their group."""
-        assert self._jvm.stdin is not None
-        assert self._jvm.stdout is not None
-        self._jvm.stdin.close()
-        self._jvm.wait(_END_TIMEOUT_S)
-        self._reader.join()
-        self._jvm.stdout.close()
+        super().close()
         self._errors.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def take(self, line: str) -> None:
+        name, event, *words = line.split(" ")
+        if name == "tool":
+            self._printed.put(None if event == "ended" else " ".join(words))
+        elif name in self._members:
+            self._members[name].note(event, words)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _read(self) -> None:
-        assert self._jvm.stdout is not None
-        for line in self._jvm.stdout:
-            name, event, *words = line.rstrip("\n").split(" ")
-            if name == "tool":
-                self._printed.put(None if event == "ended" else " ".join(words))
-            elif name in self._members:
-                self._members[name].note(event, words)
+    def note_end(self) -> None:
         self._printed.put(None)
         for member in self._members.values():
             member.note("ended", ["the JVM has ended"])

@@ -100,7 +100,7 @@ class Stage(CampaignCluster):
             classes = compiled(self.folder / "classes")
             settings = self.folder / "admin.properties"
             write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
-            self._states = stack.enter_context(closing(States(classes, self.folder, settings)))
+            self._states = stack.enter_context(States(classes, self.folder, settings))
             self.producers = Load(self.admin_config, PARTITIONS, PAUSE_S)
             stack.callback(self.producers.stop)
             self.producers.start()
