@@ -20,9 +20,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  * Kafka's share consumers, many in one JVM, and Kafka's tools, for kafkas_shares.py. The argument is a file of
  * settings of all consumers. Lines of standard input are "start NAME GROUP TOPIC HOW", "stop NAME" and "tool CLASS
  * ARGUMENT...". HOW is "accept", "release", which gives each record back once, "reject", or a value: the records of that
- * value are given back always. Lines of standard output are "NAME record VALUE DELIVERIES" and "NAME ended", with
- * the class of the exception if one ended the consumer, and "tool print LINE" and "tool ended". The JVM ends with its
- * input.
+ * value are given back always. Lines of standard output are "NAME record VALUE DELIVERIES", when the record is
+ * acknowledged, and "NAME ended", with the class of the exception if one ended the consumer, and "tool print LINE" and
+ * "tool ended". The JVM ends with its input.
  */
 public class SharesOfKafka {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -54,18 +54,21 @@ public class SharesOfKafka {
                 consumer.subscribe(List.of(topic));
                 while (!isStopped) {
                     ConsumerRecords<String, String> records = consumer.poll(POLL);
-                    for (ConsumerRecord<String, String> record : records) {
-                        int deliveries = record.deliveryCount().orElseThrow();
-                        consumer.acknowledge(record, acknowledgement(record.value(), deliveries));
-                        say(name + " record " + record.value() + " " + deliveries);
-                    }
+                    for (ConsumerRecord<String, String> record : records)
+                        consumer.acknowledge(record, acknowledgement(record.value(), deliveries(record)));
                     if (!records.isEmpty())
                         consumer.commitSync();
+                    for (ConsumerRecord<String, String> record : records)
+                        say(name + " record " + record.value() + " " + deliveries(record));
                 }
             } catch (Exception exception) {
                 error = exception.getClass().getSimpleName();
             }
             say(name + " ended " + error);
+        }
+
+        private static int deliveries(ConsumerRecord<String, String> record) {
+            return record.deliveryCount().orElseThrow();
         }
 
         private AcknowledgeType acknowledgement(String value, int deliveries) {
