@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kafka import KafkaProducer
-from msgspec import structs
 
 from connections.client_config import ClientConfig
 from records.codec import decode_request, encode
 from records.layout import TopicLayout
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.protocols import view_of
 from state.kafka.share_requests import ShareStatePartition, ShareStateResult
-from state.kafka.snapshot import ConsumerGroupSnapshot, ShareSnapshot, ShareTask, ShareTaskPartitions
+from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Item, Key, Summary
 from streaming.service.share_state.thread import ShareStateThread
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until
+from tests.harness.group_views import view_with
 
 NO_STATE = Summary(0, 0, -1)
 
@@ -73,18 +71,7 @@ class Groups:
         self._producer = producer
 
     def publish(self, group_id: str, *tasks: ShareTask) -> None:
-        view = structs.replace(
-            view_of(ConsumerGroup(group_id=group_id, incarnation="i")),
-            consumer=ConsumerGroupSnapshot(
-                assignment_epoch=1,
-                assignor_name="",
-                topics={},
-                resolved_regexes={},
-                unknown_topics=[],
-                unresolved_regexes=[],
-                share=ShareSnapshot({}, {}, {}, list(tasks)),
-            ),
-        )
+        view = view_with(group_id, share=ShareSnapshot({}, {}, {}, list(tasks)))
         self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)
 
     def told(self) -> list[ShareStateResult]:

@@ -7,20 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from msgspec import structs
 
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from records.codec import Refusal, decode_request, encode
 from records.layout import TopicLayout
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.protocols import view_of
 from state.kafka.requests import RegexResolved, TopicMetadata
-from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from state.kafka.snapshot import TopicSnapshot
 from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until
+from tests.harness.group_views import view_with
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -35,18 +33,7 @@ class Watched:
         self._producer = producer
 
     def publish(self, group_id: str, **fields: object) -> None:
-        nothing = ConsumerGroupSnapshot(
-            assignment_epoch=1,
-            assignor_name="",
-            topics={},
-            resolved_regexes={},
-            unknown_topics=[],
-            unresolved_regexes=[],
-        )
-        view = structs.replace(
-            view_of(ConsumerGroup(group_id=group_id, incarnation="i")),
-            consumer=structs.replace(nothing, **fields),
-        )
+        view = view_with(group_id, **fields)
         self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)
 
     def sent(self, group_id: str) -> list[TopicMetadata | RegexResolved]:

@@ -7,13 +7,10 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from records.codec import encode
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.protocols import view_of
 from state.kafka.share_requests import ShareStatePartition
-from state.kafka.snapshot import ConsumerGroupSnapshot, ShareSnapshot, ShareTask, ShareTaskPartitions
+from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from streaming.service.share_state.carrying_out import Item, Key, Lost, carry_out
 from streaming.service.share_state.open_tasks import (
     FIRST_BACKOFF_S,
@@ -27,6 +24,7 @@ from streaming.service.share_state.open_tasks import (
     Report,
 )
 from streaming.service.share_state.summary import LOST, NOT_PERMITTED, OVERDUE_MS, Counts
+from tests.harness.group_views import view_with
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, done, key
 
 
@@ -70,16 +68,7 @@ class Groups:
 
 
 def view(*tasks: ShareTask) -> bytes:
-    consumer = ConsumerGroupSnapshot(
-        assignment_epoch=1,
-        assignor_name="",
-        topics={},
-        resolved_regexes={},
-        unknown_topics=[],
-        unresolved_regexes=[],
-        share=ShareSnapshot({}, {}, {}, list(tasks)),
-    )
-    return encode(structs.replace(view_of(ConsumerGroup(group_id="g", incarnation="i")), consumer=consumer))
+    return encode(view_with("g", share=ShareSnapshot({}, {}, {}, list(tasks))))
 
 
 def asked(
