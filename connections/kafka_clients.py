@@ -13,14 +13,14 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
 from connections.client_config import ClientConfig
-from connections.refusals import Refusals
+from connections.refusals import NoBroker, Refusals
 
 # kafka-python's time limit of the first connection.
 BOOTSTRAP_TIMEOUT_MS = 30_000
-# Of several servers kafka-python draws one, and waits for its answer as long as it may wait at all. A server
-# that hangs would use up all the time, so the first attempts are short, and draw from the others while there
-# are some. They are short, too, where a login may be refused, which kafka-python would try again until its
-# time is up.
+# kafka-python draws a server, and waits for its answer as long as it may wait at all. A server that hangs
+# would use up all the time, so the first attempts are short, and draw from the others while there are some.
+# There are two more reasons. kafka-python would try a refused login again until its time is up. And its
+# pauses grow: where a name is not resolved for 8 s, the next attempt would come after 32 s.
 FIRST_ATTEMPT_MS = 2_000
 ATTEMPT_FACTOR = 1.5
 
@@ -294,15 +294,15 @@ def group_admin(client_config: ClientConfig) -> AdminClient:
 
 def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
     """Make a client of kafka-python, which connects at once. Raises KafkaError, of these ClusterRefused if a
-    broker's certificate or the login is refused.
+    broker's certificate or the login is refused, and NoBroker if none answers in time.
     """
     settings |= client_config.kafka_python_settings()
     left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
-    is_short = "," in client_config.bootstrap_servers or bool(client_config.properties)
-    attempt_ms = FIRST_ATTEMPT_MS if is_short else left_ms
+    attempt_ms = FIRST_ATTEMPT_MS
     give_up_s = time.monotonic() + left_ms / 1000
     servers = [server.strip() for server in client_config.bootstrap_servers.split(",")]
     silent: set[str | None] = set()
+    failure: str | None = None
     while True:
         settings["bootstrap_servers"] = [server for server in servers if server not in silent] or servers
         refusals = Refusals()
@@ -312,8 +312,9 @@ def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: 
             return make(**settings, bootstrap_timeout_ms=timeout_ms, kafka_client=refusals.client)
         except KafkaTimeoutError as error:
             refusals.raise_first(error, is_last=is_last)
+            failure = refusals.failure or failure
             if is_last:
-                raise
+                raise NoBroker(client_config, failure) from error
             silent.add(refusals.latest)
             attempt_ms = int(attempt_ms * ATTEMPT_FACTOR)
             left_ms = int((give_up_s - time.monotonic()) * 1000)

@@ -1,5 +1,6 @@
 """Why a client of kafka-python does not reach its cluster: what it tries again and only writes to its log."""
 
+import os
 import ssl
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ from kafka.errors import (
     KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
@@ -17,6 +20,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
+from connections.client_config import ClientConfig
 from connections.oauth_tokens import TokenError
 
 
@@ -27,14 +31,26 @@ class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no 
         return str(self.args[0])
 
 
+class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
+    """No broker answers. The message says how the last connection failed, if that is known."""
+
+    def __init__(self, client_config: ClientConfig, failure: str | None) -> None:
+        super().__init__(f"no Kafka broker answers at {client_config}{f' ({failure})' if failure else ''}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Refusals:
     """Why connections failed, of one client that is given `client` as its `kafka_client`.
 
-    `latest` is the server that it has tried last, as ``host:port``.
+    `latest` is the server that it has tried last, as ``host:port``. `failure` is a server and how the last
+    connection to it ended.
     """
 
     def __init__(self) -> None:
         self.latest: str | None = None
+        self.failure: str | None = None
         self._found: str | None = None
         self._guessed: str | None = None
 
@@ -54,6 +70,8 @@ class Refusals:
         """A connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
         cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
+        if error is not None:
+            self.failure = f"{address}: {_failure(error)}"
         if reason is not None:
             self._found = self._found or reason
         elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
@@ -133,6 +151,16 @@ def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection to the broker at {address}: {error.reason or error}"
     return None
+
+
+def _failure(error: Exception) -> str:
+    """What an operator looks for: the name, the port, or a broker that is busy."""
+    if isinstance(error, RequestTimedOutError):
+        return "it takes connections and does not answer"
+    cause = str(error.args[0]) if error.args else type(error).__name__
+    number, _, name = cause.partition(" ")
+    # kafka-python says "111 ECONNREFUSED".
+    return os.strerror(int(number)) if number.isdecimal() and name.startswith("E") else cause
 
 
 def _last(error: Exception) -> str:

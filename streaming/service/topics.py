@@ -16,7 +16,7 @@ from checkpoints.checkpoint import new_namespace
 from checkpoints.metadata import Identity
 from connections import kafka_clients
 from connections.client_config import ClientConfig
-from connections.refusals import ClusterRefused
+from connections.refusals import ClusterRefused, NoBroker
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 
@@ -156,10 +156,10 @@ def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
     except ValueError as error:
         servers = client_config.bootstrap_servers
         raise TopicsError(f"{servers!r} is not a list of HOST:PORT: {error}") from error
-    except ClusterRefused as error:
+    except (ClusterRefused, NoBroker) as error:
         raise TopicsError(str(error)) from error
     except KafkaError as error:
-        raise TopicsError(f"no Kafka broker answers at {client_config}") from error
+        raise TopicsError(f"no Kafka broker answers at {client_config}: {error}") from error
     try:
         yield admin
     except KafkaError as error:

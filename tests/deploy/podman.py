@@ -40,6 +40,8 @@ class Podman:
         containers = f'default_ulimits = []\ninit_path = "{shutil.which("catatonit")}"'
         settings.write_text(f'[containers]\n{containers}\n[engine]\nruntime = "runc"\n')
         self.environment = {"CONTAINERS_CONF": str(settings)}
+        self._running: list[str] = []
+        self._noted: BaseException | None = None
 
     def __call__(self, *words: str, timeout_s: float = TIMEOUT_S) -> str:
         """What it says. Raises CalledProcessError, whose notes have the reason."""
@@ -105,17 +107,28 @@ class Podman:
 
     @contextmanager
     def container(self, *words: str) -> Iterator[str]:
-        """A container that runs in the background until the block ends. Yields its id."""
+        """A container that runs in the background until the block ends. Yields its id. An error in the block
+        gets the last lines of all containers that run then.
+        """
         container = self("run", "--detach", *words).strip()
+        self._running.append(container)
         try:
             yield container
         except BaseException as error:
-            with suppress(subprocess.SubprocessError):
-                done = self.tried("logs", "--tail", "40", container)
-                error.add_note(done.stdout + done.stderr)
+            if error is not self._noted:
+                self._note_logs(error)
             raise
         finally:
+            self._running.remove(container)
             self("rm", "--force", "--volumes", "--time", "10", container)
+
+    def _note_logs(self, error: BaseException) -> None:
+        self._noted = error
+        with suppress(subprocess.SubprocessError):
+            error.add_note(self("ps", "--all", "--format", "{{.ID}} {{.Status}} {{.Command}}"))
+            for container in self._running:
+                done = self.tried("logs", "--timestamps", "--tail", "60", container)
+                error.add_note(f"{container}:\n{done.stdout}{done.stderr}")
 
 
 def _run(*words: str) -> None:

@@ -5,6 +5,7 @@ group of the coordinator gets by it.
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,9 @@ def test_a_setting_that_was_changed_past_the_gateway_is_named(
         header = client.header(group_id, 1)
         joins = ShareGroupHeartbeat(**header, member_id="m", member_epoch=0, subscribed_topic_names=["none"])
         assert client.send(joins).result(60).error_code == ErrorCode.NONE
-    view = latest_view(broker.client_config, layout, group_id)
+    found = partial(latest_view, broker.client_config, layout, group_id)
+    wait_until(lambda: found() is not None, "a batch has published the group")
+    view = found()
     assert view is not None
     assert settings_notes(broker.client_config, group_id, view) == []
     admin = kafka_clients.admin(broker.client_config)
@@ -189,8 +192,8 @@ def test_a_setting_that_was_changed_past_the_gateway_is_named(
 
 def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that authorizes, and has granted all but CLUSTER_ACTION: the alarm says what to grant, the
-    task stays open, and goes on when it is granted. The look makes nothing at the brokers. Where the cluster
-    has no share groups there is nothing to grant.
+    task stays open, and goes on when it is granted. The look makes nothing at the brokers, and
+    no error in their logs. Where the cluster has no share groups there is nothing to grant.
     """
     monkeypatch.setattr(share_state, "_CHECK_PAUSE_S", 0.2)
     security = ClusterSecurity(tmp_path / "security", authorizes=True)
@@ -199,13 +202,15 @@ def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.M
         admin = kafka_clients.admin(admins)
         topics = Allowed(COORDINATOR, "TOPIC", "*", "LITERAL", ("DESCRIBE", "READ", "WRITE"))
         grant(admins, [topics])
-        set_share_version(admin, 0)
-        with BrokerCoordinators(broker.client_config, lambda: True) as calls:
-            assert not calls.are_refused()
-            set_share_version(admin, 1)
-            wait_until(calls.are_refused, "the feature is on")
         producer = kafka_clients.producer(admins)
         groups = Groups(admins, producer)
+        asked = groups.layout.requests_topic
+        set_share_version(admin, 0)
+        with BrokerCoordinators(broker.client_config, lambda: True) as calls:
+            wait_until(lambda: not calls.are_refused(asked), "the feature is off")
+            set_share_version(admin, 1)
+            wait_until(lambda: calls.are_refused(asked), "the feature is on")
+        assert " ERROR " not in (tmp_path / "broker" / "broker.log").read_text()
         with (
             BrokerCoordinators(admins, lambda: True) as of_admin,
             working(broker.client_config, groups.layout) as thread,
@@ -220,6 +225,7 @@ def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.M
             assert groups.wait_for("1-0#0") == [ShareStatePartition(orders.id, 0)]
             assert thread.summary.alarm is None
             assert orders.recorded() == Summary(0, 2, -1)
+            assert not of_admin.are_refused(asked)
         producer.close()
         admin.close()
 

@@ -63,7 +63,9 @@ def stops_before_its_change(client_config: ClientConfig, layout: TopicLayout) ->
     share_state.ROUND_MAX_S = HELD_S
     read = BrokerCoordinators.read
 
-    def read_and_stop(self: BrokerCoordinators, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+    def read_and_stop(
+        self: BrokerCoordinators, node_id: int | None, keys: Sequence[Key]
+    ) -> Mapping[Key, Summary]:
         found = read(self, node_id, keys)
         BrokerCoordinators.read = read  # type: ignore[method-assign]
         # To this thread, which takes no further step then.

@@ -30,9 +30,8 @@ _VERSION = 0
 # kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# No key of a share coordinator. Brokers say so to whoever has the permission, and do not make the topic
-# of the states.
-_NO_KEY = "permission"
+# A name for `are_refused`. Whether such a group exists changes nothing.
+_ANY_GROUP = "permission"
 
 
 class BrokerCoordinators:
@@ -49,12 +48,20 @@ class BrokerCoordinators:
             client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS, request_timeout_ms=BROKER_TIMEOUT_MS
         )
 
-    def are_refused(self) -> bool:
+    def are_refused(self, topic: str) -> bool:
         """Whether the brokers have share groups, and the principal may not send what share coordinators take.
         This changes nothing at the brokers. Raises KafkaError, Lost.
+
+        Any broker is asked for the state of a partition of `topic`, which must exist. It answers, or is not
+        the share coordinator. Neither is an error in its log. To look for the share coordinator would create
+        the topic of the states.
         """
         _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
-        return bool(level) and self._find([_NO_KEY])[_NO_KEY][1] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if not level:
+            return False
+        (described,) = self._admin.describe_topics([topic])
+        key = Key(_ANY_GROUP, UUID(str(described["topic_id"])), 0)
+        return self.read(None, [key])[key].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
         by_name = {coordinator_key(key): key for key in keys}
@@ -69,7 +76,8 @@ class BrokerCoordinators:
         )
         return {one.key: (one.node_id, one.error_code) for one in self._send(request).coordinators}
 
-    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+    def read(self, node_id: int | None, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+        """See `ShareCoordinators.read`. None asks any broker."""
         kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
             key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys

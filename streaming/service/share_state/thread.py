@@ -153,7 +153,7 @@ class ShareStateThread(BackgroundThread):
         now_s, were_refused = time.monotonic(), self._counts.refused
         if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):
             return
-        self._counts.refused = self._connected().are_refused()
+        self._counts.refused = self._connected().are_refused(self._layout.requests_topic)
         is_first, self._checked_s = self._checked_s is None, now_s
         if self._counts.refused and is_first:
             log.error(NOT_PERMITTED)
