@@ -32,10 +32,12 @@ class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no 
 
 
 class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
-    """No broker answers. The message says how the last connection failed, if that is known."""
+    """No broker answers. The message says how the last connection failed (`Refusals.failure`), if that is
+    known.
+    """
 
     def __init__(self, client_config: ClientConfig, failure: str | None) -> None:
-        super().__init__(f"no Kafka broker answers at {client_config}{f' ({failure})' if failure else ''}")
+        super().__init__(f"no Kafka broker answers ({failure or client_config})")
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -159,7 +159,7 @@ def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
     except (ClusterRefused, NoBroker) as error:
         raise TopicsError(str(error)) from error
     except KafkaError as error:
-        raise TopicsError(f"no Kafka broker answers at {client_config}: {error}") from error
+        raise TopicsError(f"no Kafka broker answers ({client_config}): {error}") from error
     try:
         yield admin
     except KafkaError as error:

@@ -346,4 +346,4 @@ def test_brokers_that_do_not_answer_are_named(tmp_path: Path) -> None:
     with run(tmp_path, "--data-dir", str(tmp_path / "data"), "--bootstrap-servers", "127.0.0.1:1") as alone:
         assert alone.end() == (1, "")
         *_, last = alone.stderr.splitlines()
-        assert last.startswith("Error: no Kafka broker answers at 127.0.0.1:1")
+        assert last.startswith("Error: no Kafka broker answers (127.0.0.1:1: Connection refused)")
