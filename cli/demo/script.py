@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from cli.processes.child import Child, Children
 from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 
 GROUP = "demo"
@@ -30,6 +32,7 @@ SETTINGS = ("group.initial.rebalance.delay.ms=3000",)
 # The time limit of each wait. It is long, because a busy machine is slow, not wrong.
 PATIENCE_S = 300.0
 STRIKES_MAX = 5
+SPARE_CONSUMERS = ("consumer-6", "consumer-7", "consumer-8", "consumer-9")
 # For this long a strike waits for a new member's answer; later it takes a heartbeat's, which proves as much.
 HEARTBEATS_AFTER_S = 20.0
 
@@ -127,21 +130,35 @@ class Demo:
 
     def _one_leaves_and_the_coordinator_dies(self) -> None:
         self._story.step("consumer-1 leaves, and the coordinator is killed while the group rebalances")
-        mark = self._watch.mark()
         leaver = self._consumers.pop("consumer-1")
         self._deed("SIGTERM consumer-1: it leaves")
-        leaver.terminate()
-        self._watch.wait_for("a rebalance", _first(EntryType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
+        self._freeze_in_a_rebalance(leaver.terminate)
+        for name in SPARE_CONSUMERS:
+            if self._state_at_first_kill == GroupState.PREPARING_REBALANCE:
+                break
+            self._coordinator.thaw()
+            self._wait_until_stable()
+            self._story.fact(f"that was too late, the rebalance was over; {name} joins for another one")
+            self._freeze_in_a_rebalance(partial(self._start_consumer, name))
         self._deed("SIGKILL the coordinator while the group is in PreparingRebalance")
         self._coordinator.kill()
         wait_until_gone(self._folder)
         leaver.stop()
-        history = read_history(read_all(self._client_config, self._layout.events_topic))
-        self._state_at_first_kill = history.of(GROUP)[-1].to_state
         self._story.fact(f"killed; the group's last known state is {self._state_at_first_kill}")
         self._story.fact("the consumers go on: no session expires while no coordinator runs")
         self._start_coordinator()
         self._wait_until_stable()
+
+    def _freeze_in_a_rebalance(self, begin: Callable[[], object]) -> None:
+        """Freeze the coordinator when `begin` has made the group rebalance. The history that is written then
+        says whether it still does: a busy machine may write a whole rebalance at once.
+        """
+        mark = self._watch.mark()
+        begin()
+        self._watch.wait_for("a rebalance", _first(EntryType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
+        self._coordinator.freeze()
+        history = read_history(read_all(self._client_config, self._layout.events_topic))
+        self._state_at_first_kill = history.of(GROUP)[-1].to_state
 
     def _the_coordinator_dies_before_a_commit(self) -> None:
         self._story.step(
