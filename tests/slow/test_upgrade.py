@@ -4,7 +4,9 @@ import os
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,14 @@ from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse
-from tests.e2e.harness import START_TIMEOUT_S, Member, read_answers, stable_member, wait_until
+from tests.e2e.harness import (
+    START_TIMEOUT_S,
+    Member,
+    read_answers,
+    stable_member,
+    wait_until,
+    waits_for_a_request,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -32,12 +41,23 @@ SESSION_MS = 300_000
 STANDSTILL_S = 3.0
 
 
-def start(children: Children, broker: EmbeddedBroker, data: Path, name: str) -> Child:
+def start(
+    children: Children,
+    broker: EmbeddedBroker,
+    data: Path,
+    name: str,
+    send: Callable[[], object] | None = None,
+) -> Child:
+    """Start it. After a kill it waits for a request, which `send` sends."""
     child = children.start(
         name, "run", "--json", "--no-gateway", "--no-replica",
         "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX, "--data-dir", str(data),
         "-c", "group.initial.rebalance.delay.ms=0",
     )  # fmt: skip
+    if send is not None:
+        waits = partial(waits_for_a_request, data / "coordinator")
+        wait_until(waits, "its wait for a request", START_TIMEOUT_S)
+        send()
     child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
     return child
 
@@ -95,7 +115,9 @@ def test_a_planned_batch_of_other_rules_is_refused_and_its_own_version_answers_e
             planned = kill_in_a_batch(first, checkpoint, client, members)
             wait_until_gone(folder)
             check_other_rules_are_refused(children, broker, data)
-            again = start(children, broker, data, "again")
+            one = members[0]
+            beat = partial(client.heartbeat, one.group_id, generation_id=1, member_id=one.member_id)
+            again = start(children, broker, data, "again", beat)
             assert [future.result().error_code for future in planned] == [ErrorCode.NONE] * len(planned)
             assert {member.heartbeat(1) for member in members} == {ErrorCode.NONE}
             again.stop()
