@@ -89,6 +89,7 @@ def run(options: RunOptions) -> None:
         if _wait_until_ready(coordinator, stop):
             if page is not None:
                 _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
+                stack.callback(page.stop)  # before the broker ends, of which the page would warn
             _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=options.as_json)
             beside = GroupsBeside(coordinator, is_logged=log_rebalances)
             if options.client_config is None:

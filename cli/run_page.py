@@ -72,7 +72,7 @@ class RunPage:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process. It may be called again."""
         self._stopping.set()
         with self._lock:
             process = self._process
