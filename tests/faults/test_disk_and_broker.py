@@ -94,15 +94,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @contextmanager
 def no_file_grows(*pids: int) -> Iterator[None]:
-    """A full disk that needs no rights: no byte more gets into any file of these processes."""
-    before = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
-    for pid, (_, hard) in zip(pids, before, strict=True):
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    """A full disk that needs no rights: no byte more gets into any file of these processes, of which some may
+    end.
+    """
+    before: dict[int, tuple[int, int]] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            _, hard = before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
     try:
         yield
     finally:
-        for pid, limits in zip(pids, before, strict=True):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
 # A file system of its own, in a namespace where every user may mount one.

@@ -26,7 +26,7 @@ from records.pack import unpack
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from streaming.service.clock.ticker import Ticker
-from streaming.service.ownership.owner import NotOwner, Ownership
+from streaming.service.ownership.owner import ClockRecords, NotOwner, Ownership
 from streaming.service.status import Phase, read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
@@ -160,15 +160,32 @@ def test_refusal_names_the_owner_that_made_its_claim_meanwhile(
 ) -> None:
     """Between the reading of the claims and the wait for a clock record, another one claims and starts."""
 
-    def claim_first(self: Ownership, tick_interval_ms: int) -> bool:
+    def claim_first(self: Ownership, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         monkeypatch.undo()
         claim_topics(broker, layout, claim_of("one"))
         with running(broker, layout, owner_epoch=1):
-            return self._is_running(tick_interval_ms)
+            return self._is_running(tick_interval_ms, is_claimed=is_claimed)
 
     monkeypatch.setattr(Ownership, "_is_running", claim_first)
     with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
         claim_topics(broker, layout, claim_of("two", "/data/two"))
+
+
+def test_who_has_claimed_new_topics_has_time_to_start_its_clock(
+    broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic of requests is still empty. Two standbys that start at the same moment come to this."""
+    monkeypatch.setattr("streaming.service.ownership.owner.SILENCE_MS", 60_000)
+    come_within = ClockRecords.come_within
+
+    def starts_its_clock(self: ClockRecords, timeout_s: float) -> bool:
+        with ticking(broker, layout, owner_epoch=1):
+            return come_within(self, timeout_s)
+
+    claim_topics(broker, layout, claim_of("one"))
+    monkeypatch.setattr(ClockRecords, "come_within", starts_its_clock)
+    with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
+        claim_topics(broker, layout, claim_of("one", "/data/two"))
 
 
 def test_claim_on_an_earlier_topic_of_that_name_holds_no_longer(

@@ -249,13 +249,13 @@ class Ownership:
     ) -> None:
         if standing is None:
             # Perhaps the owner topic was lost under a running coordinator, or one has claimed them meanwhile.
-            if self._is_running(wanted.tick_interval_ms):
+            if self._is_running(wanted.tick_interval_ms, is_claimed=False):
                 self._refuse(self.standing(wanted.requests_topic_id))
             return
         if is_same_folder(standing, wanted):
             return  # the folder's lock ensures that no other coordinator works in it
         is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
-        if not is_silent and self._is_running(standing.tick_interval_ms):
+        if not is_silent and self._is_running(standing.tick_interval_ms, is_claimed=True):
             self._refuse(self.standing(wanted.requests_topic_id))
         check_state(standing, wanted, moved, take_over=take_over)
 
@@ -265,10 +265,14 @@ class Ownership:
             raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
         raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
 
-    def _is_running(self, tick_interval_ms: int) -> bool:
-        """Whether clock records are being appended. Waits for one unless the topic is empty."""
+    def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
+        """Whether clock records are being appended. Waits for one, unless the topic is empty and nobody has
+        claimed it: who has claimed it starts its clock a moment later.
+        """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
-            return not clock.is_new_topic() and clock.come_within(silence_ms(tick_interval_ms) / 1000)
+            if not is_claimed and clock.is_new_topic():
+                return False
+            return clock.come_within(silence_ms(tick_interval_ms) / 1000)
 
     def _append(self, claims: dict[str, Claim | None]) -> None:
         if not claims:
