@@ -178,7 +178,9 @@ def answered_one_way(answers: Answers) -> Check:
 
 
 def killed_while_rebalancing(state: str) -> Check:
-    """The first kill hit a rebalance. `state` is the group's state on the events topic after the kill."""
+    """The first kill hit a rebalance. `state` is the group's state on the events topic when the coordinator
+    was frozen for the kill.
+    """
     return Check(
         "the coordinator was killed while the group was rebalancing",
         state == GroupState.PREPARING_REBALANCE,
