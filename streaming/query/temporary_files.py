@@ -15,8 +15,9 @@ from checkpoints.files import FolderNotWritable
 LOCAL_DIR = "spark.local.dir"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
-# The path of a Unix socket has at most 107 bytes, and the name of Spark's has 42.
-_SOCKET_FOLDER_MAX_BYTES = 64
+# Java takes 106 bytes of a Unix socket's path, Linux 107. The name of Spark's has 42, and a slash before it.
+SOCKET_FOLDER_MAX_BYTES = 63
+_SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 
 def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
@@ -30,10 +31,15 @@ def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_loc
     ours = {}
     if is_local:  # executors elsewhere have no such folder
         ours[LOCAL_DIR] = str(folder)
-    if len(os.fsencode(folder)) > _SOCKET_FOLDER_MAX_BYTES:
-        ours[SOCKET_FOLDER] = tempfile.gettempdir()
+    if not _can_have_sockets(folder):
+        system = Path(tempfile.gettempdir())
+        ours[SOCKET_FOLDER] = str(system if _can_have_sockets(system) else _SHORT_FOLDER)
     options = [f'"-Djava.io.tmpdir={folder}"', spark.get(JAVA_OPTIONS, "")]  # of two, the last one holds
     return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}
+
+
+def _can_have_sockets(folder: Path) -> bool:
+    return len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX_BYTES
 
 
 def empty(folder: Path) -> None:

@@ -12,6 +12,8 @@ from streaming.query.temporary_files import (
     keeping_temporary_files_in,
 )
 
+MODULE = "streaming.query.temporary_files"
+
 
 def test_what_a_killed_jvm_has_left_is_removed(tmp_path: Path) -> None:
     left = tmp_path / "tmp" / "spark-1" / "state"
@@ -39,16 +41,25 @@ def test_executors_elsewhere_have_folders_of_their_own(tmp_path: Path) -> None:
     assert LOCAL_DIR not in keeping_temporary_files_in(tmp_path, {}, is_local=False)
 
 
-@pytest.mark.parametrize(("name", "is_long"), [("x", False), ("x" * 70, True)])
+@pytest.mark.parametrize(("length", "is_long"), [(1, False), (8, False), (9, True), (70, True)])
 def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, is_long: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, length: int, is_long: bool
 ) -> None:
     """A path that is not absolute is made so."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("streaming.query.temporary_files._SOCKET_FOLDER_MAX_BYTES", len(str(tmp_path)) + 8)
-    found = keeping_temporary_files_in(Path(name), {}, is_local=True)
-    assert found[LOCAL_DIR] == str(tmp_path / name)
+    monkeypatch.setattr(f"{MODULE}.SOCKET_FOLDER_MAX_BYTES", len(str(tmp_path / ("x" * 8))))
+    found = keeping_temporary_files_in(Path("x" * length), {}, is_local=True)
+    assert found[LOCAL_DIR] == str(tmp_path / ("x" * length))
     assert (SOCKET_FOLDER in found) == is_long
+
+
+@pytest.mark.parametrize(("system", "elsewhere"), [("/run/user/1", "/run/user/1"), ("/" + "t" * 63, "/tmp")])
+def test_the_folder_elsewhere_is_short_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, elsewhere: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", system)
+    found = keeping_temporary_files_in(tmp_path / ("x" * 63), {}, is_local=True)
+    assert found[SOCKET_FOLDER] == elsewhere
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
