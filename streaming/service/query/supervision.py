@@ -185,11 +185,11 @@ class Supervisor:
                 if hang := self._query.hang():
                     self._spark.kill_hung(hang)
                 self._set_alarms()
-                if self._query.obstacle():
-                    break
+                if obstacle := self._query.obstacle():
+                    self._wait_without_query(obstacle, running)
+                    return None
                 self._query.watch(running)
             running.stop()
-            self._wait_while_obstructed()
         except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
             return PySparkException(error.java_exception.toString())
         except PySparkException as error:
@@ -206,15 +206,17 @@ class Supervisor:
         self._status.batch_committed(batch.batch_id)
         self._committed_pin.pin_often(batch.batch_id, ends)
 
-    def _wait_while_obstructed(self) -> None:
-        """Wait until nothing is in the query's way any more, or the service stops."""
-        if obstacle := self._query.obstacle():
-            log.warning("query stopped for a while", reason=obstacle)
-            self._status.enter(Phase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
+    def _wait_without_query(self, obstacle: str, running: StreamingQuery) -> None:
+        """End the query, and wait until nothing is in its way any more, or the service stops."""
+        log.warning("query stopped for a while", reason=obstacle)
+        self._status.enter(Phase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
+        self._look_at_disk()  # it may be full, and the broker have died of that
+        self._set_alarms()
+        running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
         looked_s = float("-inf")
         while self._query.obstacle() and not self._stopping.is_set():
             if time.monotonic() - looked_s > SPACE_POLL_S:
-                self._look_at_disk()  # it may be full, and the broker have died of that
+                self._look_at_disk()
                 looked_s = time.monotonic()
             self._pause(POLL_S)
         self._disk_alarm = None
