@@ -81,7 +81,9 @@ class Run:
 
 @contextmanager
 def run(tmp_path: Path, *arguments: str, within: Sequence[str] = ()) -> Iterator[Run]:
-    """`within` is a command that becomes the one it is given."""
+    """`within` is a command that becomes the one it is given. If the test fails, what the command said last
+    is a note of its error.
+    """
     stderr_path = tmp_path / f"stderr-{time.monotonic_ns()}.txt"
     with (
         stderr_path.open("w") as stderr,
@@ -96,6 +98,9 @@ def run(tmp_path: Path, *arguments: str, within: Sequence[str] = ()) -> Iterator
     ):
         try:
             yield Run(process, stderr_path)
+        except BaseException as error:
+            error.add_note("\n".join(stderr_path.read_text().splitlines()[-40:]))
+            raise
         finally:
             process.kill()
 
