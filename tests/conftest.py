@@ -18,6 +18,8 @@ from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 50
+# These run processes that wait for each other. A machine that pauses for seconds fails them now and then.
+WITH_PROCESSES = tuple(f"tests/{layer}/" for layer in ("spark", "e2e", "slow", "faults", "deploy"))
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 # A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
 # coordinators of their own, because the shared one takes a part of the processor as long as it runs.
@@ -130,11 +132,23 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say where the logs of the shared services are, which are kept where a test has failed."""
-    failed = {"failed", "error"} & terminalreporter.stats.keys()
+    """Say why tests were played once more, and where the logs of the shared services are, which are kept if a
+    test has failed.
+    """
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"{report.nodeid} failed and was played once more")
+        terminalreporter.write_line(report.longreprtext)
+        terminalreporter.write_line(f"AGAIN {report.nodeid} - {_reason(report)}")
+    failed = {"failed", "error", "rerun"} & terminalreporter.stats.keys()
     if failed and (config.stash[_folder] / "broker").exists():
         terminalreporter.write_line(f"logs of the shared broker and coordinator: {config.stash[_folder]}")
         config.stash[_is_kept] = True
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """The first line of an error's message."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message).partition("\n")[0]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -150,7 +164,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark the properties, so that `-m examples` finds all tests of random
-    cases. Without a replica, leave out what cannot differ by that.
+    cases. Without a replica, leave out what cannot differ by that. In CI a test of processes that fails is
+    played once more, and the end of the run names it.
     """
     if config.getoption("pure"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("one_form")])
@@ -160,6 +175,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.examples)
+        if os.environ.get("CI") and item.nodeid.startswith(WITH_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def _place(item: pytest.Item) -> int:
