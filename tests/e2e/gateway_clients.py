@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -23,6 +23,7 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
 from connections import kafka_clients
+from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
 from state.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
@@ -42,8 +43,9 @@ def new_group() -> str:
     return f"group-{uuid.uuid4()}"
 
 
-def produce(servers: str, topic: str, values: Iterable[int]) -> None:
-    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+def produce(servers: str | ClientConfig, topic: str, values: Iterable[int]) -> None:
+    config = ClientConfig(servers) if isinstance(servers, str) else servers
+    with closing(kafka_clients.producer(config)) as producer:
         sent = [producer.send(topic, str(v).encode(), partition=v % PARTITIONS) for v in values]
         for future in sent:
             future.get(30)

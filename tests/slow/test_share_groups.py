@@ -184,7 +184,7 @@ def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
         acls=AclOptions(file),
     )
     with serving(secured) as address, JavaShares(str(address), tmp_path, settings=LOGIN) as shares:
-        produce(options.client_config.bootstrap_servers, topic, FIRST)
+        produce(options.client_config, topic, FIRST)
         shares.configure(mine, "share.auto.offset.reset=earliest")
         with shares.join(mine, topic) as member:
             wait_until(lambda: set(member.deliveries) == {*FIRST}, "the records")
@@ -222,7 +222,7 @@ def test_a_state_is_initialized_once_whatever_becomes_of_gateways_and_members(
     """
     group = new_group()
     fixed = replace(options, share_groups=Coordinators.OURS, listen=free_address())
-    direct = options.client_config.bootstrap_servers
+    direct = options.client_config
     produce(direct, topic, FIRST)
     with ExitStack() as stack:
         shares = stack.enter_context(JavaShares(str(fixed.listen), tmp_path))
