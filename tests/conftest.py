@@ -18,8 +18,8 @@ from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 50
-# These run processes that wait for each other. A machine that pauses for seconds fails them now and then.
-WITH_PROCESSES = tuple(f"tests/{layer}/" for layer in ("spark", "e2e", "slow", "faults", "deploy"))
+# Tests with these markers have processes that wait for each other: a machine that pauses may fail them.
+WITH_PROCESSES = ("spark", "e2e")
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 # A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
 # coordinators of their own, because the shared one takes a part of the processor as long as it runs.
@@ -164,8 +164,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark the properties, so that `-m examples` finds all tests of random
-    cases. Without a replica, leave out what cannot differ by that. In CI a test of processes that fails is
-    played once more, and the end of the run names it.
+    cases, and the operator's tests. Without a replica, leave out what cannot differ by that. In CI a test of
+    processes that fails is played once more, and the end of the run names it.
     """
     if config.getoption("pure"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("one_form")])
@@ -175,7 +175,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.examples)
-        if os.environ.get("CI") and item.nodeid.startswith(WITH_PROCESSES):
+        if item.nodeid.startswith(SPARK_TESTS):
+            item.add_marker(pytest.mark.spark)
+        if os.environ.get("CI") and any(map(item.get_closest_marker, WITH_PROCESSES)):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

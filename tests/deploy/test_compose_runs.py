@@ -12,6 +12,8 @@ from tests.deploy.consuming import commit_everything, committed, produce
 from tests.deploy.podman import ROOT, Podman
 from tests.e2e.harness import wait_until
 
+pytestmark = pytest.mark.e2e
+
 PROJECT = "group-coordinator-tests"
 FILE = ROOT / "docker-compose.yml"
 SERVICES = yaml.safe_load(FILE.read_text())["services"]

@@ -9,6 +9,8 @@ from tests.deploy.podman import Podman
 from tests.e2e.harness import wait_until
 from tests.harness.ports import gateway_port
 
+pytestmark = pytest.mark.e2e
+
 IMAGE_MAX_BYTES = 1_700_000_000
 START_TIMEOUT_S = 180
 SHARED_CLASSES = 5_000

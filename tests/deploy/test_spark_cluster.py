@@ -5,9 +5,13 @@ import time
 import urllib.error
 import urllib.request
 
+import pytest
+
 from tests.deploy.podman import Podman
 from tests.e2e.harness import wait_until
 from tests.harness.ports import free_port
+
+pytestmark = pytest.mark.e2e
 
 START_TIMEOUT_S = 240
 # In which Prometheus must have found the driver's port: less than the alert `CoordinatorDown` waits.

@@ -71,7 +71,7 @@ async def described(client: RawClient, group: str) -> dict[str, str]:
 
 def test_sn24_both_have_what_is_set_and_nobody_what_one_refuses(broker: EmbeddedBroker) -> None:
     async def play() -> None:
-        group = new_group()
+        group, other = new_group(), new_group()
         at_broker = Address.parse(broker.bootstrap_servers)
         async with (
             gateway_of(broker) as address,
@@ -79,7 +79,7 @@ def test_sn24_both_have_what_is_set_and_nobody_what_one_refuses(broker: Embedded
             connected(at_broker) as direct,
         ):
 
-            async def both_have(locks: str, session: str, reset: str) -> None:
+            async def both_have(group: str, locks: str, session: str, reset: str) -> None:
                 """A broker answers from the metadata log, which it may read after the controller answers."""
                 expected = {LOCKS: locks, SESSION: session, RESET: reset}
                 async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -89,15 +89,16 @@ def test_sn24_both_have_what_is_set_and_nobody_what_one_refuses(broker: Embedded
 
             alter = ApiKey.IncrementalAlterConfigs
             assert await altered(client, group, alter, locks="20000", session="50000") == (0, None)
-            await both_have(locks="20000", session="50000", reset="latest")
+            await both_have(group, locks="20000", session="50000", reset="latest")
             error, text = await altered(client, group, alter, locks="1", session="51000")
             assert error == INVALID_CONFIG and text is not None and "1000" in text
             error, text = await altered(client, group, alter, reset="earliest", session="1")
             assert error == INVALID_CONFIG and text is not None and SESSION in text
-            # The metadata log is in order: with this change a broker would have one of those, too.
-            assert await altered(client, group, alter, session="52000") == (0, None)
-            await both_have(locks="20000", session="52000", reset="latest")
+            # The metadata log is in order: a broker that has this change would have those, too.
+            assert await altered(client, other, alter, session="52000") == (0, None)
+            await both_have(other, locks="30000", session="52000", reset="latest")
+            await both_have(group, locks="20000", session="50000", reset="latest")
             assert await altered(client, group, ApiKey.AlterConfigs, reset="earliest") == (0, None)
-            await both_have(locks="30000", session="45000", reset="earliest")
+            await both_have(group, locks="30000", session="45000", reset="earliest")
 
     uvloop.run(play())

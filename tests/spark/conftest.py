@@ -13,12 +13,6 @@ from tests.spark.harness import Bench
 ROOT = Path(__file__).parents[2]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.spark)
-
-
 # Stopped after the last of these tests, because a process can hold one Spark and later tests run a
 # coordinator.
 @pytest.fixture(scope="package")
