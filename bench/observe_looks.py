@@ -50,7 +50,7 @@ def main() -> None:
 
 def make_groups(client_config: ClientConfig, number: int) -> None:
     """Commit an offset in each group."""
-    admin = kafka_clients.group_admin(client_config)
+    admin = kafka_clients.librdkafka_admin(client_config)
     at = [TopicPartition(TOPIC, 0, 0)]
     for first in range(0, number, 100):
         asked = [

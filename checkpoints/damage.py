@@ -11,22 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checkpoints.files import Files
-from checkpoints.spark_logs import SPARK
+from checkpoints.spark_logs import SPARK, last_batch
 
 _MAGIC = b"crc\0"
 _HEADER_BYTES = 8
 
 
 def describe_damage(files: Files) -> list[str]:
-    """List the damaged or missing files of a checkpoint, each with its fault. Only a local one is looked at,
-    because other file systems keep checksums of their own.
+    """List the damaged or missing files without which the query cannot continue, each with its fault. Only a
+    local checkpoint is looked at, because other file systems keep checksums of their own.
 
     The query must not run meanwhile, because it writes files and purges old ones.
     """
     if files.local is None:
         return []
     checkpoint = files.local / SPARK
-    return [*_unreadable(checkpoint), *(f"{path} is missing" for path in _missing_changelogs(checkpoint))]
+    committed = last_batch(files, "commits")
+    return [
+        *_unreadable(checkpoint, committed),
+        *(f"{path} is missing" for path in _missing_changelogs(checkpoint)),
+    ]
 
 
 def is_intact(path: Path) -> bool:
@@ -42,11 +46,13 @@ def is_intact(path: Path) -> bool:
     return _matches(content, expected)
 
 
-def _unreadable(checkpoint: Path) -> Iterator[str]:
+def _unreadable(checkpoint: Path, committed: int) -> Iterator[str]:
     for checksums in sorted(checkpoint.rglob(".*.crc")):
         path = checksums.with_name(checksums.name[1:].removesuffix(".crc"))
         if path.name.startswith("."):
             continue  # a temporary file left by a crash
+        if _is_superseded(path, checkpoint, committed):
+            continue
         try:
             expected, content = checksums.read_bytes(), path.read_bytes()
         except FileNotFoundError:
@@ -56,6 +62,21 @@ def _unreadable(checkpoint: Path) -> Iterator[str]:
         else:
             if not _matches(content, expected):
                 yield f"{path} does not match its checksum"
+
+
+def _is_superseded(path: Path, checkpoint: Path, committed: int) -> bool:
+    """Return True if Spark does not read this file to continue after the batch `committed`.
+
+    Spark's logs are read from the batch before on. Of a state store, the newest snapshot up to the version
+    `committed + 1` is read, and the changelogs after it.
+    """
+    if not path.stem.isdigit():
+        return False
+    number = int(path.stem)
+    if path.parent.parent == checkpoint:  # a log
+        return number < committed
+    snapshots = [int(it.stem) for it in path.parent.glob("*.zip") if it.stem.isdigit()]
+    return number < max((it for it in snapshots if it <= committed + 1), default=0)
 
 
 def _matches(content: bytes, expected: bytes) -> bool:

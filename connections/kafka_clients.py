@@ -287,8 +287,8 @@ def admin(
     )
 
 
-def group_admin(client_config: ClientConfig) -> AdminClient:
-    """An admin client for groups and their offsets, librdkafka's. It connects at its first request."""
+def librdkafka_admin(client_config: ClientConfig) -> AdminClient:
+    """Return an admin client, librdkafka's. It connects at its first request."""
     return AdminClient(_librdkafka_connection(client_config))
 
 

@@ -30,8 +30,10 @@ class _Listing(Struct):
 
 
 _listing = msgspec.json.Decoder(_Listing)
+_commits = msgspec.json.Decoder(dict[int, list[int]])
 
 _EARLY = "early"
+_COMMITS = "commits"
 _MARKER = "replicas-since"
 
 
@@ -54,9 +56,30 @@ class AsOf(NamedTuple):
     as_of_ms: int
 
 
-def early_headers(replica: ReplicaId, as_of_ms: int) -> list[tuple[str, bytes]]:
-    """The headers of a record with early answers."""
-    return [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
+Commits = dict[int, list[int]]
+"""By the position of an answer in its record: the offsets that its request has committed, in the order of the
+answer's partitions without an error."""
+
+
+def early_headers(
+    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None
+) -> list[tuple[str, bytes]]:
+    """Return the headers of a record with early answers."""
+    headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
+    if commits:
+        headers.append((_COMMITS, msgspec.json.encode(commits)))
+    return headers
+
+
+def commits_of(headers: Headers | None) -> Commits:
+    """Return the committed offsets that a record with early answers names, {} if it names none.
+
+    Raises msgspec.DecodeError.
+    """
+    for name, value in headers or ():
+        if name == _COMMITS:
+            return _commits.decode(value or b"")
+    return {}
 
 
 def is_by_query(headers: Headers | None) -> bool:

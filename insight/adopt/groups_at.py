@@ -33,7 +33,7 @@ class GroupsAt:
     def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
         self._at = client_config
         self._timeout_s = timeout_s
-        self._admin = kafka_clients.group_admin(client_config)
+        self._admin = kafka_clients.librdkafka_admin(client_config)
 
     def cluster_id(self) -> str:
         """The id of the Kafka cluster, which a gateway passes on."""

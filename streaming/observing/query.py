@@ -94,10 +94,10 @@ class ObserversQuery(SupervisedQuery):
             reason = f"no group has joined or committed yet: the cluster has no {SOURCE}"
             try:
                 found = find_topic(self._options.client_config, SOURCE)
+                if found.ids:
+                    return found
             except TopicsError as error:
-                found, reason = None, str(error)
-            if found is not None:
-                return found
+                reason = str(error)
             if self._status.current.reason != reason:
                 self._status.enter(Phase.STARTING, reason)
             stopping.wait(_LOOK_S)

@@ -39,7 +39,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
         output_folder.claim(options.output_dir, options.folder)
         return
     layout = options.layout
-    if find_topic(options.client_config, layout.requests_topic) is not None:
+    if find_topic(options.client_config, layout.requests_topic).ids:
         raise TopicsError(
             f"{layout.requests_topic} exists, so the topics with this prefix are a coordinator's: give "
             "another --prefix"

@@ -41,6 +41,7 @@ def main() -> None:
         start.layout,
         start.replica,
         StateMachine(first_terms(start, seed), seed),
+        topic_id=seed.identity.requests_topic_id,
         stands_by=start.stands_by,
         on_pending=_say,
     )
@@ -66,7 +67,7 @@ def _obey(follower: Follower, start: Start, seed: Seed) -> None:
         if isinstance(command, Committed):
             follower.committed(command)
             continue
-        follower.promote(command.replica, later_terms(start, seed, command))
+        follower.promote(command.replica, later_terms(start, seed, command), command.handled)
     follower.stop()
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from records.codec import DeadLetter, encode, is_packed, transaction_key
+from records.early_answers import Commits
 from records.pack import PACK_MAX_REQUESTS, pack
 from state.dispatch import AnyEffects, AnyRequest
 from state.errors import ErrorCode
-from state.kafka.effects import Reply
+from state.kafka.effects import Effects, Reply
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribeGroupResponse, ListedGroup
 from state.rocketmq import effects as rocketmq
@@ -17,16 +18,20 @@ from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, tra
 
 @dataclass(slots=True)
 class EarlyRecord:
-    """A record for a reply partition, and the answers in it by their requests' ids."""
+    """A record for a reply partition, the answers in it by their requests' ids, and the offsets that these
+    requests have committed.
+    """
 
     reply_partition: int
     value: bytes
     answers: dict[str, bytes]
+    commits: Commits = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Pack:
     answers: dict[str, bytes] = field(default_factory=dict)
+    commits: Commits = field(default_factory=dict)
     size_bytes: int = 0
 
 
@@ -55,6 +60,9 @@ class Answers:
         """Keys and values that the query will write to the transactions topic."""
 
     def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+        self._answer(reply, [])
+
+    def _answer(self, reply: Reply | rocketmq.Reply, committed: list[int]) -> None:
         request = reply.response.request
         if self._left_to_query and request in self._left_to_query:
             self._left_to_query.discard(request)
@@ -65,19 +73,25 @@ class Answers:
         self.size_bytes += len(value)
         if not is_packed(request):
             self._close(reply.reply_partition)
-            self._records.append(EarlyRecord(reply.reply_partition, value, {request: value}))
+            commits = {0: committed} if committed else {}
+            self._records.append(EarlyRecord(reply.reply_partition, value, {request: value}, commits))
             return
         waiting = self._packs.setdefault(reply.reply_partition, _Pack())
+        if committed:
+            waiting.commits[len(waiting.answers)] = committed
         waiting.answers[request] = value
         waiting.size_bytes += len(value)
         if waiting.size_bytes >= ANSWERS_MAX_BYTES or len(waiting.answers) >= PACK_MAX_REQUESTS:
             self._close(reply.reply_partition)
 
     def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
-        for reply in effects.replies:
-            self.reply(reply, message)
         if self.is_silent or isinstance(effects, rocketmq.Effects):
+            for reply in effects.replies:
+                self._answer(reply, [])
             return
+        request = None if message is None else message.id
+        for answer in effects.replies:
+            self._answer(answer, _committed(effects) if answer.response.request == request else [])
         for change in effects.transactions:
             record = transaction_record(effects, change)
             self.transactions.append(
@@ -119,4 +133,17 @@ class Answers:
         waiting = self._packs.pop(reply_partition, None)
         if waiting is not None:
             value = pack(waiting.answers.values())
-            self._records.append(EarlyRecord(reply_partition, value, waiting.answers))
+            self._records.append(EarlyRecord(reply_partition, value, waiting.answers, waiting.commits))
+
+
+def _committed(effects: Effects) -> list[int]:
+    """The offsets that a request has committed, or holds for its transaction, in its order."""
+    if effects.offsets:
+        return [change.offset.offset for change in effects.offsets if change.offset is not None]
+    return [
+        offset.offset
+        for change in effects.transactions
+        if change.pending is not None
+        for offsets in change.pending.offsets.values()
+        for offset in offsets.values()
+    ]

@@ -5,7 +5,7 @@ One thread does all the work of an answer.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -16,6 +16,7 @@ from records.layout import TopicLayout
 from streaming.replica.audit import Audit, Place
 from streaming.replica.held_back import HELD_MAX, HeldBack
 from streaming.replica.lead import Lead
+from streaming.replica.log_watch import LogWatch
 from streaming.replica.pipes import Committed, Pending, Phase, Report
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import Record, StateMachine
@@ -39,10 +40,12 @@ class ReplicaFailed(RuntimeError):
 
 
 class Follower:
-    """Runs until `stop`. With `stands_by` it answers nothing until it is promoted. `on_pending` gets changes
-    of pending transactions. `wall_ms` is the time by which the lag is measured.
+    """Runs until `stop`. With `stands_by` it answers nothing until it is promoted. `topic_id` is the id of
+    the requests topic that the state belongs to. `on_pending` gets changes of pending transactions. `wall_ms`
+    is the time by which the lag is measured.
 
-    `run` is `begin` and then one `round` after the other, while `responses` reads in a thread of its own.
+    `run` is `begin` and then one `round` after the other, while `responses` and `log_watch` work in threads
+    of their own.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Follower:
         replica: ReplicaId,
         machine: StateMachine,
         *,
+        topic_id: str,
         stands_by: bool = False,
         on_pending: Callable[[Pending], None] = lambda _: None,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
@@ -66,7 +70,7 @@ class Follower:
         self._stopped = threading.Event()
         self._audit = Audit()
         self._held = HeldBack(machine) if stands_by else None
-        self._promotion: tuple[ReplicaId, Terms] | None = None
+        self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
         self._committed: Committed | None = None
         self._answers = 0
         self._reason = _FOLLOWS
@@ -85,6 +89,13 @@ class Follower:
             compares=not stands_by,
             now_s=now_s,
         )
+        self.log_watch = LogWatch(
+            client_config,
+            layout.requests_topic,
+            topic_id,
+            {number: partition.next_offset for number, partition in machine.partitions.items()},
+            now_s=now_s,
+        )
         self._producer = kafka_clients.early_answers_producer(
             client_config, max_record_bytes=layout.response_record_max_bytes
         )
@@ -99,6 +110,7 @@ class Follower:
         """Follow the topic until stopped. Raises what the state machine raises, and ReplicaFailed."""
         self.begin()
         self.responses.start()
+        self.log_watch.start()
         try:
             while not self._stopped.is_set():
                 self.round()
@@ -106,6 +118,7 @@ class Follower:
                 raise ReplicaFailed(f"the audit ended: {self.responses.failure!r}")
         finally:
             self._stopped.set()
+            self.log_watch.stop()
             self.responses.stop()
             self._producer.flush(_CLOSE_TIMEOUT_S)
             self._consumer.close()
@@ -129,6 +142,8 @@ class Follower:
         if batch is not None:
             self._machine.committed(batch.ends, batch.watermark_ms)
         first = self._consumer.poll(_POLL_S)
+        if first is not None:
+            self._confirm_log()
         # `consume` alone would wait until it has as many records as it may return.
         for message in () if first is None else (first, *self._consumer.consume(_RECORDS_MAX, 0)):
             if (error := message.error()) is not None:
@@ -149,13 +164,17 @@ class Follower:
 
     def committed(self, batch: Committed) -> None:
         """The query has committed a batch. Any thread may call it."""
+        self.log_watch.committed(batch.ends)
         self._committed_s = self._now_s()
         self._committed = batch
         self._audit.committed(Place(batch.ends, batch.watermark_ms), self._committed_s)
 
-    def promote(self, replica: ReplicaId, terms: Terms) -> None:
-        """The standby has taken the topics: answer as this replica. Any thread may call it."""
-        self._promotion = (replica, terms)
+    def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:
+        """The standby has taken the topics: answer as this replica. Any thread may call it.
+
+        `handled` are the offsets before which committed batches have handled all records, by partition.
+        """
+        self._promotion = (replica, terms, handled)
 
     def report(self) -> Report:
         """What it does now. Any thread may call it."""
@@ -177,6 +196,7 @@ class Follower:
             compared=self._audit.compared,
             groups=sum(len(p.groups) for p in self._machine.partitions.values()),
             alarm=lead.alarm(),
+            loss=self.log_watch.loss() if self._held is None else "",
             difference=self.responses.difference,
         )
 
@@ -216,11 +236,14 @@ class Follower:
             if len(held) > HELD_MAX:
                 raise ReplicaFailed(f"{len(held)} records are held back: the owner's replica says nothing")
             return
-        self._replica, terms = self._promotion
+        self._replica, terms, handled = self._promotion
         self._machine.change_terms(terms)
+        self.log_watch.committed(handled)
         self.responses.promote(self._replica)
         self._committed_s = self._owned_s = self._now_s()
-        self._machine.is_permitted = True  # requests of the outage wait for their answers
+        self.log_watch.renew()
+        # Requests of the outage wait for their answers.
+        self._machine.is_permitted = not self.log_watch.why_silent()
         held.act()
         self._held = None
 
@@ -232,7 +255,6 @@ class Follower:
         records = machine.answers.drain()
         if not records:
             return
-        headers = early_headers(self._replica, machine.as_of_ms)
         place = Place(
             {number: partition.next_offset for number, partition in machine.partitions.items()},
             machine.as_of_ms,
@@ -244,11 +266,20 @@ class Follower:
                     self._layout.responses_topic,
                     record.value,
                     partition=record.reply_partition,
-                    headers=headers,  # type: ignore[arg-type]
+                    headers=early_headers(self._replica, machine.as_of_ms, record.commits),  # type: ignore[arg-type]
                 )
             except BufferError:
                 self._producer.poll(_POLL_S)  # the query's answers follow
             self._answers += len(record.answers)
+
+    def _confirm_log(self) -> None:
+        """Before records are applied: give no answer if the log may have lost what the query has not read."""
+        if not self._machine.is_permitted:
+            return
+        self.log_watch.renew()
+        if reason := self.log_watch.why_silent():
+            self._reason, self._machine.is_permitted = reason, False
+            self._producer.purge(in_flight=False)
 
     def _look_at_lag(self) -> None:
         """Decide whether answers may be given."""
@@ -273,6 +304,8 @@ class Follower:
             return f"it is more than {LAG_MAX_MS} ms behind"
         if self.responses.is_replaced:
             return _REPLACED
+        if unconfirmed := self.log_watch.why_silent():
+            return unconfirmed
         if too_far := self._lead().why_silent():
             return too_far
         if all(partition.has_ended for partition in self._machine.partitions.values()):

@@ -30,12 +30,14 @@ class Start(Struct, frozen=True, kw_only=True):
 
 class Promote(Struct, frozen=True, kw_only=True, tag=True):
     """A standby has taken the topics. From now on this is the replica `replica`, and these are all
-    configurations and outages.
+    configurations and outages. `handled` are the offsets of the first records that no committed batch has
+    read, by partition.
     """
 
     replica: ReplicaId
     epochs: list[Epoch]
     outages: list[KnownOutage]
+    handled: dict[int, int]
 
 
 class Committed(Struct, frozen=True, kw_only=True, tag=True):
@@ -72,7 +74,8 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
     applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
     `streaming.replica.lead`. `answers` were appended, `compared` of them with the query's. `groups` are in
-    its memory. `alarm` is for the operator. `difference` ends it.
+    its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is, "" if
+    it can. `difference` ends it.
     """
 
     phase: Phase
@@ -87,6 +90,7 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     compared: int = 0
     groups: int = 0
     alarm: str | None = None
+    loss: str = ""
     difference: Difference | None = None
 
 

@@ -27,11 +27,13 @@ from streaming.query.session import Session
 from streaming.query.storage import storage_at
 from streaming.service.announcement import announce
 from streaming.service.background import BackgroundThread
+from streaming.service.can_continue import check_topic
 from streaming.service.clock.members_watcher import MembersWatcher
 from streaming.service.clock.pace import Pace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.configuring import begin_epoch, config_epochs
 from streaming.service.log_and_state import LogAndState
+from streaming.service.lost_requests import losses_reported
 from streaming.service.options import Options
 from streaming.service.outages.outage import FirstRequest, acted_so_far, look_out
 from streaming.service.ownership.lease import Lease
@@ -169,20 +171,16 @@ class Coordinator:
             if self._storage.path is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
             checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
-            found = prepare_topics(
-                options.client_config,
-                options.layout,
-                options.replication_factor,
-                options.min_insync_replicas,
-            )
             ours = LogAndState(options.client_config, options.layout, checkpoint)
+            starting.enter_context(losses_reported(ours, options.folder))
+            check_topic(options.client_config, checkpoint)  # before a missing one is created
+            found = prepare_topics(
+                options.client_config, options.layout, options.replication_factor, options.min_insync_replicas
+            )
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
             if options.replica:
                 self._replica = Replica(
-                    ours,
-                    options.folder,
-                    on_pending=self._transactions.report,
-                    now_ms=self._attested_ms,
+                    ours, options.folder, on_pending=self._transactions.report, now_ms=self._attested_ms
                 )
             self._times.end_of("topics")
             if session is None:
@@ -222,7 +220,8 @@ class Coordinator:
                 if self._replica is not None:
                     self._replica.check_standby()
 
-            with rehearsal, self._claiming(leading) as lease:
+            losses = losses_reported(ours, options.folder)
+            with losses, rehearsal, self._claiming(leading) as lease:
                 if not lease.acquire_when_free(
                     ours.checkpoint, identity, stopping, waiting, check, taking_over
                 ):
@@ -260,7 +259,7 @@ class Coordinator:
                 continuity.promote(lambda: session.spark)
         operator = Operator(layout, config_epochs(epochs, identity), shards=identity.shards)
         announce(options.client_config, layout, epochs[-1], epoch)
-        self._start_supervisor(started, checkpoint, operator, session, continuity)
+        self._start_supervisor(started, ours, operator, session, continuity)
 
     def _starting_spark(self, lock_fd: int) -> AbstractContextManager[Future[Session]]:
         return starting_spark(self.options, self._storage.file_manager, lock_fd, self._times)
@@ -343,7 +342,7 @@ class Coordinator:
     def _start_supervisor(
         self,
         started: ExitStack,
-        checkpoint: Checkpoint,
+        ours: LogAndState,
         operator: Operator,
         session: Session,
         continuity: Continuity,
@@ -356,7 +355,7 @@ class Coordinator:
         )
         query = CoordinatorsQuery(
             self.options,
-            checkpoint,
+            ours,
             self.status,
             operator=operator,
             session=session,
@@ -366,7 +365,7 @@ class Coordinator:
             times=self._times,
             reports=reports,
         )
-        supervisor = Supervisor(query, checkpoint, self.status, session, self._end)
+        supervisor = Supervisor(query, ours.checkpoint, self.status, session, self._end)
         supervisor.start()
         started.callback(supervisor.stop)
         started.callback(query.settle)

@@ -136,13 +136,13 @@ def prepare(
         return _prepare(admin, wanted, replication_factor, min_insync_replicas)
 
 
-def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics | None:
-    """Return what the cluster says of a topic, None if it does not exist. Raises TopicsError."""
+def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
+    """Return what the cluster says of a topic. Without that topic, there are no ids. Raises TopicsError."""
     with _reported(client_config) as admin:
         described = {one["name"]: one for one in admin.describe_topics([topic])}.get(topic)
-        if described is None or not described["partitions"]:
-            return None
         cluster_id = str(admin.describe_cluster()["cluster_id"])
+        if described is None or not described["partitions"]:
+            return FoundTopics(cluster_id, {}, {})
         return FoundTopics(
             cluster_id, {topic: str(described["topic_id"])}, {topic: len(described["partitions"])}
         )

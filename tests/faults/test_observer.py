@@ -41,11 +41,13 @@ def test_damage_and_a_full_disk_are_named_and_the_observer_goes_on(observing: Ob
     changelog.write_bytes(bytes(len(content)))
     observing.start()
     commit(observing.broker, group_id, topic, 2)
-    reason = wait_for(folder, Phase.FAILING).reason
+    reason = wait_for(folder, Phase.STOPPED).reason
     assert f"the checkpoint is damaged: {changelog} does not match its checksum. Put back" in reason
     assert "stop the observer, move its folder away, and delete its topics" in reason
     assert "coordinator" not in reason
+    observing.running.stop()
     changelog.write_bytes(content)
+    observing.start()
     wait_for(folder, Phase.READY)
     commit_and_see(observing, group_id, topic, 3)
     with no_file_grows(*family(observing.running.pid)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
@@ -20,12 +20,10 @@ from records.codec import clock_record, encode
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import TopicMetadata
-from streaming.service.log_and_state import LogAndState
-from streaming.service.outages.outage import Acted, FirstRequest, RequestsDeleted, end_outage
+from streaming.service.outages.outage import FirstRequest
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
-from tests.harness.checkpoints import spark_of
 from tests.harness.ports import gateway_port
 from tests.slow.test_run import Run, run
 from tests.spark.log import marker
@@ -115,11 +113,6 @@ class Requests:
     def first_since(self, end: int, silence_ms: int = SILENCE_MS) -> FirstRequest:
         return FirstRequest(self.client_config, self.layout, {0: end}, silence_ms)
 
-    def delete_before(self, offset: int) -> None:
-        """As retention does."""
-        with closing(KafkaAdminClient(bootstrap_servers=str(self.client_config))) as admin:
-            admin.delete_records({TopicPartition(self.layout.requests_topic, 0): offset}, timeout_ms=30_000)
-
     def close(self) -> None:
         self._producer.close()
 
@@ -181,25 +174,6 @@ def test_request_that_comes_now_ends_the_outage(requests: Requests) -> None:
     first = requests.first_since(end)
     requests.request()
     assert comes(first, timeout_s=30)
-
-
-def test_requests_that_retention_deleted_unread_are_not_skipped(requests: Requests, tmp_path: Path) -> None:
-    """Those that a batch has handled may be deleted."""
-    checkpoint = Checkpoint.at(tmp_path)
-    checkpoint.own(1)
-    ours = LogAndState(requests.client_config, requests.layout, checkpoint)
-    topic = requests.layout.requests_topic
-    for _ in range(6):
-        requests.request()
-    for log, batch, end in (("offsets", 0, 2), ("commits", 0, 2), ("offsets", 1, 5)):
-        path = spark_of(checkpoint) / log / str(batch)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"{topic}":{{"0":{end}}}}}')
-    requests.delete_before(2)
-    assert len(end_outage(ours, Acted(1, 1, 0))) == 1
-    requests.delete_before(4)
-    with pytest.raises(RequestsDeleted, match=rf"before they were handled: {topic}\[0\] 2 to 3\. "):
-        end_outage(ours, Acted(1, 1, 0))
 
 
 def test_service_that_stops_waits_for_no_request(requests: Requests) -> None:

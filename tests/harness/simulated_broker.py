@@ -3,12 +3,17 @@
 Each call of a client first lets others act (`Broker.meanwhile`), because any of them may on a real cluster.
 """
 
+import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
+from uuid import UUID
 
 import pytest
+from confluent_kafka import TopicCollection, Uuid
 from confluent_kafka import TopicPartition as Place
 from kafka import TopicPartition
 
@@ -18,6 +23,8 @@ from records.early_answers import Headers
 from streaming.service.outages import horizon, outage
 
 CLIENT_CONFIG = ClientConfig("simulated:9092")
+TOPIC_ID = "00000000-0000-0007-0000-000000000009"
+"""The topic id of every topic."""
 
 
 class StoredRecord(NamedTuple):
@@ -69,6 +76,8 @@ class Broker:
         self.read_whole = ""
         self.early_producers: list[EarlyProducer] = []
         self.logs: defaultdict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
+        self.starts: defaultdict[tuple[str, int], int] = defaultdict(int)
+        """The offsets of the first records that are not deleted."""
 
     def append(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -86,6 +95,7 @@ class Broker:
         patch.setattr(kafka_clients, "clock_producer", lambda *_, **__: Producer(self))
         patch.setattr(kafka_clients, "answers_consumer", lambda *_, **__: Consumer(self))
         patch.setattr(kafka_clients, "early_answers_producer", lambda *_, **__: EarlyProducer(self))
+        patch.setattr(kafka_clients, "librdkafka_admin", lambda _: Admin(self))
         for module in (horizon, outage):
             patch.setattr(module, "TopicReader", lambda *_, **__: Reader(self))
 
@@ -201,6 +211,32 @@ class Consumer:
         return Message(self._broker.logs[place][self._at[place] - 1])
 
 
+class Admin:
+    """confluent-kafka's admin client."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def list_offsets(self, places: Collection[Place], request_timeout: float) -> dict[Place, Future[Any]]:
+        return {
+            place: _done(
+                Place(place.topic, place.partition, self._broker.starts[place.topic, place.partition])
+            )
+            for place in places
+        }
+
+    def describe_topics(self, topics: TopicCollection, request_timeout: float) -> Mapping[str, Future[Any]]:
+        return defaultdict(
+            lambda: _done(SimpleNamespace(topic_id=Uuid(*struct.unpack(">qq", UUID(TOPIC_ID).bytes))))
+        )
+
+
+def _done(result: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
 class EarlyProducer:
     """confluent-kafka's producer. What is produced is under way until `deliver`."""
 
@@ -217,6 +253,9 @@ class EarlyProducer:
 
     def poll(self, timeout: float) -> int:
         return 0
+
+    def purge(self, *, in_flight: bool) -> None:
+        """Nothing waits in this process."""
 
     def flush(self, timeout: float) -> int:
         return len(self)

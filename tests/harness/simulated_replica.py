@@ -9,8 +9,9 @@ from streaming.replica.pipes import Committed, Phase, Promote, Start
 from streaming.replica.seed import Seed
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import NO_OWNER, first_terms, later_terms
+from streaming.service.can_continue import handled
 from streaming.service.replica.supervision import NEAR_MS, Spark, goes_on
-from tests.harness.simulated_broker import CLIENT_CONFIG, EarlyProducer
+from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer
 from tests.harness.simulated_cluster import Notes, SimulatedCluster
 
 
@@ -69,7 +70,10 @@ class Replica:
         self._plan = record.outages
         self._number += 1
         self._promotion = Promote(
-            replica=ReplicaId(self._owner_epoch, self._number), epochs=record.epochs, outages=record.outages
+            replica=ReplicaId(self._owner_epoch, self._number),
+            epochs=record.epochs,
+            outages=record.outages,
+            handled=handled(self._checkpoint, self._world.layout.requests_topic),
         )
         if follower is not None:
             self._promote(follower, self._promotion)
@@ -79,7 +83,9 @@ class Replica:
         assert self._start is not None
         assert self._seed is not None
         self._world.notes[promotion.replica] = self._notes
-        follower.promote(promotion.replica, later_terms(self._start, self._seed, promotion))
+        follower.promote(
+            promotion.replica, later_terms(self._start, self._seed, promotion), promotion.handled
+        )
 
     def end(self) -> None:
         self.die()
@@ -104,6 +110,7 @@ class Replica:
         assert self._producer is not None
         try:
             if random.random() < 0.8:
+                self.follower.log_watch.look()
                 self.follower.round()
             if random.random() < 0.8:
                 self._producer.deliver(1_000)
@@ -176,6 +183,7 @@ class Replica:
             self._world.layout,
             self._start.replica,
             machine,
+            topic_id=TOPIC_ID,
             stands_by=stands_by,
             wall_ms=now_ms,
             now_s=lambda: now_ms() / 1_000,

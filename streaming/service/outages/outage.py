@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 from kafka import TopicPartition
 
-from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage
 from connections.client_config import ClientConfig
 from records.codec import UNREADABLE, is_clock_record
@@ -32,10 +31,6 @@ FIRST_REQUEST_WAIT_S = 30.0
 SILENCE_MS = 1_000
 _LOOK_MS = 100
 _READ_TIMEOUT_MS = 30_000
-
-
-class RequestsDeleted(FolderError):
-    """Records of the requests topic were deleted before a batch has handled them. The message says which."""
 
 
 class Acted(NamedTuple):
@@ -70,13 +65,11 @@ def acted_so_far(ours: LogAndState, first: ReplicaId) -> Acted:
 def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
     """Return all outages, with the one that began after `acted` and ends now. A new checkpoint has none.
 
-    Raises KafkaError and RequestsDeleted.
+    Raises KafkaError.
     """
     checkpoint, topic = ours.checkpoint, ours.layout.requests_topic
     if not acted.until_ms and acted.batch < 0:
         return []
-    handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
-    _check_all_are_there(ours.client_config, topic, handled)
     until_ms = brokers_time_ms(ours.client_config, topic, ours.layout.request_partitions)
     return checkpoint.outages(acted.until_ms, until_ms, acted.batch + 1)
 
@@ -165,26 +158,6 @@ def look_out(ours: LogAndState, tick_interval_ms: int) -> FirstRequest | None:
     checkpoint, layout = ours.checkpoint, ours.layout
     ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), layout.requests_topic)
     return FirstRequest(ours.client_config, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
-
-
-def _check_all_are_there(client_config: ClientConfig, topic: str, handled: Mapping[int, int]) -> None:
-    """Check that retention has deleted no record from these offsets on. Raises RequestsDeleted."""
-    if not handled:
-        return
-    partitions = {partition: TopicPartition(topic, partition) for partition in handled}
-    with TopicReader(client_config) as reader:
-        first = reader.beginnings(partitions.values())
-    deleted = [
-        f"{topic}[{partition}] {handled[partition]} to {first[place] - 1}"
-        for partition, place in sorted(partitions.items())
-        if first[place] > handled[partition]
-    ]
-    if deleted:
-        raise RequestsDeleted(
-            f"records were deleted before they were handled: {', '.join(deleted)}. The coordinator does not "
-            "skip them, because requests may be among them (docs/recovery.md, 'Requests that were deleted "
-            "unread')"
-        )
 
 
 def last_append_ms(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> int:

@@ -18,6 +18,7 @@ from connections.client_config import ClientConfig
 from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard
+from streaming.service.can_continue import check_can_continue
 from streaming.service.clock.ticker import fence
 from streaming.service.ownership.owner import Ownership, claim_of
 from streaming.service.ownership.standby import Standby
@@ -113,4 +114,4 @@ class Lease:
         fence(self._client_config, layout.requests_topic, layout.request_partitions, epoch)
         check_planned(checkpoint, code_version())
         checkpoint.own(epoch)
-        checkpoint.check_committed(layout.requests_topic)
+        check_can_continue(self._client_config, checkpoint)

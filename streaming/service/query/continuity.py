@@ -44,7 +44,7 @@ class Continuity:
     def promote(self, spark: Spark) -> None:
         """Let the replica that stands by answer before the query starts. The outage ends now.
 
-        Raises KafkaError and RequestsDeleted.
+        Raises KafkaError.
         """
         assert self._replica is not None
         assert self._acted is not None
@@ -68,7 +68,7 @@ class Continuity:
         """Return the outages that the next query has to know. One ends now, unless the replica answers.
 
         While the replica answers, clients see a coordinator. So sessions go on, and there is no outage. One
-        that stands by is promoted. Raises KafkaError and RequestsDeleted.
+        that stands by is promoted. Raises KafkaError.
         """
         if self._begun is None and self._replica is not None and self._replica.stands_by:
             self.promote(spark)
@@ -106,6 +106,10 @@ class Continuity:
         """A committed batch has read the requests up to these ends."""
         if self._replica is not None:
             self._replica.committed(ends, watermark_ms)
+
+    def loss(self) -> str:
+        """Return what the replica has seen that the query cannot continue from, "" if nothing."""
+        return "" if self._replica is None else self._replica.loss()
 
     def end(self) -> None:
         """End the replica, because the service stops."""

@@ -1,6 +1,7 @@
 """The coordinator's query under its supervisor: clients, clock records and later owners."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.checkpoint import Checkpoint
 from records.claims import Claim
 from streaming.query import pipeline
 from streaming.query.current_request import WORKER_DIED, left_behind
@@ -21,7 +21,10 @@ from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
 from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
+from streaming.service.can_continue import RequestsLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
+from streaming.service.log_and_state import LogAndState
+from streaming.service.lost_requests import report_lost
 from streaming.service.options import Options
 from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
@@ -37,6 +40,8 @@ CUT_OFF_S = 5.0
 SETTLE_MAX_S = 5.0
 # After so long without a batch, although others were committed before, another JVM has to try.
 STANDSTILL_S = 60.0
+# A batch that has read what was deleted meanwhile is committed within this time.
+LOSS_S = 2.0
 
 log = structlog.get_logger()
 
@@ -63,7 +68,7 @@ class CoordinatorsQuery(SupervisedQuery):
     def __init__(
         self,
         options: Options,
-        checkpoint: Checkpoint,
+        ours: LogAndState,
         status: StatusBoard,
         *,
         operator: Operator,
@@ -77,7 +82,8 @@ class CoordinatorsQuery(SupervisedQuery):
         self.source = options.layout.requests_topic
         self.has_standby = lease.guard is not None
         self._options = options
-        self._checkpoint = checkpoint
+        self._ours = ours
+        self._checkpoint = ours.checkpoint
         self._status = status
         self._operator = operator
         self._session = session
@@ -90,6 +96,7 @@ class CoordinatorsQuery(SupervisedQuery):
         self._times = times
         self._reports = reports
         self._looks_without_batch: int | None = None
+        self._loss_since_s: float | None = None
         log_path = session.log_path  # a string if it is the log of spark-submit
         self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
 
@@ -107,7 +114,7 @@ class CoordinatorsQuery(SupervisedQuery):
         self._continuity.wait_for_clients(
             self._options.first_request_wait_s, stopping.is_set, partial(self._status.enter, Phase.STARTING)
         )
-        self._checkpoint.check_committed(self.source)
+        check_can_continue(self._options.client_config, self._checkpoint)
         outages = self._continuity.outages(lambda: self._session.spark)
         running = pipeline.start(
             self._session.spark,
@@ -139,10 +146,20 @@ class CoordinatorsQuery(SupervisedQuery):
         self._reports.on_batch(batch)
 
     def watch(self, running: StreamingQuery) -> None:
-        """Stop the query when another coordinator has taken the topics. Raises NotOwner."""
+        """Stop the query when another coordinator has taken the topics, or when the replica has seen that the
+        query cannot continue. Raises NotOwner and CannotContinue.
+        """
         successor = self._ownership.lost()
         if successor is not None:
             _depose(successor, running)
+        loss = self._continuity.loss()
+        if not loss:
+            self._loss_since_s = None
+        elif self._loss_since_s is None:
+            self._loss_since_s = time.monotonic()
+            self._status.enter(Phase.FAILING, loss)
+        elif time.monotonic() - self._loss_since_s > LOSS_S:
+            self.check_can_continue()
 
     def obstacle(self) -> str | None:
         """No clock records are acknowledged."""
@@ -189,6 +206,19 @@ class CoordinatorsQuery(SupervisedQuery):
         log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
         self._owner_epoch = None
         return error
+
+    def check_can_continue(self) -> None:
+        """Check the ownership, the requests topic and the checkpoint."""
+        successor = self._ownership.confirm_lost()
+        if successor is not None:
+            _depose(successor)
+        check_can_continue(self._options.client_config, self._checkpoint)
+
+    def ended(self, error: Exception) -> None:
+        """End the replica, and report which of its answers are lost."""
+        self._continuity.end()
+        if isinstance(error, RequestsLost):
+            report_lost(self._ours, self._options.folder, error)
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
         """From the second time on, a worker that dies leaves a note of what it handled."""

@@ -24,6 +24,7 @@ from checkpoints.files import FolderError, FolderNotWritable
 from checkpoints.state_stores import remove_torn_state
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
+from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.pauses import pause_before
 from streaming.service.query.committed_pin import CommittedPin
@@ -83,6 +84,16 @@ class SupervisedQuery(ABC):
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
         """The error to report for an error of the query. Raises what ends the service."""
         return error
+
+    def check_can_continue(self) -> None:
+        """Check whether another query can continue where the last one failed. Raises CannotContinue,
+        NotOwner, and KafkaError if that cannot be known now.
+        """
+        return
+
+    def ended(self, error: Exception) -> None:
+        """Stop what would go on without a query: the service ends because of this error."""
+        return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
         """Take note that a batch has failed so many times. Returns the records that workers which died have
@@ -147,6 +158,7 @@ class Supervisor:
                 reason = f"the supervisor of the {service} ended: {type(error).__name__}: {first_line(error)}"
                 log.exception("the service failed", service=service)
             self._status.enter(Phase.STOPPED, reason)
+            self._query.ended(error)
             self._on_end(reason, error)
 
     def _keep_running(self) -> None:
@@ -161,11 +173,22 @@ class Supervisor:
                 continue
             self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
+            self._check_can_continue(batch)
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
             pause_s = pause_before(failures)
             self._report_failure(error, batch, failures, pause_s)
             self._pause(pause_s)
+
+    def _check_can_continue(self, batch: int) -> None:
+        """After a batch has failed: raise what ends the service, because each later attempt would fail."""
+        remove_torn_state(self._checkpoint.files)
+        if damage := describe_damage(self._checkpoint.files):
+            raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
+        try:
+            self._query.check_can_continue()
+        except KafkaError as error:
+            log.warning("it cannot be checked whether the query can continue", error=repr(error))
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
         """Run the query until it fails. Returns the error, None if the service stops or if there was an
@@ -261,10 +284,7 @@ class Supervisor:
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
         what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
         under_way = self._query.failed(what, failures)
-        if damage := describe_damage(self._checkpoint.files):
-            phase = Phase.FAILING
-            reason = describe_damaged_checkpoint(batch, damage, self._query.way_back)
-        elif failures >= FAILURES_TO_NAME_THE_BATCH:
+        if failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = Phase.FAILING
             reason = describe_failing_batch(self._checkpoint, batch, failures, what, under_way)
         self._status.enter(phase, reason, batch_id=batch - 1)

@@ -23,6 +23,7 @@ from streaming.replica.audit import Difference
 from streaming.replica.pipes import Committed, Phase, Promote, Report, Start
 from streaming.replica.seed import write_seed
 from streaming.replica.terms import NO_OWNER
+from streaming.service.can_continue import handled
 from streaming.service.log_and_state import LogAndState
 from streaming.service.pauses import pause_before
 from streaming.service.replica.process import ReplicaProcess
@@ -119,6 +120,10 @@ class Replica:
         report = self._report()
         return report.phase is Phase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
+    def loss(self) -> str:
+        """Return what the query can never read, as the replica sees it, "" if nothing."""
+        return self._report().loss
+
     def follow(self, spark: Spark, outages: list[KnownOutage]) -> None:
         """Start a replica with these outages in place of the last one. It is seeded in a thread."""
         self._start(_Plan(spark, outages))
@@ -146,7 +151,12 @@ class Replica:
             fits = process is None or (known is not None and goes_on(known, record))
             if self.stands_by and fits:
                 self._number += 1
-                promotion = Promote(replica=self._id(), epochs=record.epochs, outages=record.outages)
+                promotion = Promote(
+                    replica=self._id(),
+                    epochs=record.epochs,
+                    outages=record.outages,
+                    handled=handled(self._checkpoint, self._layout.requests_topic),
+                )
                 self._plan = _Plan(spark, record.outages, promotion)
                 if process is not None:
                     process.tell(promotion)

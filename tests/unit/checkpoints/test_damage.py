@@ -65,3 +65,20 @@ def test_a_file_without_checksums_is_not_judged(tmp_path: Path, store: Path) -> 
     (store / ".4.changelog.crc").write_bytes(b"")
     (store / ".5.changelog.crc").unlink()
     assert describe_damage(LocalFiles(tmp_path)) == []
+
+
+def test_files_that_spark_does_not_read_any_more_are_not_judged(tmp_path: Path, store: Path) -> None:
+    """The query continues without them. A service ends because of each file that is named."""
+    commits = tmp_path / "spark" / "commits"
+    commits.mkdir()
+    for batch in range(3, 5):
+        write(commits / str(batch), b"done")
+    write(store / "4.zip", bytes(PART_BYTES))
+    for path in (commits / "3", store / "2.zip", store / "3.changelog"):
+        path.write_bytes(b"")
+    assert describe_damage(LocalFiles(tmp_path)) == []
+    for path in (commits / "4", store / "4.zip"):
+        path.write_bytes(b"")
+    assert describe_damage(LocalFiles(tmp_path)) == [
+        f"{path} does not match its checksum" for path in (commits / "4", store / "4.zip")
+    ]

@@ -88,7 +88,7 @@ def completed(value: Any) -> Future[Any]:
 
 def test_the_offsets_of_a_hundred_groups_are_requested_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin(150)
-    monkeypatch.setattr(kafka_clients, "group_admin", lambda _: admin)
+    monkeypatch.setattr(kafka_clients, "librdkafka_admin", lambda _: admin)
     ids = [str(number) for number in range(150)]
     found = GroupsAt(ClientConfig("127.0.0.1:1"), 1.0).read(ids)
     offsets = [list(group.offsets.values()) for group in found.values()]
@@ -99,7 +99,7 @@ def test_the_offsets_of_a_hundred_groups_are_requested_side_by_side(monkeypatch:
 def test_a_group_that_cannot_be_read_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_clients, "group_admin", lambda _: Refusing())
+    monkeypatch.setattr(kafka_clients, "librdkafka_admin", lambda _: Refusing())
     found = GroupsAt(ClientConfig("127.0.0.1:1"), 1.0).read(["dead", "denied", "pending", "shop"])
     assert sorted(found) == ["denied", "pending", "shop"]
     assert found["denied"].error.startswith("127.0.0.1:1: ")

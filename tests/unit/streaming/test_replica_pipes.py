@@ -41,7 +41,7 @@ START = Start(
     replica=ReplicaId(7, 3),
     seed="/tmp/a seed",
 )
-PROMOTE = Promote(replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES)
+PROMOTE = Promote(replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES, handled={0: 5})
 REPORT = Report(
     phase=Phase.ENDED,
     reason="a line\nand another",
@@ -52,6 +52,7 @@ REPORT = Report(
     answers=9,
     compared=8,
     groups=2,
+    loss="requests[0] 3 to 4",
     difference=Difference("requests-0-7", b"\xff\n", None),
 )
 MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
@@ -134,5 +135,5 @@ def test_the_last_outage_is_the_one_that_a_promoted_replicas_owner_has_ended() -
 
 
 def test_a_new_checkpoint_has_no_outage() -> None:
-    promote = Promote(replica=ReplicaId(8, 1), epochs=[FIRST], outages=[])
+    promote = Promote(replica=ReplicaId(8, 1), epochs=[FIRST], outages=[], handled={})
     assert later_terms(START, seed(), promote).ended_outage is None

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
 from streaming.query.session import Session
+from streaming.service.can_continue import CannotContinue
 from streaming.service.query.supervision import SupervisedQuery, Supervisor
 from streaming.service.status import Phase, Status, StatusBoard
 
@@ -26,6 +28,9 @@ class Spark:
 
     def has_lost_jvm(self) -> bool:
         return False
+
+    def check_running(self) -> None:
+        """It runs."""
 
 
 class Running:
@@ -99,3 +104,49 @@ def test_the_phase_and_a_full_disk_are_shown_although_the_query_does_not_end(
 
 def shown(status: Status) -> tuple[Phase, str, str | None]:
     return status.phase, status.reason, status.alarm
+
+
+class Lost(SupervisedQuery):
+    """A query whose only batch fails because its records are gone."""
+
+    source, service, way_back = "requests", "service", "none"
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.calls: list[str] = []
+
+    def start(self, stopping: threading.Event) -> StreamingQuery:
+        self.starts += 1
+        raise PySparkException("KafkaIllegalStateException: Some data may have been lost")
+
+    def check_can_continue(self) -> None:
+        raise CannotContinue("records were deleted before they were handled")
+
+    def ended(self, error: Exception) -> None:
+        self.calls.append(f"ended: {error}")
+
+    def committed(self, batch: Any) -> None:
+        raise AssertionError
+
+    def watch(self, running: StreamingQuery) -> None:
+        raise AssertionError
+
+
+def test_a_query_that_can_never_continue_ends_the_service_at_its_first_failure(
+    status: StatusBoard, tmp_path: Path
+) -> None:
+    """What answers beside the query ends before the rest of the service, which takes longer."""
+    query = Lost()
+
+    def on_end(reason: str, error: Exception) -> None:
+        query.calls.append(f"{status.current.phase}: {reason}")
+
+    supervisor = Supervisor(
+        query, Checkpoint.at(tmp_path / "checkpoint"), status, cast(Session, Spark()), on_end
+    )
+    supervisor.start()
+    assert status.wait_for(Phase.STOPPED, timeout_s=60)
+    supervisor.stop()
+    lost = "records were deleted before they were handled"
+    assert query.calls == [f"ended: {lost}", f"stopped: {lost}"]
+    assert query.starts == 1

@@ -1,0 +1,116 @@
+"""Watches the requests topic for the loss of records that the query has not read.
+
+Kafka deletes records by DeleteRecords, by retention or with their topic, whether they were read or not. The
+query can never continue behind a gap, so an answer that is given early would be the only trace of its
+request. The replica therefore answers only while the topic was seen whole a moment ago.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from uuid import UUID
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+
+INTERVAL_S = 0.2
+# No answer is given on the strength of an older look. With the round of the follower that is under way, this
+# bounds the time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
+CONFIRMED_FOR_S = 0.7
+# A machine that paused for a moment has old looks only. A new one takes milliseconds.
+_RENEWAL_WAIT_S = 0.3
+_TIMEOUT_S = 0.5
+
+
+class LogWatch:
+    """The start of the requests topic beside the query's position, from `start` until `stop`.
+
+    `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
+    records that no committed batch has read, by partition.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        topic: str,
+        topic_id: str,
+        positions: Mapping[int, int],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._admin = kafka_clients.librdkafka_admin(client_config)
+        self._topic = topic
+        self._topic_id = topic_id
+        self._positions = dict(positions)
+        self._starts: dict[int, int] = {}
+        self._other_topic = ""
+        self._seen_s = float("-inf")
+        self._now_s = now_s
+        self._stopped = threading.Event()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
+
+    def start(self) -> None:
+        """Look at the topic each `INTERVAL_S`, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def committed(self, ends: Mapping[int, int]) -> None:
+        """Move the positions: the query has committed a batch that ends before these offsets."""
+        self._positions.update(ends)
+
+    def loss(self) -> str:
+        """Describe what the query can never read, "" if it can read all that it has not read."""
+        if self._other_topic:
+            return self._other_topic
+        positions = self._positions
+        lost = [
+            f"{self._topic}[{number}] {positions[number]} to {start - 1}"
+            for number, start in sorted(self._starts.items())
+            if start > positions.get(number, start)
+        ]
+        return f"records were deleted before they were handled: {', '.join(lost)}" if lost else ""
+
+    def why_silent(self) -> str:
+        """Return why no answer may be given, "" if one may."""
+        if self._now_s() - self._seen_s > CONFIRMED_FOR_S:
+            return "the start of the requests topic is not known"
+        return self.loss()
+
+    def renew(self) -> None:
+        """Wait a moment for a new look at the topic if the last one is too old."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._now_s() - self._seen_s <= CONFIRMED_FOR_S, _RENEWAL_WAIT_S)
+
+    def look(self) -> None:
+        """Look at the topic once. Raises KafkaException if the brokers do not answer in time."""
+        began_s = self._now_s()
+        places = [TopicPartition(self._topic, number) for number in self._positions]
+        # Both are under way at the same time.
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        starts = self._admin.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
+        described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_TIMEOUT_S)
+        found = described[self._topic].result().topic_id
+        bits = found.get_most_significant_bits(), found.get_least_significant_bits()
+        is_same = str(UUID(bytes=struct.pack(">qq", *bits))) == self._topic_id
+        self._other_topic = "" if is_same else f"{self._topic} was deleted and created again"
+        self._starts = {place.partition: start.result().offset for place, start in starts.items()}
+        with self._changed:
+            self._seen_s = began_s
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with suppress(KafkaException):  # then no look is recent, and nothing is answered
+                self.look()
+            self._stopped.wait(INTERVAL_S)

@@ -1,0 +1,123 @@
+"""The check whether a query can ever continue from its checkpoint.
+
+It is made before each start of the query, after each batch that fails, and when the replica sees records
+disappear. Where the answer is no, the service ends as a refused start does, because another try ends the same
+way, and each early answer given meanwhile would be one that no batch ever gives.
+"""
+
+import time
+from collections.abc import Mapping
+
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from msgspec.structs import replace
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+from connections.client_config import ClientConfig
+from records.reader import TopicReader
+from streaming.service.topics import FoundTopics, TopicsError, find_topic
+
+# A topic that is not there may be one that a broker does not know yet.
+_GONE_AFTER_S = 2.0
+_LOOK_AGAIN_S = 0.2
+_UNREAD = "(docs/recovery.md, 'Requests that were deleted unread')"
+
+
+class CannotContinue(FolderError):
+    """The query can never continue from its checkpoint. The message says why, and what can be done."""
+
+
+class RequestsLost(CannotContinue):
+    """Records that no committed batch has handled are gone.
+
+    `lost` has them by partition, as the first offset and the one after the last, None for all later ones.
+    """
+
+    def __init__(self, message: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
+    """Check the topic, its records and Spark's logs. Raises CannotContinue, FolderError, and KafkaError if no
+    broker answers.
+    """
+    identity = checkpoint.identity()
+    topic = identity.requests_topic
+    try:
+        check_topic(client_config, checkpoint)
+    except TopicsError as error:
+        raise KafkaError(str(error)) from error
+    checkpoint.check_committed(topic)
+    _check_records(client_config, topic, handled(checkpoint, topic))
+
+
+def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
+    """Check that the topic is still the one that the state belongs to, if the state belongs to one.
+
+    Raises RequestsLost and TopicsError.
+    """
+    pinned = checkpoint.pinned()
+    if pinned is None or not pinned.requests_topic_id:
+        return
+    topic = pinned.requests_topic
+    found = _find(client_config, topic)
+    lost = {number: (begin, None) for number, begin in handled(checkpoint, topic).items()}
+    if not found.ids and found.cluster_id == pinned.cluster_id:
+        raise RequestsLost(
+            f"the topic {topic} does not exist any more, so the state in {checkpoint} cannot continue. "
+            f"Requests that were not handled are gone with it {_UNREAD}",
+            lost,
+        )
+    is_now = replace(
+        pinned,
+        cluster_id=found.cluster_id,
+        requests_topic_id=found.ids.get(topic, ""),
+        request_partitions=found.partitions.get(topic, 0),
+    )
+    try:
+        checkpoint.pin(is_now)
+    except FolderError as error:
+        raise RequestsLost(str(error), lost) from error
+
+
+def handled(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
+    """Return the offsets of the first records that no committed batch has handled, by partition."""
+    return checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
+
+
+def _find(client_config: ClientConfig, topic: str) -> FoundTopics:
+    give_up_s = time.monotonic() + _GONE_AFTER_S
+    while True:
+        found = find_topic(client_config, topic)
+        if found.ids or time.monotonic() > give_up_s:
+            return found
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, int]) -> None:
+    """Check that the topic has each record from these offsets on, and that it reaches them."""
+    if not begin:
+        return
+    places = {partition: TopicPartition(topic, partition) for partition in sorted(begin)}
+    with TopicReader(client_config) as reader:
+        first, ends = reader.beginnings(places.values()), reader.ends(places.values())
+    deleted = {
+        partition: (begin[partition], first[place])
+        for partition, place in places.items()
+        if first[place] > begin[partition]
+    }
+    if deleted:
+        ranges = ", ".join(f"{topic}[{number}] {low} to {end - 1}" for number, (low, end) in deleted.items())
+        raise RequestsLost(
+            f"records were deleted before they were handled: {ranges}. The coordinator does not skip them, "
+            f"because requests may be among them {_UNREAD}",
+            deleted,
+        )
+    cut = [f"{topic}[{number}]" for number, place in places.items() if ends[place] < begin[number]]
+    if cut:
+        raise CannotContinue(
+            f"the topic has lost records that were handled: {', '.join(cut)} ends before the offset up to "
+            f"which it was read. Later records at these offsets would be skipped {_UNREAD}"
+        )

@@ -1,0 +1,229 @@
+"""Reports the requests that were acknowledged and are lost: they were answered, and their records are gone
+before a committed batch has handled them.
+
+The answers are still on the responses topic. Those of a replica name the offsets that were committed
+(`records.early_answers.commits_of`).
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from msgspec import Struct
+
+from checkpoints.files import FolderError, LocalFiles
+from checkpoints.spark_logs import read_planned
+from records.codec import UNREADABLE, number_in_pack, record_of
+from records.early_answers import EarlyAnswers, commits_of
+from records.pack import unpack
+from records.reader import Record, TopicReader
+from streaming.service.can_continue import RequestsLost
+from streaming.service.log_and_state import LogAndState
+
+FILE = "lost-requests.json"
+# Brokers stamp the records of the topics by their own clocks.
+_CLOCKS_MS = 60_000
+_READ_TIMEOUT_MS = 60_000
+_LOGGED_GROUPS = 100
+_COMMITS = ("OffsetCommit", "TxnOffsetCommit")
+
+log = structlog.get_logger()
+
+
+class LostOffset(Struct, frozen=True):
+    """The last lost commit of a partition. `offset` is None if it was answered without a replica."""
+
+    topic: str
+    partition: int
+    offset: int | None
+
+
+class LostGroup(Struct, frozen=True):
+    """A group with the number of its acknowledged requests that are lost, and the commits among them."""
+
+    group_id: str
+    requests: int
+    offsets: list[LostOffset]
+
+
+class DeletedRange(Struct, frozen=True):
+    """Records of the requests topic that are gone unhandled. `to_offset` is the last one, None if all later
+    ones are gone, too.
+    """
+
+    partition: int
+    from_offset: int
+    to_offset: int | None
+
+
+class LostRequests(Struct, frozen=True, kw_only=True):
+    """All acknowledged requests that are lost, as in the file `FILE`."""
+
+    version: int = 1
+    at_ms: int
+    reason: str
+    deleted: list[DeletedRange]
+    requests: int
+    groups: list[LostGroup]
+
+
+class _Partition(Struct):
+    partition_index: int
+    error_code: int = 0
+
+
+class _Topic(Struct):
+    name: str
+    partitions: list[_Partition]
+
+
+class _Answer(Struct):
+    """What is read of a response."""
+
+    type: str = ""
+    request: str = ""
+    group_id: str = ""
+    error_code: int = 0
+    topics: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
+        """Yield the partitions that were committed, with these offsets if they are as many."""
+        if self.type not in _COMMITS:
+            return
+        places = [
+            (topic.name, partition.partition_index)
+            for topic in msgspec.json.decode(self.topics, type=list[_Topic])
+            for partition in topic.partitions
+            if not partition.error_code
+        ]
+        known = offsets if len(offsets) == len(places) else [None] * len(places)
+        for (topic_name, number), offset in zip(places, known, strict=True):
+            yield LostOffset(topic_name, number, offset)
+
+
+class FoundLosses:
+    """The acknowledged requests found so far whose records are in `lost`, as in `RequestsLost`."""
+
+    def __init__(self, topic: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
+        self._topic = topic
+        self._lost = lost
+        self._requests: dict[str, set[str]] = {}
+        self._last: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
+
+    def take(self, record: Record) -> None:
+        """Take a record of the responses topic whose answers count. Raises msgspec.DecodeError."""
+        commits = commits_of(record.headers)
+        for number, value in enumerate(unpack(record.value or b"")):
+            with suppress(*UNREADABLE):
+                self._take(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
+
+    def _take(self, answer: _Answer, offsets: list[int]) -> None:
+        if answer.error_code or not answer.request:
+            return
+        topic, partition, offset = record_of(answer.request)
+        begin, end = self._lost.get(partition, (0, 0))
+        if topic != self._topic or offset < begin or (end is not None and offset >= end):
+            return
+        self._requests.setdefault(answer.group_id, set()).add(answer.request)
+        place = (offset, number_in_pack(answer.request))
+        for lost in answer.committed(offsets):
+            key = (answer.group_id, lost.topic, lost.partition)
+            last, known = self._last.get(key, ((-1, -1), lost))
+            if place > last or (place == last and known.offset is None):
+                self._last[key] = (place, lost)
+
+    def groups(self) -> list[LostGroup]:
+        """Return the groups by their ids."""
+        offsets: dict[str, list[LostOffset]] = {}
+        for (group_id, _, _), (_, lost) in sorted(self._last.items(), key=lambda item: item[0]):
+            offsets.setdefault(group_id, []).append(lost)
+        return [
+            LostGroup(group_id, len(requests), offsets.get(group_id, []))
+            for group_id, requests in sorted(self._requests.items())
+        ]
+
+
+def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> list[LostGroup]:
+    """Return the groups whose acknowledged requests are in `lost`, by partition as in `RequestsLost`.
+
+    Answers are found as long as the responses topic keeps them, an hour. Raises KafkaError, FolderError.
+    """
+    layout, checkpoint = ours.layout, ours.checkpoint
+    found = FoundLosses(layout.requests_topic, lost)
+    counting = EarlyAnswers()
+    batch = checkpoint.last_batch("commits")
+    since_ms = 0
+    if batch >= 0:
+        since_ms = read_planned(checkpoint.files, batch, layout.requests_topic).timestamp_ms - _CLOCKS_MS
+    places = [TopicPartition(layout.responses_topic, number) for number in range(layout.reply_partitions)]
+    with TopicReader(ours.client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+        ends = reader.ends(places)
+        begin = {place: at for place, at in reader.offsets_at(places, since_ms).items() if at is not None}
+        reader.start(at=begin)
+        for record in reader.read_to({place: ends[place] for place in begin}, timeout_ms=_READ_TIMEOUT_MS):
+            if counting.counts(record.partition, record.headers):
+                with suppress(*UNREADABLE):
+                    found.take(record)
+    return found.groups()
+
+
+def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
+    """Log the acknowledged requests that are lost, and write them to `FILE` in the folder."""
+    try:
+        groups = find_lost(ours, error.lost)
+    except (KafkaError, FolderError, OSError) as unread:
+        log.error("the answers to the lost requests cannot be read", error=str(unread))
+        return
+    requests = sum(group.requests for group in groups)
+    for group in islice(groups, _LOGGED_GROUPS):
+        offsets = {f"{lost.topic}-{lost.partition}": lost.offset for lost in group.offsets}
+        log.critical(
+            "acknowledged requests are lost", group=group.group_id, requests=group.requests, offsets=offsets
+        )
+    report = LostRequests(
+        at_ms=int(time.time() * 1000),
+        reason=str(error),
+        deleted=[
+            DeletedRange(number, begin, None if end is None else end - 1)
+            for number, (begin, end) in sorted(error.lost.items())
+        ],
+        requests=requests,
+        groups=groups,
+    )
+    written = _write(folder, report)
+    log.critical("acknowledged requests that are lost", requests=requests, groups=len(groups), file=written)
+
+
+@contextmanager
+def losses_reported(ours: LogAndState, folder: Path) -> Iterator[None]:
+    """Report what is lost if the block raises RequestsLost."""
+    try:
+        yield
+    except RequestsLost as error:
+        report_lost(ours, folder, error)
+        raise
+
+
+def _write(folder: Path, report: LostRequests) -> str:
+    """Write the report, unless the folder has one of the same loss with more. Return its path."""
+    path = folder / FILE
+    with suppress(OSError, msgspec.DecodeError):
+        earlier = msgspec.json.decode(path.read_bytes(), type=LostRequests)
+        if earlier.requests >= report.requests and _is_same_loss(earlier, report):
+            return str(path)
+    try:
+        LocalFiles(folder).write(FILE, msgspec.json.format(msgspec.json.encode(report), indent=2))
+    except FolderError as error:
+        log.error("the lost requests cannot be written", error=str(error))
+    return str(path)
+
+
+def _is_same_loss(earlier: LostRequests, report: LostRequests) -> bool:
+    """Return True if both are about records behind the same last committed batch."""
+    return [it.from_offset for it in earlier.deleted] == [it.from_offset for it in report.deleted]

@@ -1,0 +1,104 @@
+"""A replica answers only while the requests topic was seen whole a moment ago."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from streaming.replica.log_watch import CONFIRMED_FOR_S, LogWatch
+from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, Admin, Broker
+
+OTHER_ID = "00000000-0000-0007-8000-000000000009"
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker(Random(1))
+    broker.connect(monkeypatch)
+    return broker
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(broker: Broker, clock: Clock) -> LogWatch:
+    return LogWatch(CLIENT_CONFIG, "t", TOPIC_ID, {0: 5, 1: 7}, now_s=clock)
+
+
+def test_no_answer_before_the_first_look(watch: LogWatch) -> None:
+    assert watch.why_silent() == "the start of the requests topic is not known"
+    watch.look()
+    assert watch.why_silent() == ""
+
+
+def test_a_look_permits_answers_for_a_moment_only(watch: LogWatch, clock: Clock) -> None:
+    watch.look()
+    clock.now_s += CONFIRMED_FOR_S - 0.001
+    assert watch.why_silent() == ""
+    clock.now_s += 0.002
+    assert watch.why_silent() == "the start of the requests topic is not known"
+
+
+def test_a_look_counts_from_its_begin(watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records may be deleted while the brokers answer."""
+    list_offsets = Admin.list_offsets
+
+    def slow(*arguments: Any, **settings: Any) -> Any:
+        clock.now_s += CONFIRMED_FOR_S + 0.001
+        return list_offsets(*arguments, **settings)
+
+    monkeypatch.setattr(Admin, "list_offsets", slow)
+    watch.look()
+    assert watch.why_silent() == "the start of the requests topic is not known"
+
+
+def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
+    watch: LogWatch, broker: Broker
+) -> None:
+    broker.starts["t", 0], broker.starts["t", 1] = 5, 8
+    watch.look()
+    assert watch.why_silent() == watch.loss() == "records were deleted before they were handled: t[1] 7 to 7"
+    watch.committed({1: 8})
+    assert watch.why_silent() == watch.loss() == ""
+
+
+def test_a_topic_that_was_created_again_is_no_longer_the_log(broker: Broker) -> None:
+    watch = LogWatch(CLIENT_CONFIG, "t", OTHER_ID, {0: 5})
+    watch.look()
+    assert watch.why_silent() == watch.loss() == "t was deleted and created again"
+
+
+@pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
+def test_brokers_that_do_not_answer_permit_nothing_new(
+    watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    watch.look()
+    monkeypatch.setattr(Admin, call, failing(getattr(Admin, call)))
+    with pytest.raises(KafkaException):
+        watch.look()
+    assert watch.why_silent() == ""
+    clock.now_s += CONFIRMED_FOR_S + 0.001
+    assert watch.why_silent() == "the start of the requests topic is not known"
+
+
+def failing(call: Callable[..., dict[Any, Future[Any]]]) -> Callable[..., dict[Any, Future[Any]]]:
+    def fail(*arguments: Any, **settings: Any) -> dict[Any, Future[Any]]:
+        futures = call(*arguments, **settings)
+        failed: Future[Any] = Future()
+        failed.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return dict.fromkeys(futures or ["t"], failed)
+
+    return fail

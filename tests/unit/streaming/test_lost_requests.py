@@ -1,0 +1,114 @@
+"""The report of acknowledged requests whose records are gone: read from the replica's answers to them."""
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+from records.codec import encode
+from records.early_answers import Headers, ReplicaId, early_headers
+from records.pack import pack, pack_key, slot_of
+from records.partitioner import partition_of
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.messages import RECORD_VERSION
+from streaming.replica.answers import EarlyRecord
+from streaming.replica.state_machine import Record as LogRecord
+from streaming.service.lost_requests import FoundLosses, LostGroup, LostOffset
+from tests.harness.replica_log import machine, owned
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, txn_commit
+
+PARTITION = partition_of("g", LAYOUT.request_partitions)
+TOO_LONG = "x" * 5_000
+
+
+def commit(group_id: str, **offsets: int) -> OffsetCommit:
+    """A commit of partitions `<topic>_<number>`. A partition with the offset -1 is refused."""
+    topics: dict[str, list[CommittedPartition]] = {}
+    for name, offset in offsets.items():
+        topic, _, number = name.partition("_")
+        topics.setdefault(topic, []).append(
+            CommittedPartition(int(number), offset, -1, TOO_LONG if offset < 0 else "")
+        )
+    return OffsetCommit(
+        group_id=group_id,
+        correlation_id="1",
+        reply_partition=0,
+        client_id="c",
+        client_host="h",
+        api_version=9,
+        version=RECORD_VERSION,
+        topics=[CommittedTopic(topic, partitions) for topic, partitions in topics.items()],
+    )
+
+
+def answered(records: Iterable[Record]) -> list[SimpleNamespace]:
+    """The records of the responses topic, as kafka-python gives them."""
+    replica = machine()
+    for record in owned(records):
+        replica.apply(LogRecord(*record))
+    return [response(early) for early in replica.answers.drain()]
+
+
+def response(early: EarlyRecord, headers: Headers | None = None) -> SimpleNamespace:
+    if headers is None:
+        headers = early_headers(ReplicaId(1, 1), T0, early.commits)
+    return SimpleNamespace(value=early.value, headers=headers, partition=early.reply_partition)
+
+
+def found(responses: Iterable[SimpleNamespace], begin: int = 0, end: int | None = None) -> list[LostGroup]:
+    losses = FoundLosses(LAYOUT.requests_topic, {PARTITION: (begin, end)})
+    for each in responses:
+        losses.take(each)
+    return losses.groups()
+
+
+def test_the_last_lost_commit_of_each_partition_is_reported() -> None:
+    log = Log()
+    requests = [
+        log.request(T0, commit("g", orders_0=3, orders_1=4, bills_0=9)),
+        log.request(T0 + 1, commit("g", orders_1=5)),
+    ]
+    assert found(answered(requests)) == [
+        LostGroup("g", 2, [LostOffset("bills", 0, 9), LostOffset("orders", 0, 3), LostOffset("orders", 1, 5)])
+    ]
+
+
+def test_what_was_refused_is_not_lost() -> None:
+    log = Log()
+    requests = [
+        log.request(T0, commit("g", orders_0=-1, orders_1=4, orders_2=-1, orders_3=5)),
+        log.request(T0 + 1, heartbeat("g", "nobody")),
+    ]
+    assert found(answered(requests)) == [
+        LostGroup("g", 1, [LostOffset("orders", 1, 4), LostOffset("orders", 3, 5)])
+    ]
+
+
+def test_offsets_of_a_transaction_are_reported() -> None:
+    (group,) = found(answered([Log().request(T0, txn_commit("g", 17))]))
+    assert group.offsets == [LostOffset("t", 0, 17), LostOffset("t", 1, 17)]
+
+
+def test_packed_requests_are_reported_by_their_places() -> None:
+    requests = (heartbeat("g", "nobody"), commit("g", orders_0=3), commit("g", orders_1=4))
+    packed = Log().append(T0, pack_key(slot_of("g")), pack(map(encode, requests)), PARTITION)
+    assert found(answered([packed])) == [
+        LostGroup("g", 2, [LostOffset("orders", 0, 3), LostOffset("orders", 1, 4)])
+    ]
+
+
+def test_only_records_that_are_gone_unhandled_are_lost() -> None:
+    log = Log()
+    responses = answered([log.request(T0 + n, commit("g", orders_0=n)) for n in range(5)])
+    assert found(responses, 1, 3) == [LostGroup("g", 2, [LostOffset("orders", 0, 2)])]
+    assert found(responses, 4) == [LostGroup("g", 1, [LostOffset("orders", 0, 4)])]
+    assert found(responses, 5) == []
+
+
+def test_the_offset_is_unknown_where_only_the_query_has_answered() -> None:
+    replica = machine()
+    for record in owned([Log().request(T0, commit("g", orders_0=3))]):
+        replica.apply(LogRecord(*record))
+    (early,) = replica.answers.drain()
+    by_query, by_replica = response(early, []), response(early)
+    assert found([by_query]) == [LostGroup("g", 1, [LostOffset("orders", 0, None)])]
+    for both in ([by_query, by_replica], [by_replica, by_query]):
+        assert found(both) == [LostGroup("g", 1, [LostOffset("orders", 0, 3)])]
