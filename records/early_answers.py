@@ -62,12 +62,14 @@ answer's partitions without an error."""
 
 
 def early_headers(
-    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None
+    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None, *, room_bytes: int = 0
 ) -> list[tuple[str, bytes]]:
-    """Return the headers of a record with early answers."""
+    """Return the headers of a record with early answers. Commits that need more than `room_bytes` are left
+    out, so that the record is not too large for its topic.
+    """
     headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
-    if commits:
-        headers.append((_COMMITS, msgspec.json.encode(commits)))
+    if commits and len(encoded := msgspec.json.encode(commits)) <= room_bytes:
+        headers.append((_COMMITS, encoded))
     return headers
 
 

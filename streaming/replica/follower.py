@@ -28,6 +28,8 @@ LAG_MAX_MS = 5_000
 UNOWNED_AFTER_S = 1.5
 _RECORDS_MAX = 500
 _ANSWERS_MAX_BYTES = 1024 * 1024
+# Of a record, what is neither its value nor the commits that it names.
+_HEADERS_MAX_BYTES = 4 * 1024
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
@@ -261,12 +263,14 @@ class Follower:
         )
         for record in records:
             self.responses.differs(self._audit.early(record.answers, place))
+            room_bytes = self._layout.response_record_max_bytes - len(record.value) - _HEADERS_MAX_BYTES
+            headers = early_headers(self._replica, machine.as_of_ms, record.commits, room_bytes=room_bytes)
             try:
                 self._producer.produce(
                     self._layout.responses_topic,
                     record.value,
                     partition=record.reply_partition,
-                    headers=early_headers(self._replica, machine.as_of_ms, record.commits),  # type: ignore[arg-type]
+                    headers=headers,  # type: ignore[arg-type]
                 )
             except BufferError:
                 self._producer.poll(_POLL_S)  # the query's answers follow

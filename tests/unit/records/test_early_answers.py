@@ -8,6 +8,7 @@ from records.early_answers import (
     Headers,
     ReplicaId,
     as_of,
+    commits_of,
     early_headers,
     is_by_query,
     marked,
@@ -74,3 +75,10 @@ def test_replicas_of_one_owner_are_ordered_by_number() -> None:
     assert not answers.counts(0, early_headers(ReplicaId(4, 9), 1))
     assert answers.counts(0, early_headers(ReplicaId(4, 11), 1))
     assert answers.counts(0, early_headers(ReplicaId(5, 1), 1))
+
+
+def test_commits_are_named_where_the_record_has_room_for_them() -> None:
+    commits = {0: [5, 2**62], 7: [-1]}
+    assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, room_bytes=100)) == commits
+    assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, room_bytes=10)) == {}
+    assert commits_of(early_headers(ReplicaId(1, 2), 3)) == commits_of(None) == {}
