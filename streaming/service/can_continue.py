@@ -56,7 +56,7 @@ def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> N
 def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
     """Check that the topic is still the one that the state belongs to, if the state belongs to one.
 
-    Raises RequestsLost and TopicsError.
+    Raises CannotContinue and TopicsError.
     """
     pinned = checkpoint.pinned()
     if pinned is None or not pinned.requests_topic_id:
@@ -64,22 +64,23 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
     topic = pinned.requests_topic
     found = _find(client_config, topic)
     lost = {number: (begin, None) for number, begin in handled(checkpoint, topic).items()}
-    if not found.ids and found.cluster_id == pinned.cluster_id:
+    is_same_cluster = found.cluster_id == pinned.cluster_id
+    if is_same_cluster and not found.ids:
         raise RequestsLost(
             f"the topic {topic} does not exist any more, so the state in {checkpoint} cannot continue. "
             f"Requests that were not handled are gone with it {_UNREAD}",
             lost,
         )
+    topic_id, partitions = found.ids.get(topic, ""), found.partitions.get(topic, 0)
     is_now = replace(
-        pinned,
-        cluster_id=found.cluster_id,
-        requests_topic_id=found.ids.get(topic, ""),
-        request_partitions=found.partitions.get(topic, 0),
+        pinned, cluster_id=found.cluster_id, requests_topic_id=topic_id, request_partitions=partitions
     )
     try:
         checkpoint.pin(is_now)
     except FolderError as error:
-        raise RequestsLost(str(error), lost) from error
+        if is_same_cluster and topic_id != pinned.requests_topic_id:
+            raise RequestsLost(str(error), lost) from error
+        raise CannotContinue(str(error)) from error
 
 
 def handled(checkpoint: Checkpoint, topic: str) -> dict[int, int]:

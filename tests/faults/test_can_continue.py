@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import NewPartitions
 
 from checkpoints.checkpoint import Checkpoint
 from embedded.broker import EmbeddedBroker
@@ -89,3 +90,11 @@ def test_a_log_that_ends_before_what_was_handled_cannot_be_continued(log: Log) -
         CannotContinue, match=rf"lost records that were handled: {log.topic}\[0\] ends before"
     ):
         log.check()
+
+
+def test_more_partitions_stop_the_query_and_are_no_loss(log: Log) -> None:
+    log.admin.create_partitions({log.topic: NewPartitions(log.layout.request_partitions + 1)})
+    wait_until(lambda: len(log.admin.describe_topics([log.topic])[0]["partitions"]) == 2, "the partition")
+    with pytest.raises(CannotContinue, match="request_partitions was 1 and is now 2") as raised:
+        log.check()
+    assert not isinstance(raised.value, RequestsLost)
