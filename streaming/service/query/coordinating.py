@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,12 @@ from streaming.service.options import Options
 from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.continuity import Continuity
-from streaming.service.query.supervision import FAILURES_TO_NAME_THE_BATCH, POLL_S, SupervisedQuery
+from streaming.service.query.supervision import (
+    FAILURES_TO_NAME_THE_BATCH,
+    POLL_S,
+    SupervisedQuery,
+    stopped_on_error,
+)
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 
@@ -119,9 +123,10 @@ class CoordinatorsQuery(SupervisedQuery):
             self._guard,
             self._options.interval_ms,
         )
-        self._continuity.query_started(
-            lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
-        )
+        with stopped_on_error(running):
+            self._continuity.query_started(
+                lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
+            )
         self._times.end_of("query")
         self._looks_without_batch = None
         return running
@@ -138,11 +143,11 @@ class CoordinatorsQuery(SupervisedQuery):
         self._times.first_batch(batch)
         self._reports.on_batch(batch)
 
-    def watch(self, running: StreamingQuery) -> None:
-        """Stop the query when another coordinator has taken the topics. Raises NotOwner."""
+    def watch(self) -> None:
+        """Raise NotOwner when another coordinator has taken the topics."""
         successor = self._ownership.lost()
         if successor is not None:
-            _depose(successor, running)
+            _depose(successor)
 
     def obstacle(self) -> str | None:
         """No clock records are acknowledged."""
@@ -199,10 +204,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return under_way
 
 
-def _depose(successor: Claim, running: StreamingQuery | None = None) -> NoReturn:
-    if running is not None:
-        with suppress(PySparkException):
-            running.stop()
+def _depose(successor: Claim) -> NoReturn:
     raise NotOwner(
         f"the topics have another owner: {successor}. This coordinator has stopped; it answers no "
         "request that comes after the first clock record of the new owner"
