@@ -3,6 +3,7 @@
 Names are relative to the place, with "/" between folders. `streaming.query.hadoop_files` has the other one.
 """
 
+import errno
 import os
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +33,9 @@ class Files(Protocol):
         """Read a file. Raises FileNotFoundError, FolderError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace a file, so a crash leaves the old or the new one. Raises FolderNotWritable."""
+        """Write or replace a file, so a crash leaves the old or the new one. After the return a power loss
+        leaves the new one. Raises FolderNotWritable.
+        """
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists, False if it does. Raises FolderNotWritable.
@@ -73,7 +76,7 @@ class LocalFiles:
         path = self._path / name
         temporary = path.with_name(f"{path.name}.new")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
@@ -81,6 +84,7 @@ class LocalFiles:
             # Hadoop's local file system reads a file without its checksum file unchecked.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             temporary.replace(path)
+            sync(path.parent)
         except OSError as error:
             raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
 
@@ -89,6 +93,7 @@ class LocalFiles:
         self.write(temporary, content)
         try:
             os.link(self._path / temporary, self._path / name)
+            sync((self._path / name).parent)
         except FileExistsError:
             return False
         except OSError as error:
@@ -108,3 +113,27 @@ class LocalFiles:
             (self._path / name).unlink(missing_ok=True)
         except OSError as error:
             raise FolderNotWritable(f"{self._path / name} cannot be removed: {error.strerror}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and the missing ones above it, so that a power loss leaves them. Raises OSError."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Write a file's content to the disk, or a folder's names: those of new, renamed and linked files.
+
+    Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)

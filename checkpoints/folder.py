@@ -58,8 +58,10 @@ class Folder:
             return self._locks[0]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._locks = [self._open("lock"), self._open("owner")]
+            for name in ("lock", "owner"):
+                self._locks.append(os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644))
         except OSError as error:
+            self.unlock()
             raise FolderError(f"{self.path} cannot be used: {error}") from error
         lock, owner = self._locks
         try:
@@ -70,9 +72,6 @@ class Folder:
             raise
         fcntl.flock(owner, fcntl.LOCK_EX)  # processes that test this lock release it at once
         return lock
-
-    def _open(self, name: str) -> int:
-        return os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644)
 
     def _acquire(self, lock: int, owner: int) -> None:
         give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S

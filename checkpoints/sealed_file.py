@@ -19,6 +19,8 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from checkpoints.files import sync
+
 COMPRESSED = ".zst"
 
 H = TypeVar("H", bound=Struct)
@@ -67,6 +69,7 @@ def write_sealed(path: Path, kind: Kind[H], header: H, lines: Iterable[Struct]) 
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+        sync(path.parent)
     except OSError as error:
         raise kind.error(f"{path} cannot be written: {error.strerror or error}") from error
     finally:

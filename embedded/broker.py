@@ -268,8 +268,8 @@ class EmbeddedBroker:
         self._write_settings(ports)
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._format()
-        self._launch(lock)
         try:
+            self._launch(lock)
             self._wait_until_reachable(ClientConfig(f"{HOST}:{ports.client}", self._client_properties))
         except BaseException:  # also KeyboardInterrupt
             self.kill()
@@ -325,7 +325,10 @@ class EmbeddedBroker:
                 start_new_session=True,  # Ctrl-C must reach only the parent, which stops the broker last
             )
         assert self._watchdog.stdout is not None
-        self.pid = int(self._watchdog.stdout.readline())
+        pid = self._watchdog.stdout.readline()
+        if not pid:
+            raise self._failure("its JVM could not be started")
+        self.pid = int(pid)
 
     def _wait_until_reachable(self, client_config: ClientConfig) -> None:
         assert self._watchdog is not None

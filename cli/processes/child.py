@@ -29,7 +29,8 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """A process of the command `group-coordinator` or of another program. The constructor starts it.
+    """A process of the command `group-coordinator` or of another program. The constructor starts it, and
+    raises ChildFailed if it cannot.
 
     Its output goes to `log_path`.
     """
@@ -50,7 +51,11 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the parent, which stops its children in order
             )
         assert self._watchdog.stdout is not None
-        self.pid = int(self._watchdog.stdout.readline())
+        pid = self._watchdog.stdout.readline()
+        if not pid:
+            self._reap()
+            raise self.failure("it could not be started")
+        self.pid = int(pid)
 
     @property
     def is_running(self) -> bool:

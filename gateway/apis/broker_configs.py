@@ -14,6 +14,8 @@ from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import beside, codec
+from gateway.wire.codec import Fields
+from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroupConfigs
 from state.kafka.responses import GroupConfigValue
@@ -21,6 +23,7 @@ from state.kafka.responses import GroupConfigValue
 _BROKER = 4  # ConfigResource.Type.BROKER
 _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigSource
 _PREFIXES = "group.", "offsets.", "offset.metadata."
+_DEFAULTS = {name: str(value) for name, value in CoordinatorConfig().settings().items()}
 _SHARE_PREFIX = "group.share."
 # All shards of the coordinator have the same settings, so any name does.
 _ANY_GROUP = "settings"
@@ -63,8 +66,15 @@ def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfig
         config.config_source = _DEFAULT_CONFIG if ours.is_default else _STATIC_BROKER_CONFIG
         if config.synonyms:
             config.synonyms = []
-            only = {"name": ours.name, "value": ours.value, "source": config.config_source}
-            codec.extend(config, "synonyms", [only])
+            codec.extend(config, "synonyms", _synonyms(ours))
+
+
+def _synonyms(config: GroupConfigValue) -> list[Fields]:
+    """The value in force and the default, which are one unless the coordinator was given another value."""
+    default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
+    if config.is_default:
+        return [default]
+    return [{"name": config.name, "value": config.value, "source": _STATIC_BROKER_CONFIG}, default]
 
 
 async def screen_alterations(context: RequestContext, message: bytes) -> Screened | None:

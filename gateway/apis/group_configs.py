@@ -17,6 +17,7 @@ from typing import Any
 from gateway.apis.api import Screen
 from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
+from gateway.apis.group_setting_docs import DOCUMENTATION
 from gateway.apis.screened import Screened
 from gateway.apis.share_settings import Parts, brokers_show, split_changes, split_keys
 from gateway.apis.topics import Codes
@@ -41,6 +42,20 @@ _KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(Coordi
     setting.name: setting.default for setting in KEPT_SETTINGS
 }
 _INT = 3  # DescribeConfigsResponse.ConfigType
+# The names of brokers' settings that are the defaults of groups', where they are not "group." and the same.
+_BROKERS_NAMES = {
+    "streams.assignor.name": "group.streams.assignors",
+    **{
+        name: name
+        for name in (
+            "errors.deadletterqueue.copy.record.enable",
+            "errors.deadletterqueue.topic.name",
+            "share.auto.offset.reset",
+            "share.isolation.level",
+            "share.renew.acknowledge.enable",
+        )
+    },
+}
 _NO_EFFECT = "It is kept, and has no effect: this coordinator has no groups of this protocol."
 _ONLY_BROKERS = "The brokers have these settings, the coordinator does not"
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
@@ -174,27 +189,35 @@ async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fi
 
 
 def _described(request: Any, config: GroupConfigValue) -> Fields:
-    kept = _KEPT_TYPES.get(config.name)
-    source = _source(config)
-    synonym = {"name": config.name, "value": config.value, "source": source}
+    synonyms = _synonyms(config)
     return {
         "name": config.name,
         "value": config.value,
         "read_only": False,
-        "config_source": source,
+        "config_source": synonyms[0]["source"],
         "is_sensitive": False,
-        "synonyms": [synonym] if request.include_synonyms else [],
-        "config_type": _INT if kept is None else kept,
-        "documentation": _NO_EFFECT if kept is not None and request.include_documentation else None,
+        "synonyms": synonyms if request.include_synonyms else [],
+        "config_type": _KEPT_TYPES.get(config.name, _INT),
+        "documentation": _documentation(config.name) if request.include_documentation else None,
     }
 
 
-def _source(config: GroupConfigValue) -> int:
-    """Where the value comes from. The coordinator's own settings are to a client those of a broker's file."""
+def _synonyms(config: GroupConfigValue) -> list[Fields]:
+    """The values of a setting by where they come from, the one in force first. The coordinator's own settings
+    are to a client those of a broker's file.
+    """
+    broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
+    of_coordinator = config.value if config.is_default else config.without_own
+    synonyms = [{"name": broker, "value": default, "source": _DEFAULT_CONFIG}]
+    if of_coordinator not in (None, default):
+        synonyms.insert(0, {"name": broker, "value": of_coordinator, "source": _STATIC_BROKER_CONFIG})
     if not config.is_default:
-        return _GROUP_CONFIG
-    is_kafkas = config.value == _KAFKAS_DEFAULTS.get(config.name)
-    return _DEFAULT_CONFIG if is_kafkas else _STATIC_BROKER_CONFIG
+        synonyms.insert(0, {"name": config.name, "value": config.value, "source": _GROUP_CONFIG})
+    return synonyms
+
+
+def _documentation(name: str) -> str:
+    return f"{DOCUMENTATION[name]} {_NO_EFFECT}" if name in _KEPT_TYPES else DOCUMENTATION[name]
 
 
 async def _alter(context: RequestContext, asked: _Asked, resource: Any) -> Fields:

@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from socketserver import TCPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -48,6 +49,12 @@ class HttpPort:
 
             class Server(ThreadingWSGIServer):
                 address_family = family
+
+                def server_bind(self) -> None:
+                    """Bind. HTTPServer would wait for DNS, because it asks for the full name of the host."""
+                    TCPServer.server_bind(self)
+                    self.server_name, self.server_port = self.server_address[:2]
+                    self.setup_environ()
 
             self._server = make_server(host, port, self._answer, Server, handler_class=_Quiet)
         except OSError as error:

@@ -53,9 +53,18 @@ def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: Re
 
 
 def _of_group(context: StepContext) -> list[GroupConfigValue]:
-    kept = {s.name: context.configs.get(s.name, s.default) for s in KEPT_SETTINGS}
-    values = kept | values_in_force(SETTINGS, context.configs, context.config)
-    return [GroupConfigValue(n, str(values[n]), n not in context.configs) for n in GROUP_CONFIG_NAMES]
+    own = context.configs
+    in_force, without_own = _values(own, context.config), _values({}, context.config)
+    return [
+        GroupConfigValue(name, in_force[name], name not in own, without_own[name] if name in own else None)
+        for name in GROUP_CONFIG_NAMES
+    ]
+
+
+def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
+    """Return the value of each setting of a group with these of its own, as a text."""
+    kept = {setting.name: own.get(setting.name, setting.default) for setting in KEPT_SETTINGS}
+    return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
 
 
 def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:

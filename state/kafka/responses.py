@@ -318,12 +318,15 @@ class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="
     responses: list[DeletedShareTopic] = []
 
 
-class GroupConfigValue(Struct, frozen=True):
-    """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own."""
+class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
+    """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own. Of a
+    setting of the group's own, `without_own` is the coordinator's value.
+    """
 
     name: str
     value: str
     is_default: bool
+    without_own: str | None = None
 
 
 class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):

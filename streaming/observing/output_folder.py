@@ -12,7 +12,6 @@ A file comes to its place whole, by a rename. While files are merged, a reader c
 few.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
+from checkpoints.files import FolderError, LocalFiles, make_folder, sync
 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"
@@ -66,7 +65,7 @@ def claim(output_dir: Path, data_folder: Path) -> None:
     output_dir.mkdir(parents=True, exist_ok=True)
     if any(output_dir.iterdir()):
         raise FolderError(f"{output_dir} has files of something else: give another --output-dir")
-    claimed.write_text(wanted)
+    LocalFiles(data_folder).write(_CLAIM, wanted.encode())
 
 
 class OutputFolder:
@@ -85,7 +84,7 @@ class OutputFolder:
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
             if pq.read_metadata(path).num_rows:
                 folder = self._root / path.parent.relative_to(self.staging)
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
                 _move(path, folder / f"batch-{batch_id:012}.parquet")
 
     def merge(self, before: int) -> None:
@@ -149,14 +148,6 @@ def _remove(paths: Iterable[Path]) -> None:
 
 def _move(path: Path, to: Path) -> None:
     """Put a file in its place. It is there for good, because Spark then commits the batch."""
-    _sync(path)
+    sync(path)
     path.replace(to)
-    _sync(to.parent)
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    sync(to.parent)

@@ -147,7 +147,7 @@ class ObserversQuery(SupervisedQuery):
         if self._poller is not None:
             self._poller.stop()
 
-    def watch(self, running: StreamingQuery) -> None:
+    def watch(self) -> None:
         """Say that the query runs, when it has run long enough without a batch."""
         if self._status.current.phase is not Phase.READY and time.monotonic() >= self._ready_s:
             self._status.enter(Phase.READY, "the query runs")

@@ -16,6 +16,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
 from records.layout import TopicLayout
+from state.config import CoordinatorConfig
 from tests.e2e.gateway_clients import new_group
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 from tests.harness.share_frames import SOFTWARE
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.e2e
 LOCKS, SESSION, RESET = "share.record.lock.duration.ms", "share.session.timeout.ms", "share.auto.offset.reset"
 INVALID_CONFIG = 40
 GROUP = 32  # ConfigResource.Type
+_DEFAULTS = CoordinatorConfig()
 
 
 @asynccontextmanager
@@ -38,9 +40,12 @@ async def connected(address: Address) -> AsyncIterator[RawClient]:
 
 
 @asynccontextmanager
-async def gateway_of(broker: EmbeddedBroker) -> AsyncIterator[Address]:
+async def gateway_of(
+    broker: EmbeddedBroker, settings: CoordinatorConfig = _DEFAULTS
+) -> AsyncIterator[Address]:
     """A gateway whose coordinator has the share groups: the pure core."""
     core = CoreBackend()
+    core.config = settings
     config, listen = broker.client_config, Address(HOST, 0)
     options = GatewayOptions(config, TopicLayout.named(), listen, share_groups=Coordinators.OURS)
     gateway = Gateway(options, Cluster.of(config, options.limits), core, core)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,12 @@ from streaming.service.options import Options
 from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.continuity import Continuity
-from streaming.service.query.supervision import FAILURES_TO_NAME_THE_BATCH, POLL_S, SupervisedQuery
+from streaming.service.query.supervision import (
+    FAILURES_TO_NAME_THE_BATCH,
+    POLL_S,
+    SupervisedQuery,
+    stopped_on_error,
+)
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 
@@ -126,9 +130,10 @@ class CoordinatorsQuery(SupervisedQuery):
             self._guard,
             self._options.interval_ms,
         )
-        self._continuity.query_started(
-            lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
-        )
+        with stopped_on_error(running):
+            self._continuity.query_started(
+                lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
+            )
         self._times.end_of("query")
         self._looks_without_batch = None
         return running
@@ -145,13 +150,13 @@ class CoordinatorsQuery(SupervisedQuery):
         self._times.first_batch(batch)
         self._reports.on_batch(batch)
 
-    def watch(self, running: StreamingQuery) -> None:
-        """Stop the query when another coordinator has taken the topics, or when the replica has seen that the
-        query cannot continue. Raises NotOwner and CannotContinue.
+    def watch(self) -> None:
+        """Raise NotOwner when another coordinator has taken the topics, and CannotContinue when the replica
+        has seen a loss of requests that is one.
         """
         successor = self._ownership.lost()
         if successor is not None:
-            _depose(successor, running)
+            _depose(successor)
         loss = self._continuity.loss()
         if not loss:
             self._loss_since_s = None
@@ -229,10 +234,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return under_way
 
 
-def _depose(successor: Claim, running: StreamingQuery | None = None) -> NoReturn:
-    if running is not None:
-        with suppress(PySparkException):
-            running.stop()
+def _depose(successor: Claim) -> NoReturn:
     raise NotOwner(
         f"the topics have another owner: {successor}. This coordinator has stopped; it answers no "
         "request that comes after the first clock record of the new owner"

@@ -8,7 +8,8 @@ from the checkpoint after a pause that grows. The batch that was running runs ag
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import structlog
@@ -66,8 +67,8 @@ class SupervisedQuery(ABC):
         """Take a committed batch."""
 
     @abstractmethod
-    def watch(self, running: StreamingQuery) -> None:
-        """Look at what may end the query. Called every `POLL_S` while it runs."""
+    def watch(self) -> None:
+        """Look at what may end the query. Called every `POLL_S` while it runs. An error stops the query."""
 
     def obstacle(self) -> str | None:
         """Why no query should run now, None if it should."""
@@ -198,27 +199,32 @@ class Supervisor:
             running = self._query.start(self._stopping)
             if running is None:
                 return None
-            log.info("query started", run_id=running.runId)
-            progress = ProgressReader(running)
-            while not self._stopping.is_set():
-                if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
-                    return PySparkException("the query ended by itself")
-                for batch in progress.new():
-                    self._take(batch)
-                if hang := self._query.hang():
-                    self._spark.kill_hung(hang)
-                self._set_alarms()
-                if obstacle := self._query.obstacle():
-                    self._wait_without_query(obstacle, running)
-                    return None
-                self._query.watch(running)
-            running.stop()
+            with stopped_on_error(running):
+                return self._follow(running)
         except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
             return PySparkException(error.java_exception.toString())
         except PySparkException as error:
             return self._query.cause_of(error)
         except (KafkaError, FolderNotWritable) as error:
             return error
+
+    def _follow(self, running: StreamingQuery) -> PySparkException | None:
+        """Look after a query until it ends by itself, there is an obstacle, or the service stops."""
+        log.info("query started", run_id=running.runId)
+        progress = ProgressReader(running)
+        while not self._stopping.is_set():
+            if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
+                return PySparkException("the query ended by itself")
+            for batch in progress.new():
+                self._take(batch)
+            if hang := self._query.hang():
+                self._spark.kill_hung(hang)
+            self._set_alarms()
+            if obstacle := self._query.obstacle():
+                self._wait_without_query(obstacle, running)
+                return None
+            self._query.watch()
+        running.stop()
         return None
 
     def _take(self, batch: BatchProgress) -> None:
@@ -289,6 +295,17 @@ class Supervisor:
             reason = describe_failing_batch(self._checkpoint, batch, failures, what, under_way)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
+
+
+@contextmanager
+def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
+    """Stop a query if the block raises. While it runs, Spark starts no other one of its name."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the JVM may have ended; the block's error says more
+            running.stop()
+        raise
 
 
 def first_line(error: BaseException) -> str:

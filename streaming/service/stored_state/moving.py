@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
+from checkpoints.files import sync
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
@@ -200,6 +201,7 @@ def import_state(
         _complete(new, continued(export.header, follows) if follows else export.header, identity)
         os.sync()
         new.rename(target)
+    sync(target.parent)  # the export may now be deleted
 
 
 def _complete(new: Path, header: Header, identity: Identity) -> None:

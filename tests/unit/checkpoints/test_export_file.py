@@ -10,6 +10,7 @@ from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Head
 from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved
 from checkpoints.spark_logs import PlannedBatch
 from state.inputs import Outage
+from tests.harness.disk_steps import record_disk_steps
 
 HEADER = Header(
     exported_at_ms=1_700_000_000_000,
@@ -46,6 +47,12 @@ def test_an_export_without_groups_is_complete(tmp_path: Path) -> None:
 
 def test_only_its_owner_may_read_it_because_it_has_the_secret_namespace(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_export_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = record_disk_steps(monkeypatch)
+    write_export(tmp_path / "state.export", HEADER, GROUPS)
+    assert steps == ["sync state.export.new", "name state.export", f"sync {tmp_path.name}"]
 
 
 def test_a_file_cut_anywhere_is_refused(path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from checkpoints.files import FolderError
 from checkpoints.folder import Folder, Owner
+from tests.harness.open_files import open_files
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.
@@ -133,6 +134,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file/coordinator cannot be used: "):
         Folder(tmp_path / "file" / "coordinator").lock()
+
+
+def test_no_descriptor_is_left_open_by_a_lock_that_cannot_be_opened(folder: Path) -> None:
+    (folder.path / "owner").mkdir(parents=True)
+    before = open_files()
+    for _ in range(2):  # the second is refused as the first
+        with pytest.raises(FolderError, match=r"cannot be used: .*Is a directory"):
+            folder.lock()
+    assert open_files() == before
 
 
 def test_an_owner_that_has_not_named_itself_yet_holds_the_lock(folder: Folder) -> None:

@@ -1,9 +1,13 @@
-"""A supervised broker, before its start."""
+"""A broker before its start, and one that cannot be started."""
 
 from pathlib import Path
 
-from embedded.broker import EmbeddedBroker, Ports
+import pytest
+
+from embedded import broker as embedded_broker
+from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
 from embedded.broker_supervision import SupervisedBroker
+from tests.harness.open_files import open_files
 
 
 def test_clients_of_a_supervised_broker_get_its_client_settings(tmp_path: Path) -> None:
@@ -12,3 +16,16 @@ def test_clients_of_a_supervised_broker_get_its_client_settings(tmp_path: Path) 
     supervised = SupervisedBroker(broker, lambda _: None)
     assert supervised.client_config.kafka_python_settings()["security_protocol"] == "SSL"
     assert supervised.client_config.bootstrap_servers == "127.0.0.1:20001"
+
+
+def test_broker_whose_java_cannot_be_started_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "meta.properties").touch()  # its folder is formatted
+    monkeypatch.setattr(embedded_broker, "find_java", lambda: tmp_path / "java")
+    broker, before = EmbeddedBroker(tmp_path, classpath=()), open_files()
+    with pytest.raises(BrokerFailed, match=r"(?s)its JVM could not be started\..*FileNotFoundError"):
+        broker.start()
+    assert open_files() == before
+    assert broker.pid is None

@@ -109,7 +109,38 @@ async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: Gat
         False,
         False,
     )
-    assert [(s.name, s.value, s.source) for s in config.synonyms] == [(SESSION_TIMEOUT, "45000", OF_BROKER)]
+    assert synonyms_of(config) == [("group.consumer.session.timeout.ms", "45000", OF_BROKER)]
+
+
+def synonyms_of(config: Any) -> list[tuple[str, str, int]]:
+    return [(s.name, s.value, s.source) for s in config.synonyms]
+
+
+@played
+async def test_synonyms_are_the_values_of_the_group_the_coordinator_and_kafka(world: GatewayFixture) -> None:
+    """The order is that in which they are looked for. A broker's setting has the broker's name."""
+    world.core.config = world.core.config.with_settings({"group.consumer.session.timeout.ms": "50000"})
+    client = await world.client()
+    assert (
+        await altered(client, change(SESSION_TIMEOUT, "51000"), change("streams.assignor.name", "sticky"))
+        == 0
+    )
+    found = await client.ask(DESCRIBE, 4, resources=[resource("g")], include_synonyms=True)
+    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
+    brokers = "group.consumer.session.timeout.ms"
+    assert shown[SESSION_TIMEOUT] == [
+        (SESSION_TIMEOUT, "51000", OF_GROUP),
+        (brokers, "50000", OF_BROKERS_FILE),
+        (brokers, "45000", OF_BROKER),
+    ]
+    assert shown["streams.assignor.name"] == [
+        ("streams.assignor.name", "sticky", OF_GROUP),
+        ("group.streams.assignors", "sticky", OF_BROKER),
+    ]
+    assert shown["share.auto.offset.reset"] == [("share.auto.offset.reset", "latest", OF_BROKER)]
+    found = await client.ask(DESCRIBE, 4, resources=[resource("other")], include_synonyms=True)
+    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
+    assert shown[SESSION_TIMEOUT] == [(brokers, "50000", OF_BROKERS_FILE), (brokers, "45000", OF_BROKER)]
 
 
 @played

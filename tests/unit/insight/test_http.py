@@ -1,6 +1,7 @@
 """The HTTP port: metrics, and whether the process is alive and ready."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator
@@ -39,6 +40,16 @@ def get(url: str) -> tuple[int, str]:
 def test_metrics_are_at_their_path(url: str) -> None:
     status, text = get(f"{url}/metrics")
     assert (status, "things_total 1.0" in text) == (200, True)
+
+
+def test_listening_does_not_wait_for_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> tuple[str, list[str], list[str]]:
+        raise AssertionError("a lookup of a name waits for DNS, where DNS does not answer")
+
+    for lookup in ("gethostbyaddr", "gethostbyname", "getfqdn", "getnameinfo"):
+        monkeypatch.setattr(socket, lookup, ask)
+    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as http:
+        assert get(http.url)[0] == 200
 
 
 def test_a_process_without_checks_is_alive(url: str) -> None:

@@ -1,9 +1,10 @@
 """What may be moved where: the new folder's identity, and the configurations and outages that go along."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -21,11 +22,14 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Offset, PendingOffsets
 from streaming.service.ownership.owner import owner_id_of
+from streaming.service.stored_state import moving
 from streaming.service.stored_state.moving import MoveRefused, header_of, identity_for, import_state
 from tests.harness.checkpoints import spark_of
+from tests.harness.disk_steps import record_disk_steps
 
 IDENTITY = Identity("c", "eu-requests", "t", 2, "00000000-0000-0000-0000-000000000001", 16)
 BATCH = 7
+NO_SPARK = cast(SparkSession, None)
 
 
 def epoch(from_batch: int) -> Epoch:
@@ -185,6 +189,18 @@ class SparkStarted(Exception):
 def spark_started() -> Iterator[SparkSession]:
     raise SparkStarted
     yield
+
+
+def test_imported_folder_has_its_name_after_a_power_loss(
+    header: Header, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator may delete the export then."""
+    monkeypatch.setattr(moving, "seed", lambda *_: None)
+    monkeypatch.setattr(moving, "_complete", lambda *_: None)
+    write_export(tmp_path / "file", header, [])
+    steps = record_disk_steps(monkeypatch)
+    import_state(ExportFile(tmp_path / "file"), tmp_path / "new", IDENTITY, lambda: nullcontext(NO_SPARK))
+    assert steps[-2:] == ["name new", f"sync {tmp_path.name}"]
 
 
 @pytest.mark.parametrize("group_type", [ClassicGroup, ConsumerGroup])

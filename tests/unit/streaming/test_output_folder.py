@@ -8,6 +8,7 @@ import pytest
 
 from checkpoints.files import FolderError
 from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, Table, claim
+from tests.harness.disk_steps import record_disk_steps
 
 DAY = "date=2026-11-26"
 LATER = 1_000
@@ -42,6 +43,14 @@ def rows(root: Path, table: Table) -> list[tuple[str, str | None]]:
 
 def files(root: Path, table: Table) -> list[str]:
     return sorted(str(path.relative_to(root / table.name)) for path in (root / table.name).rglob("*.parquet"))
+
+
+def test_file_its_name_and_its_new_folders_are_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = record_disk_steps(monkeypatch)
+    write(root, EVENTS, 7, ("g", "1"))
+    made = [*(f"make {EVENTS.name}", "sync out"), *(f"make {DAY}", f"sync {EVENTS.name}")]
+    file = ["sync part-00000-0d6.snappy.parquet", "name batch-000000000007.parquet", f"sync {DAY}"]
+    assert steps[-7:] == [*made, *file]
 
 
 def test_a_batch_that_runs_again_replaces_its_file(root: Path) -> None:

@@ -1,17 +1,32 @@
-"""What the status says while the supervisor of a query waits."""
+"""What the supervisor of a query does with it, and what the status says while it waits."""
 
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kafka.errors import KafkaError, NotLeaderForPartitionError
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderNotWritable
+from checkpoints.metadata import KnownOutage
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
+from state.config import CoordinatorConfig
+from streaming.query import pipeline
+from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
+from streaming.service.log_and_state import LogAndState
+from streaming.service.options import Options
+from streaming.service.ownership.owner import NotOwner
+from streaming.service.query import coordinating
+from streaming.service.query.coordinating import CoordinatorsQuery
 from streaming.service.query.supervision import SupervisedQuery, Supervisor
 from streaming.service.status import Phase, Status, StatusBoard
 
@@ -30,7 +45,7 @@ class Spark:
         return False
 
     def check_running(self) -> None:
-        """It runs."""
+        pass
 
 
 class Running:
@@ -71,7 +86,7 @@ class CutOff(SupervisedQuery):
     def committed(self, batch: Any) -> None:
         raise AssertionError
 
-    def watch(self, running: StreamingQuery) -> None:
+    def watch(self) -> None:
         raise AssertionError
 
 
@@ -106,14 +121,155 @@ def shown(status: Status) -> tuple[Phase, str, str | None]:
     return status.phase, status.reason, status.alarm
 
 
+class Query:
+    """A query of Spark's that runs until it is stopped. `stop_error` is raised by each stop."""
+
+    runId = "1"  # noqa: N815 - Spark's name
+
+    def __init__(self, stop_error: Exception | None = None) -> None:
+        self._jsq = self
+        self.is_active = True
+        self.stop_error = stop_error
+
+    def lastProgress(self) -> None:  # noqa: N802 - Spark's name
+        return None
+
+    def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
+        return not self.is_active
+
+    def stop(self) -> None:
+        self.is_active = False
+        if self.stop_error is not None:
+            raise self.stop_error
+
+
+class Failing(SupervisedQuery):
+    """A query with an error from outside of Spark, at the first look after its start."""
+
+    source, service, way_back = "requests", "service", "none"
+
+    def __init__(self, error: Exception, stop_error: Exception | None = None) -> None:
+        self.error: Exception | None = error
+        self.stop_error = stop_error
+        self.started: list[Query] = []
+        self.runs_again = threading.Event()
+
+    def start(self, stopping: threading.Event) -> StreamingQuery:
+        assert not any(query.is_active for query in self.started), "a query with that name is already active"
+        self.started.append(Query(self.stop_error))
+        return cast(StreamingQuery, self.started[-1])
+
+    def committed(self, batch: Any) -> None:
+        raise AssertionError
+
+    def watch(self) -> None:
+        error, self.error, self.stop_error = self.error, None, None
+        if error is not None:
+            raise error
+        self.runs_again.set()
+
+
+class Ends:
+    """The ends of a service that a supervisor has reported."""
+
+    def __init__(self) -> None:
+        self.reported: list[Exception] = []
+        self.has_come = threading.Event()
+
+    def __call__(self, _: str, error: Exception) -> None:
+        self.reported.append(error)
+        self.has_come.set()
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+def supervised(query: SupervisedQuery, status: StatusBoard, folder: Path, ends: Ends) -> Supervisor:
+    session = cast(Session, Spark())
+    return Supervisor(query, Checkpoint.at(folder / "checkpoint"), status, session, ends)
+
+
+@pytest.mark.parametrize("stop_error", [None, Py4JNetworkError("the JVM is gone")], ids=["stops", "no-stop"])
+@pytest.mark.parametrize("error", [KafkaError("no leader"), FolderNotWritable("full")], ids=repr)
+def test_query_is_stopped_after_an_error_beside_it_and_starts_again(
+    error: Exception, stop_error: Exception | None, status: StatusBoard, tmp_path: Path, ends: Ends
+) -> None:
+    query = Failing(error, stop_error)
+    supervisor = supervised(query, status, tmp_path, ends)
+    supervisor.start()
+    try:
+        assert query.runs_again.wait(60.0)
+        assert status.current.reason == f"batch 0 failed, attempt 1: {error}"
+    finally:
+        supervisor.stop()
+    assert [query.is_active for query in query.started] == [False, False]
+    assert not ends.reported
+
+
+@pytest.mark.parametrize("stop_error", [None, Py4JNetworkError("the JVM is gone")], ids=["stops", "no-stop"])
+@pytest.mark.parametrize("error", [NotOwner("another"), RuntimeError("a fault")], ids=repr)
+def test_query_is_stopped_by_an_error_that_ends_the_service(
+    error: Exception, stop_error: Exception | None, status: StatusBoard, tmp_path: Path, ends: Ends
+) -> None:
+    query = Failing(error, stop_error)
+    supervisor = supervised(query, status, tmp_path, ends)
+    supervisor.start()
+    assert ends.has_come.wait(60.0)
+    supervisor.stop()
+    assert ends.reported == [error]
+    assert [query.is_active for query in query.started] == [False]
+
+
+class ReplicaFails:
+    """A continuity whose replica cannot be started."""
+
+    def wait_for_clients(self, *_: object) -> None:
+        pass
+
+    def outages(self, _: object) -> list[KnownOutage]:
+        return []
+
+    def query_started(self, *_: object, checks_clocks: bool) -> None:
+        raise NotLeaderForPartitionError
+
+
+def test_query_is_stopped_if_its_replica_cannot_be_started(
+    status: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start has then failed, so the supervisor has no query to stop."""
+    running = Query()
+    monkeypatch.setattr(pipeline, "start", lambda *_: running)
+    monkeypatch.setattr(coordinating, "check_can_continue", lambda *_: None)
+    layout, unused = TopicLayout.named("test"), cast(Any, SimpleNamespace())
+    client_config = ClientConfig("localhost:1")
+    query = CoordinatorsQuery(
+        Options(client_config, tmp_path, layout),
+        LogAndState(client_config, layout, Checkpoint.at(tmp_path / "checkpoint")),
+        status,
+        operator=Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),)),
+        session=cast(Any, SimpleNamespace(spark=None, demand=None, log_path="spark.log")),
+        ticker=unused,
+        continuity=cast(Any, ReplicaFails()),
+        lease=cast(Any, SimpleNamespace(guard=None, ownership=SimpleNamespace(epoch=1))),
+        times=unused,
+        reports=unused,
+    )
+    with pytest.raises(NotLeaderForPartitionError):
+        query.start(threading.Event())
+    assert not running.is_active
+
+
 class Lost(SupervisedQuery):
     """A query whose only batch fails because its records are gone."""
 
     source, service, way_back = "requests", "service", "none"
 
-    def __init__(self) -> None:
+    def __init__(self, status: StatusBoard, ends: Ends) -> None:
         self.starts = 0
-        self.calls: list[str] = []
+        self.seen: list[tuple[Phase, int]] = []
+        self._status, self._ends = status, ends
 
     def start(self, stopping: threading.Event) -> StreamingQuery:
         self.starts += 1
@@ -123,30 +279,24 @@ class Lost(SupervisedQuery):
         raise CannotContinue("records were deleted before they were handled")
 
     def ended(self, error: Exception) -> None:
-        self.calls.append(f"ended: {error}")
+        self.seen.append((self._status.current.phase, len(self._ends.reported)))
 
     def committed(self, batch: Any) -> None:
         raise AssertionError
 
-    def watch(self, running: StreamingQuery) -> None:
+    def watch(self) -> None:
         raise AssertionError
 
 
 def test_a_query_that_can_never_continue_ends_the_service_at_its_first_failure(
-    status: StatusBoard, tmp_path: Path
+    status: StatusBoard, tmp_path: Path, ends: Ends
 ) -> None:
     """What answers beside the query ends before the rest of the service, which takes longer."""
-    query = Lost()
-
-    def on_end(reason: str, error: Exception) -> None:
-        query.calls.append(f"{status.current.phase}: {reason}")
-
-    supervisor = Supervisor(
-        query, Checkpoint.at(tmp_path / "checkpoint"), status, cast(Session, Spark()), on_end
-    )
+    query = Lost(status, ends)
+    supervisor = supervised(query, status, tmp_path, ends)
     supervisor.start()
-    assert status.wait_for(Phase.STOPPED, timeout_s=60)
+    assert ends.has_come.wait(60.0)
     supervisor.stop()
-    lost = "records were deleted before they were handled"
-    assert query.calls == [f"ended: {lost}", f"stopped: {lost}"]
+    assert query.seen == [(Phase.STOPPED, 0)]
+    assert [str(error) for error in ends.reported] == ["records were deleted before they were handled"]
     assert query.starts == 1

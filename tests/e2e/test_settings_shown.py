@@ -1,0 +1,113 @@
+"""DescribeConfigs of groups and brokers: a gateway's answers beside those of its broker, entry by entry."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from kafka.protocol.api_key import ApiKey
+
+from embedded.broker import EmbeddedBroker
+from gateway.upstream.connections import Address
+from state.config import CoordinatorConfig
+from state.kafka.protocols import GROUP_CONFIG_NAMES
+from tests.e2e.gateway_clients import new_group
+from tests.e2e.test_share_settings import connected, gateway_of
+from tests.harness.gateway import RawClient
+from tests.harness.waiting import WAIT_TIMEOUT_S
+
+pytestmark = pytest.mark.e2e
+
+BROKER, GROUP = 4, 32  # ConfigResource.Type
+NODE_ID = "1"
+# What the broker and the coordinator are given.
+GIVEN = {
+    "group.max.size": "7",
+    "group.initial.rebalance.delay.ms": "5",
+    "group.consumer.session.timeout.ms": "50000",
+    "group.consumer.assignors": "range",
+    "group.share.heartbeat.interval.ms": "6000",
+    "offsets.retention.minutes": "77",
+}
+OWN = {
+    "consumer.session.timeout.ms": "51000",
+    "consumer.heartbeat.interval.ms": "6000",
+    "share.session.timeout.ms": "52000",
+    "share.auto.offset.reset": "earliest",
+    "streams.num.standby.replicas": "1",
+}
+NO_EFFECT = " It is kept, and has no effect: this coordinator has no groups of this protocol."
+# No request changes a coordinator's settings, and it has no streams groups.
+READ_ONLY = ("group.consumer.assignment.interval.ms", "group.share.assignment.interval.ms")
+WITHOUT_STREAMS = "group.coordinator.rebalance.protocols"
+
+Entries = dict[str, dict[str, Any]]
+
+
+async def shown(client: RawClient, kind: int, name: str) -> Entries:
+    """All of an answer, by the names of the settings."""
+    entry: dict[str, Any] = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    answer = await client.ask(
+        ApiKey.DescribeConfigs, 4, resources=[entry], include_synonyms=True, include_documentation=True
+    )
+    (found,) = answer.results
+    assert (found.error_code, found.error_message) == (0, "")
+    return {config.name: config.to_dict() for config in found.configs}
+
+
+async def awaited(read: Callable[[], Any], name: str, value: str) -> Entries:
+    """The settings when this one has its value. A broker learns of a change after the answer to it."""
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while (found := await read())[name]["value"] != value:
+            await asyncio.sleep(0.01)
+    return dict(found)
+
+
+async def alter(client: RawClient, group: str) -> None:
+    configs = [{"name": name, "value": value, "config_operation": 0} for name, value in OWN.items()]
+    entry = {"resource_type": GROUP, "resource_name": group, "configs": configs}
+    (answer,) = (await client.ask(ApiKey.IncrementalAlterConfigs, 1, resources=[entry])).responses
+    assert answer.error_code == 0, answer.error_message
+
+
+def test_settings_are_shown_as_a_broker_shows_them(tmp_path: Path) -> None:
+    async def play(broker: EmbeddedBroker) -> None:
+        config = CoordinatorConfig().with_settings(GIVEN)
+        async with (
+            gateway_of(broker, config) as address,
+            connected(address) as client,
+            connected(Address.parse(broker.bootstrap_servers)) as direct,
+        ):
+            compare_brokers(await shown(client, BROKER, NODE_ID), await shown(direct, BROKER, NODE_ID))
+            own, without = new_group(), new_group()
+            compare_groups(await shown(client, GROUP, without), await shown(direct, GROUP, without))
+            await alter(client, own)
+            await alter(direct, own)
+            last = "streams.num.standby.replicas"
+            at_broker = await awaited(lambda: shown(direct, GROUP, own), last, OWN[last])
+            compare_groups(await shown(client, GROUP, own), at_broker)
+
+    with EmbeddedBroker(tmp_path / "broker", overrides=GIVEN) as broker:
+        uvloop.run(play(broker))
+
+
+def compare_groups(ours: Entries, kafkas: Entries) -> None:
+    assert set(ours) == set(kafkas) == set(GROUP_CONFIG_NAMES)
+    for name, entry in kafkas.items():
+        if name.startswith("streams."):
+            entry["documentation"] += NO_EFFECT
+        assert ours[name] == entry
+
+
+def compare_brokers(ours: Entries, kafkas: Entries) -> None:
+    names = [name for name in ours if name.startswith(("group.", "offsets.", "offset.metadata."))]
+    assert set(GIVEN) < set(names)
+    for name in names:
+        if name in READ_ONLY:
+            kafkas[name]["read_only"] = True
+        if name == WITHOUT_STREAMS:
+            without = "classic,consumer"
+            kafkas[name]["value"] = kafkas[name]["synonyms"][0]["value"] = without
+        assert ours[name] == kafkas[name]
