@@ -208,7 +208,7 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
     """
     broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
     of_coordinator = config.value if config.is_default else config.without_own
-    synonyms = [{"name": broker, "value": default, "source": _DEFAULT_CONFIG}]
+    synonyms: list[Fields] = [{"name": broker, "value": default, "source": _DEFAULT_CONFIG}]
     if of_coordinator not in (None, default):
         synonyms.insert(0, {"name": broker, "value": of_coordinator, "source": _STATIC_BROKER_CONFIG})
     if not config.is_default:

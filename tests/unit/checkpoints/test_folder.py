@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Folder(tmp_path / "file" / "coordinator").lock()
 
 
-def test_no_descriptor_is_left_open_by_a_lock_that_cannot_be_opened(folder: Path) -> None:
+def test_no_descriptor_is_left_open_by_a_lock_that_cannot_be_opened(folder: Folder) -> None:
     (folder.path / "owner").mkdir(parents=True)
     before = open_files()
     for _ in range(2):  # the second is refused as the first
