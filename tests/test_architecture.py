@@ -137,3 +137,27 @@ def test_kafka_clients_are_made_in_one_place() -> None:
     others = {f"bench/{name}.py" for name in ("lag_play", "load/topics", "observing", "page_story")}
     measured = others | rows
     assert made_by == {"connections/kafka_clients.py", "cli/demo/consumer.py", *measured}
+
+
+def test_only_one_module_prints() -> None:
+    """What clients choose is escaped where it is printed, so commands have one way to print. The others print
+    no client's text.
+    """
+    writers = {"print", "echo", "secho", "echo_via_pager", "Console", "EscapingConsole"}
+    streams = {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "sys.stderr.buffer.write"}
+    printing = {
+        f"{path.relative_to(ROOT)}: {called}"
+        for folder in OWN_PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ((called := ast.unparse(node.func)) in streams | writers or called.startswith("click.echo"))
+    }
+    assert printing == {
+        "cli/output.py: click.echo",
+        "cli/stepping.py: EscapingConsole",
+        "embedded/jars.py: Console",
+        "embedded/jars.py: sys.stdout.write",
+        "embedded/parent_watchdog.py: print",
+        "insight/view.py: EscapingConsole",
+    }
