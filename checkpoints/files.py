@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from checkpoints.private_folder import make_private_folder
+
 
 class FolderError(RuntimeError):
     """The folder cannot be used: locked by another process, made for another topic, or damaged."""
@@ -73,7 +75,7 @@ class LocalFiles:
         path = self._path / name
         temporary = path.with_name(f"{path.name}.new")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.files import FolderError, FolderNotWritable
+from checkpoints.private_folder import make_private_folder, warn_if_open
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 
@@ -57,7 +58,8 @@ class Folder:
         if self._locks:
             return self._locks[0]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path)
+            warn_if_open(self.path)
             self._locks = [self._open("lock"), self._open("owner")]
         except OSError as error:
             raise FolderError(f"{self.path} cannot be used: {error}") from error
@@ -72,7 +74,7 @@ class Folder:
         return lock
 
     def _open(self, name: str) -> int:
-        return os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644)
+        return os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o600)
 
     def _acquire(self, lock: int, owner: int) -> None:
         give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S

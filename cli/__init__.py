@@ -143,8 +143,9 @@ class _Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Check the packages before the first subcommand's module is imported, for `--help` as well. Then guard
-        the terminal.
+        """Check the packages before the first subcommand's module is imported, for `--help` as well.
+
+        Then guard the terminal.
         """
         from cli.own_packages import check_own_packages
 

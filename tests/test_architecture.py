@@ -161,3 +161,24 @@ def test_only_one_module_prints() -> None:
         "embedded/parent_watchdog.py: print",
         "insight/view.py: EscapingConsole",
     }
+
+
+def test_folders_for_data_are_private() -> None:
+    """Other users must not read records past the brokers' ACLs. The others named here make folders of jars and
+    classes, in a temporary folder, or below one whose mode the operator chose.
+    """
+    makers = {
+        str(path.relative_to(ROOT))
+        for folder in OWN_PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))
+    }
+    assert makers == {
+        "checkpoints/private_folder.py",
+        "embedded/ivy.py",
+        "embedded/jars.py",
+        "streaming/observing/output_folder.py",
+        "streaming/query/class_archive.py",
+        "streaming/query/seeding.py",
+    }

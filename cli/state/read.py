@@ -10,6 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.codec import Entry, decode_group
+from checkpoints.private_folder import make_private_folder
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
 from cli.output import show, show_encoded, show_json, tell
@@ -62,7 +63,7 @@ def read(
                 _print_query(spark, state, groups, sql, output)
                 return
         if parquet is not None:
-            parquet.mkdir(parents=True, exist_ok=True)
+            make_private_folder(parquet)
             counts = write_parquet(parquet, _rows(state, groups))
             listed = ", ".join(f"{count} {table}" for table, count in counts.items())
             show(f"wrote the state after batch {state.batch} to {parquet}: {listed}")

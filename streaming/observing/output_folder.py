@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
+from checkpoints.private_folder import make_private_folder
 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"
@@ -63,7 +64,7 @@ def claim(output_dir: Path, data_folder: Path) -> None:
             f"{data_folder} belongs to an observer that has written to {before or 'topics'}: give another "
             "--data-dir, and the observer reads from the beginning again"
         )
-    output_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(output_dir)
     if any(output_dir.iterdir()):
         raise FolderError(f"{output_dir} has files of something else: give another --output-dir")
     claimed.write_text(wanted)
