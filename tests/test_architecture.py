@@ -164,8 +164,8 @@ def test_only_one_module_prints() -> None:
 
 
 def test_folders_for_data_are_private() -> None:
-    """Other users must not read records past the brokers' ACLs. The others named here make folders of jars and
-    classes, in a temporary folder, or below one whose mode the operator chose.
+    """Other users must not read records past the brokers' ACLs. The others make folders of jars and classes,
+    in a temporary folder, or below one whose mode the operator chose.
     """
     makers = {
         str(path.relative_to(ROOT))

@@ -99,7 +99,7 @@ def test_data_for_a_program_is_written_as_it_is(capfdbinary: pytest.CaptureFixtu
 
 
 class Terminal(io.StringIO):
-    encoding, errors = "utf-8", "strict"  # type: ignore[assignment]
+    encoding, errors = "utf-8", "strict"
 
     def isatty(self) -> bool:
         return True
@@ -110,8 +110,8 @@ def test_the_guard_escapes_what_comes_past_the_writer(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdout", terminal)
     guard_terminals()
     guard_terminals()
-    assert isinstance(sys.stdout, GuardedTerminal)
     assert unguarded(sys.stdout) is terminal
+    assert isinstance(sys.stdout, GuardedTerminal)
     click.echo(f"\t{HOSTILE}")
     click.secho("red", fg="red")
     sys.stdout.write(f"{HOSTILE} \ud800\n")
