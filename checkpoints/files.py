@@ -3,11 +3,12 @@
 Names are relative to the place, with "/" between folders. `streaming.query.hadoop_files` has the other one.
 """
 
-import errno
 import os
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
+
+from checkpoints.folders import make_private_folder, sync
 
 
 class FolderError(RuntimeError):
@@ -76,7 +77,7 @@ class LocalFiles:
         path = self._path / name
         temporary = path.with_name(f"{path.name}.new")
         try:
-            make_folder(path.parent)
+            make_private_folder(path.parent)
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
@@ -113,27 +114,3 @@ class LocalFiles:
             (self._path / name).unlink(missing_ok=True)
         except OSError as error:
             raise FolderNotWritable(f"{self._path / name} cannot be removed: {error.strerror}") from error
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and the missing ones above it, so that a power loss leaves them. Raises OSError."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Write a file's content to the disk, or a folder's names: those of new, renamed and linked files.
-
-    Raises OSError.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)

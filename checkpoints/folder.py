@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.files import FolderError, FolderNotWritable
+from checkpoints.folders import make_private_folder, warn_if_open
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 
@@ -57,9 +58,10 @@ class Folder:
         if self._locks:
             return self._locks[0]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path)
+            warn_if_open(self.path)
             for name in ("lock", "owner"):
-                self._locks.append(os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644))
+                self._locks.append(os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             self.unlock()
             raise FolderError(f"{self.path} cannot be used: {error}") from error

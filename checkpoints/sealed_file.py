@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from checkpoints.files import sync
+from checkpoints.folders import sync
 
 COMPRESSED = ".zst"
 

@@ -137,22 +137,33 @@ class _Commands(click.Group):
     """Checks the project's packages, loads subcommands on demand, and reports their errors.
 
     Any exception of a subcommand ends it with a one-sentence message and exit code 1. An unexpected exception
-    is logged with its traceback first.
+    is logged with its traceback first. A message may quote clients' strings, so it is escaped.
     """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Check the packages before the first subcommand's module is imported, for `--help` as well."""
+        """Check the packages before the first subcommand's module is imported, for `--help` as well.
+
+        Then guard the terminal.
+        """
         from cli.own_packages import check_own_packages
 
         check_own_packages()
+        from cli.terminal import guard_terminals
+
+        guard_terminals()
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except click.ClickException as error:
+            from insight.visible import visible
+
+            error.message = visible(error.message)  # type: ignore[misc]  # click declares it final
+            raise
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
             raise _in_a_sentence(error) from error
@@ -176,9 +187,10 @@ def _in_a_sentence(error: Exception) -> click.ClickException:
 
     from cli.logs import configure_logs
     from clients.pending import ClientError
+    from insight.visible import visible
 
     if isinstance(error, (ClientError, KafkaError, OSError)):
-        return click.ClickException(str(error) or type(error).__name__)
+        return click.ClickException(visible(str(error) or type(error).__name__))
     configure_logs()
     structlog.get_logger().error("the command failed unexpectedly", exc_info=error)
-    return click.ClickException(f"unexpected {type(error).__name__}: {error}")
+    return click.ClickException(visible(f"unexpected {type(error).__name__}: {error}"))

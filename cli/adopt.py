@@ -1,8 +1,7 @@
 """`group-coordinator adopt`: offsets of groups move between two coordinators of one cluster."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import click
 from cli.cluster_options import client_config_of
 from cli.groups.common import output_option
 from cli.logs import configure_logs
+from cli.output import show, show_json, tell
 from cli.parameters import SERVERS
 from insight.admin.tables import Column, render_table
 from insight.adopt.groups_at import AdoptError, GroupsAt
@@ -83,7 +83,7 @@ def adopt(
         raise click.ClickException(str(error)) from error
     _show(rows, output)
     if not execute and any(it.outcome is AdoptDecision.MOVE for it in plans):
-        click.echo("nothing is changed: --execute moves the offsets", err=True)
+        tell("nothing is changed: --execute moves the offsets")
     if execute and any(row.outcome == AdoptDecision.REFUSED for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -143,10 +143,10 @@ def _row(it: Plan, outcome: str | None = None, reason: str | None = None) -> _Ro
 
 def _show(rows: Sequence[_Row], output: str) -> None:
     if output == "json":
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        show_json(rows)
         return
     cells = [
         (row.group, row.state, row.partitions, f"{row.outcome}: {row.reason}" if row.reason else row.outcome)
         for row in rows
     ]
-    click.echo(render_table(_COLUMNS, cells))
+    show(render_table(_COLUMNS, cells))

@@ -8,9 +8,10 @@ import click
 
 from assignors.kafka.api import MemberId
 from cli.cluster_options import cluster_options
-from cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
+from cli.groups.common import connected, output_option, parsed_by, timeout_option
 from cli.logs import configure_logs
 from cli.option_object import as_object
+from cli.output import show, show_json
 from connections.client_config import ClientConfig
 from insight.admin.gather import describe_groups, describe_partitions
 from insight.assign.compare import StrategyResult, outcomes, standing
@@ -19,6 +20,7 @@ from insight.assign.model import GroupSpec, InputError
 from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
 from insight.assign.text import outcome_text, summary_text
+from insight.visible import visible_text
 from insight.why.names import Names
 from records.layout import DEFAULT_PREFIX
 
@@ -185,7 +187,7 @@ def _show(answer: Sequence[StrategyResult], names: Names, output: str, *, summar
     blocks = [] if summary else [outcome_text(outcome, names) for outcome in answer]
     if summary or len(answer) > 1:
         blocks.append(summary_text(answer))
-    click.echo("\n\n".join(blocks))
+    show(visible_text(blocks, "\n\n"))
 
 
 def _plot(answer: Sequence[StrategyResult], names: Names, path: Path) -> None:

@@ -14,6 +14,7 @@ from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
 from cli.option_object import as_object
+from cli.output import show
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
@@ -91,4 +92,4 @@ def _parse_assignors(value: str) -> tuple[str, ...]:
 
 
 def _printer(client_id: str) -> Callable[[str], None]:
-    return lambda line: click.echo(f"{client_id}: {line}")
+    return lambda line: show(f"{client_id}: {line}")

@@ -1,5 +1,6 @@
 """How consumers of the command line process records: not at all, or as a JSON line for each in a file."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,8 @@ def line_writer(stack: ExitStack, consumed: Path | None) -> Callable[[Sequence[A
     """
     if consumed is None:
         return lambda records: None
-    file = stack.enter_context(consumed.open("ab"))
+    descriptor = os.open(consumed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # it has records
+    file = stack.enter_context(os.fdopen(descriptor, "ab"))
 
     def write(records: Sequence[Any]) -> None:
         file.write(b"".join(_line(record) for record in records))

@@ -13,6 +13,7 @@ from cli.cluster_options import cluster_options
 from cli.gateway_options import Listening, gateway_options
 from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
 from cli.logs import configure_logs
+from cli.output import show, show_encoded
 from cli.parameters import HOST
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
@@ -80,7 +81,7 @@ def gateway(
             stop_on_signals(stop)
             ready = {"gateway": str(served.address), "broker": str(client_config), "metrics": http.url}
             for_people = f"ready: clients take bootstrap.servers={served.address}; metrics {http.url}"
-            click.echo(json.dumps(ready) if as_json else for_people)
+            show_encoded(json.dumps(ready)) if as_json else show(for_people)
             stop.wait()
             if stop.failure is not None:
                 raise click.ClickException(stop.failure)

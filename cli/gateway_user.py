@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from cli.output import show_data
 from gateway.security.credentials import (
     HASHES,
     MAX_ITERATIONS,
@@ -49,4 +50,4 @@ def gateway_user(name: str, mechanism: str, iterations: int) -> None:
         is_usable = False
     if not is_usable:
         raise click.ClickException("a name is not empty, has no colon and does not begin with #")
-    click.echo(line)
+    show_data(f"{line}\n")

@@ -8,11 +8,13 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from cli.terminal import guard_terminals, unguarded
 from insight.visible import visible, visible_lines
 
 
 def configure_logs() -> None:
-    """Configure structlog for this process."""
+    """Configure structlog for this process, and guard its terminal."""
+    guard_terminals()
     # py4j logs a traceback for calls to a JVM that has ended, which is in our own log with what follows.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
     on_terminal = sys.stderr.isatty()
@@ -28,14 +30,16 @@ def configure_logs() -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _NeverRaises(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _NeverRaises(unguarded(sys.stderr)))),
     )
 
 
 def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Escape what could change a terminal. In JSON it is escaped anyway."""
     return {
-        key: (visible_lines if key == "exception" else visible)(value) if isinstance(value, str) else value
+        key: (visible_lines if key == "exception" else visible)(
+            value if isinstance(value, str) else repr(value)
+        )
         for key, value in event.items()
     }
 

@@ -15,6 +15,7 @@ from checkpoints.folder import Folder
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
+from cli.output import show
 from cli.page_link import link, page_url_option
 from cli.parameters import WEB_URL
 from cli.signals import exit_on_signals, stop_on_signals
@@ -172,7 +173,7 @@ def notify(options: NotifyOptions) -> None:
             ),
         ):
             stop_on_signals(stop)
-            click.echo(f"ready: tells what happens on {client_config}")
+            show(f"ready: tells what happens on {client_config}")
             stop.wait()
             exit_on_signals()  # a second one ends it at once
     except (ClientError, FolderError) as error:

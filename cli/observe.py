@@ -13,6 +13,7 @@ from checkpoints.files import FolderError
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
+from cli.output import failure_in_lines, show, tell
 from cli.parameters import HOST, SHARDS
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF
@@ -168,24 +169,24 @@ def observe(options: ObserveOptions) -> None:
             metrics = _metrics(options, observer)
             if metrics is not None:
                 stack.enter_context(metrics)
-            click.echo(f"starting the observer on {options.client_config}", err=True)
+            tell(f"starting the observer on {options.client_config}")
             observer.on_batch = _Progress(observer.on_batch).on_batch
             stack.enter_context(observer)
             if metrics is not None:
                 metrics.follow()
         except STARTUP_ERRORS as error:
-            raise click.ClickException(str(error)) from error
+            raise failure_in_lines(error) from error
         stop_on_signals(stop)
         _wait_until_ready(observer, stop)
         if not stop.is_set():
             to = f"files in {options.output_dir}" if metrics is None else f"topics {options.prefix}-*"
             where = "" if metrics is None else f", metrics {metrics.url}"
-            click.echo(f"ready: {to}{where}, data in {options.data_dir}")
+            show(f"ready: {to}{where}, data in {options.data_dir}")
         stop.wait()
         observer.failure = observer.failure or stop.failure
         if observer.failure is not None:
             raise click.ClickException(observer.failure)
-        click.echo("stopping", err=True)
+        tell("stopping")
 
 
 def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
@@ -200,7 +201,7 @@ def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
     while not stop.is_set() and not observer.status.wait_for(Phase.READY, timeout_s=0.2):
         reason = observer.status.current.reason
         if reason != said:
-            click.echo(reason, err=True)
+            tell(reason)
             said = reason
 
 
@@ -222,8 +223,8 @@ class _Progress:
         if now_s - self._said_s < _PROGRESS_EACH_S:
             return
         if batch.backlog:
-            click.echo(f"{self._read:,} records read, {batch.backlog:,} to read", err=True)
+            tell(f"{self._read:,} records read, {batch.backlog:,} to read")
             self._said_s = now_s
         if self._unknown != self._warned:
-            click.echo(f"records so far of types that are not known: {self._unknown:,}", err=True)
+            tell(f"records so far of types that are not known: {self._unknown:,}")
             self._warned, self._said_s = self._unknown, now_s

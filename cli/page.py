@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
+from cli.output import show
 from cli.parameters import HOST, PLACE, WEB_URL
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
@@ -114,7 +115,7 @@ def page(options: PageOptions) -> None:
             ),
         ):
             stop_on_signals(stop)
-            click.echo(f"ready: {url_of(listening, has_tls=tls is not None)}")
+            show(f"ready: {url_of(listening, has_tls=tls is not None)}")
             stop.wait()
     except (ClientError, PageUnavailable) as error:
         raise click.ClickException(str(error)) from error

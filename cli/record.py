@@ -7,6 +7,7 @@ import click
 
 from checkpoints.upgrades import code_version
 from cli.logs import configure_logs
+from cli.output import show
 from cli.replay_source import Source, parse_time, reported, source_options
 from insight.replay import read_topics
 from insight.replay.read_topics import Part
@@ -52,5 +53,5 @@ def record(
             header = read_topics.record(file, servers, layout, checkpoint, part, code_version(), start)
     records = sum(header.ends[partition] - begin for partition, begin in header.begins.items())
     what = ", ".join(groups) or "all groups"
-    click.echo(f"recorded {what} from {records} records of {layout.requests_topic}: {file}")
-    click.echo(f"{file} has the secret of the member ids: only you may read it")
+    show(f"recorded {what} from {records} records of {layout.requests_topic}: {file}")
+    show(f"{file} has the secret of the member ids: only you may read it")

@@ -4,9 +4,9 @@ import sys
 import time
 
 import click
-import msgspec
 
 from cli.logs import configure_logs
+from cli.output import show, show_json, tell
 from cli.replay_source import Source, parse_time, recording_options, reported
 from insight.replay.judge import judge
 from insight.replay.moment import moment_text
@@ -17,7 +17,7 @@ from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
 from insight.replay.text import start_text, verdict_text
 from insight.replay.verdict import Verdict
-from insight.visible import visible, visible_lines
+from insight.visible import visible_text
 from insight.why.clock import Clock
 
 NOT_IDENTICAL = 1
@@ -92,9 +92,9 @@ def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, o
     verdict = judge(recording, until, groups=set(groups) or None)
     _check_judged(verdict, groups)
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(verdict), indent=2))
+        show_json(verdict)
     else:
-        click.echo(visible_lines(verdict_text(verdict, recording.header)), nl=False)
+        show(verdict_text(verdict, recording.header))
     if not verdict.is_identical:
         sys.exit(NOT_IDENTICAL)
 
@@ -110,8 +110,7 @@ def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None
     assert at_ms is not None
     replayed = replay_group(recording, group_id, Until(time_ms=at_ms))
     _check_start(replayed)
-    text = moment_text(replayed, at_ms, recording.header.configs.at(at_ms), Clock())
-    click.echo(visible_lines(text), nl=False)
+    show(moment_text(replayed, at_ms, recording.header.configs.at(at_ms), Clock()))
 
 
 def _check_start(replayed: Replayed) -> None:
@@ -121,7 +120,7 @@ def _check_start(replayed: Replayed) -> None:
         text = start_text(replayed.group_id, start)
         if start.request is None:
             raise click.ClickException(text)
-        click.echo(f"Note: {text}", err=True)
+        tell(f"Note: {text}")
 
 
 def _step(recording: Recording, group_id: str, until: Until | None) -> None:
@@ -136,4 +135,4 @@ def _step(recording: Recording, group_id: str, until: Until | None) -> None:
         walk(steps)
         return
     for number in range(len(steps)):
-        click.echo("\n".join(map(visible, steps.lines(number))))
+        show(visible_text(steps.lines(number)))

@@ -17,6 +17,7 @@ from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_na
 from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
+from cli.output import show
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
@@ -129,7 +130,7 @@ def _config(
 
 
 def _printer(client_id: str) -> Callable[[str], None]:
-    return lambda line: click.echo(f"{client_id}: {line}")
+    return lambda line: show(f"{client_id}: {line}")
 
 
 def _run(consumer: PushConsumer) -> None:

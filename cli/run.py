@@ -13,6 +13,7 @@ from checkpoints.files import FolderError
 from checkpoints.folder import Folder
 from cli.gateway_options import LISTENING
 from cli.logs import configure_logs
+from cli.output import failure_in_lines, show, show_encoded, tell
 from cli.run_broker_groups import GroupsBeside
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
@@ -84,7 +85,7 @@ def run(options: RunOptions) -> None:
         except NotOwner as error:
             raise TopicsBelongToAnother(str(error)) from error
         except STARTUP_ERRORS as error:
-            raise click.ClickException(str(error)) from error
+            raise failure_in_lines(error) from error
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
             if page is not None:
@@ -100,7 +101,7 @@ def run(options: RunOptions) -> None:
             raise TopicsBelongToAnother(str(coordinator.failure))
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
-        click.echo("stopping", err=True)
+        tell("stopping")
         if gateway is not None:
             exit_on_signals()  # a second one ends it at once
             gateway.drain()
@@ -112,13 +113,13 @@ def _prepare(stack: ExitStack, stop: Stop, gateway: GatewayToStart | None, given
     stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
     client_config = given.client_config
     if client_config is None:
-        click.echo("starting a Kafka broker", err=True)
+        tell("starting a Kafka broker")
         broker = SupervisedBroker(
             EmbeddedBroker(given.data_dir / "broker", overrides=given.broker()), stop.fail
         )
         client_config = stack.enter_context(broker).client_config
     options = given.coordinator(client_config, folder.path)
-    click.echo(f"starting the coordinator on {client_config}", err=True)
+    tell(f"starting the coordinator on {client_config}")
     opening = None if gateway is None else partial(gateway.serving, options)
     return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
 
@@ -164,9 +165,9 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None,
         "data_dir": str(options.folder.parent.absolute()),
     }
     if as_json:
-        click.echo(json.dumps(ready))
+        show_encoded(json.dumps(ready))
     else:
-        click.echo(
+        show(
             f"ready: {_for_clients(gateway)}; "
             f"{'' if page_url is None else f'see your groups at {page_url}; '}"
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "

@@ -5,6 +5,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
+from insight.console import EscapingConsole
 from insight.replay.steps import Steps
 
 KEYS = (
@@ -17,7 +18,7 @@ _QUIT = frozenset({"q", "\x1b"})
 
 def walk(steps: Steps) -> None:
     """Show one entry at a time until the user quits."""
-    console = Console()
+    console = EscapingConsole()
     sought, remark = "", ""
     with console.screen(hide_cursor=True) as screen:
         while True:
@@ -51,7 +52,7 @@ def _shown(steps: Steps, remark: str) -> Group:
     title = f"entry {steps.at + 1} of {len(steps)}"
     return Group(
         Panel(Text(steps.detail()), title=title, title_align="left"),
-        Panel(Text(steps.group().rstrip()), title="the group afterwards", title_align="left"),
+        Panel(Text(steps.group()), title="the group afterwards", title_align="left"),
         Text(remark, style="bold") if remark else Text(KEYS, style="dim"),
     )
 

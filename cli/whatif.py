@@ -4,12 +4,11 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from cli.logs import configure_logs
+from cli.output import show, show_json
 from cli.replay_source import Source, recording_options, reported
 from insight.replay.read_topics import Part
-from insight.visible import visible_lines
 from insight.whatif.answer import Answer, answer
 from insight.whatif.changes import ASSIGNORS, Changes, parse_changes
 from insight.whatif.recorded import log_of
@@ -87,9 +86,9 @@ def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[s
 
 def _show(found: Answer, output: str) -> None:
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(summary(found)), indent=2))
+        show_json(summary(found))
     else:
-        click.echo(visible_lines(answer_text(found, Clock())), nl=False)
+        show(answer_text(found, Clock()))
 
 
 def _plot(found: Answer, path: Path) -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import click
-import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
+from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from connections.client_config import ClientConfig
-from insight.visible import visible_lines
+from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock
 from insight.why.course import Course, course_of
 from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
@@ -129,7 +129,7 @@ def why(
     else:
         _show_kafka(group_id, history, found, now_ms, since_ms, output, plot)
     if page_url is not None and output == "text":
-        click.echo(f"\n{link(page_url, group_id)}")
+        show(visible_text(["", link(page_url, group_id)]))
 
 
 def _found(
@@ -216,14 +216,14 @@ def _note_left_out(group_id: str, entries: int, whose: str) -> None:
     """Print how many entries the report leaves out because the group id had the other protocol then."""
     if entries:
         left_out = f"{entries} entries of that time are left out"
-        click.echo(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.", err=True)
+        tell(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")
 
 
-def _show(shown: R, as_text: Callable[[R, Clock], str], output: str) -> None:
+def _show(shown: R, as_text: Callable[[R, Clock], VisibleText], output: str) -> None:
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
+        show_json(shown)
     else:
-        click.echo(visible_lines(as_text(shown, Clock())), nl=False)
+        show(as_text(shown, Clock()))
 
 
 def _plot(shown: Report, course: Course, path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple, Self
 
 from kafka.errors import KafkaError
 
+from checkpoints.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded import parent_watchdog
@@ -222,7 +223,8 @@ class EmbeddedBroker:
 
     def _make_data_dir(self) -> None:
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.data_dir)
+            warn_if_open(self.data_dir)
             self.log_path.touch()
             (self.data_dir / "log4j2.properties").write_text(_LOG4J2)
         except OSError as error:
@@ -306,7 +308,9 @@ class EmbeddedBroker:
         arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
         command = self._java("kafka.tools.StorageTool", *arguments, archive=archive_options())
         with self.log_path.open("ab") as log:
-            done = subprocess.run(command, cwd=self.data_dir, stdout=log, stderr=log, check=False)
+            done = subprocess.run(
+                command, cwd=self.data_dir, stdout=log, stderr=log, check=False, umask=PRIVATE_UMASK
+            )
         if done.returncode != 0:
             raise self._failure("formatting its log folder failed")
 
@@ -322,6 +326,7 @@ class EmbeddedBroker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=[lock.fileno()],
+                umask=PRIVATE_UMASK,
                 start_new_session=True,  # Ctrl-C must reach only the parent, which stops the broker last
             )
         assert self._watchdog.stdout is not None

@@ -20,8 +20,9 @@ from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, deco
 from clients.partition_text import number_list, partition_list
 from connections.client_config import ClientConfig
 from connections.outage_warning import OutageWarning
+from insight.console import EscapingConsole
 from insight.rocketmq_group import client_version, group_state
-from insight.visible import visible, visible_lines
+from insight.visible import visible, visible_text
 from insight.why.names import is_bare
 from records.codec import UNREADABLE
 from records.history import (
@@ -64,7 +65,7 @@ class LiveView:
     ) -> None:
         self._client_config = client_config
         self._layout = layout
-        self._console = console or Console()
+        self._console = console or EscapingConsole()
         self._replica = replica
         self._remarks = remarks
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
@@ -87,7 +88,13 @@ class LiveView:
                 self._run_lines(reader, stop)
 
     def _run_table(self, reader: TopicReader, stop: threading.Event) -> None:
-        with Live(self._rendered(), console=self._console, auto_refresh=False) as live:
+        with Live(
+            self._rendered(),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,  # rich would take sequences that others write for its own styles
+            redirect_stderr=False,
+        ) as live:
             while not stop.is_set():
                 self._poll(reader, stop)
                 # Refresh without new records too, because the ages of the last rebalances grow.
@@ -99,7 +106,7 @@ class LiveView:
                 self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
-        notes = "\n".join([*map(visible, self._remarks()), self._notes()])
+        notes = visible_text([*self._remarks(), self._notes()])
         return render(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _notes(self) -> str:
@@ -173,8 +180,8 @@ def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms
     )
     for group in groups:
         row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _row(group, now_ms)
-        table.add_row(*(Text(visible_lines(cell)) for cell in row))
-    shown = Text("\n".join(map(visible, entries)), overflow="ellipsis", no_wrap=True)
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    shown = Text(visible_text(entries), overflow="ellipsis", no_wrap=True)
     return Group(table, shown, Text(notes, style="dim"))
 
 
@@ -193,10 +200,10 @@ def _members(group: GroupSnapshot) -> str:
     alone: that must not look like a group without them.
     """
     if not group.truncated or group.state == GroupState.EMPTY:
-        return "\n".join(member_line(m, group) for m in group.members) or "-"
+        return visible_text(member_line(m, group) for m in group.members) or "-"
     left_out = "partitions" if group.members else "members"
     note = f"the {left_out} are left out: the record would be too large"
-    return "\n".join([*(f"  {member.member_id}" for member in group.members), note])
+    return visible_text([*(f"  {member.member_id}" for member in group.members), note])
 
 
 def _generation(group: GroupSnapshot) -> str:
@@ -204,7 +211,8 @@ def _generation(group: GroupSnapshot) -> str:
     if not group.consumer:
         return str(group.generation)
     target = group.consumer.assignment_epoch
-    return f"epoch {group.generation}" + ("" if target == group.generation else f"\ntarget {target}")
+    lines = [f"epoch {group.generation}", *([] if target == group.generation else [f"target {target}"])]
+    return visible_text(lines)
 
 
 def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
@@ -214,13 +222,13 @@ def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
         group.group_id,
         _state(f"RocketMQ {group_state(group)}", group),
         "-",
-        "\n".join(client_line(c, group) for c in group.consumers) or "-",
+        visible_text(client_line(c, group) for c in group.consumers) or "-",
         f"{clients} clients, {group.message_model}: {', '.join(group.subscriptions)}" if clients else "-",
     ]
 
 
 def _state(state: str, group: AnyView) -> str:
-    return state if group.quarantined is None else f"{state}\nquarantined"
+    return visible_text([state, *([] if group.quarantined is None else ["quarantined"])])
 
 
 def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:

@@ -3,20 +3,39 @@ control character could move the cursor, hide lines or make others.
 """
 
 import re
+from collections.abc import Iterable
 
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
-def visible(text: str) -> str:
-    """The text on one line, with what is not printable escaped as in Python's strings."""
-    if text.isprintable():
+class VisibleText(str):
+    """A text in which all but the line feeds between its own lines is printable."""
+
+    __slots__ = ()
+
+    def __str__(self) -> "VisibleText":
+        """Return the text itself, so that an error with such a message keeps its lines."""
+        return self
+
+
+def visible(text: str) -> VisibleText:
+    """Return the text on one line, with what is not printable escaped as in Python's strings.
+
+    A `VisibleText` is returned as it is.
+    """
+    if isinstance(text, VisibleText):
         return text
-    return _NOT_PRINTABLE.sub(_escaped, text)
+    return VisibleText(text if text.isprintable() else _NOT_PRINTABLE.sub(_escaped, text))
 
 
-def visible_lines(text: str) -> str:
-    """As `visible`, of a text in lines."""
-    return "\n".join(map(visible, text.split("\n")))
+def visible_text(lines: Iterable[str], between: str = "\n") -> VisibleText:
+    """Join lines, or texts of several, each escaped by `visible`, so a client's line feed makes no line."""
+    return VisibleText(between.join(map(visible, lines)))
+
+
+def visible_lines(text: str) -> VisibleText:
+    """Escape a text whose line feeds are our own, such as a traceback."""
+    return visible_text(text.split("\n"))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -137,3 +137,48 @@ def test_kafka_clients_are_made_in_one_place() -> None:
     others = {f"bench/{name}.py" for name in ("lag_play", "load/topics", "observing", "page_story")}
     measured = others | rows
     assert made_by == {"connections/kafka_clients.py", "cli/demo/consumer.py", *measured}
+
+
+def test_only_one_module_prints() -> None:
+    """What clients choose is escaped where it is printed, so commands have one way to print. The others print
+    no client's text.
+    """
+    writers = {"print", "echo", "secho", "echo_via_pager", "Console", "EscapingConsole"}
+    streams = {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "sys.stderr.buffer.write"}
+    printing = {
+        f"{path.relative_to(ROOT)}: {called}"
+        for folder in OWN_PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ((called := ast.unparse(node.func)) in streams | writers or called.startswith("click.echo"))
+    }
+    assert printing == {
+        "cli/output.py: click.echo",
+        "cli/stepping.py: EscapingConsole",
+        "embedded/jars.py: Console",
+        "embedded/jars.py: sys.stdout.write",
+        "embedded/parent_watchdog.py: print",
+        "insight/view.py: EscapingConsole",
+    }
+
+
+def test_folders_for_data_are_private() -> None:
+    """Other users must not read records past the brokers' ACLs. The others make folders of jars and classes,
+    in a temporary folder, or below one whose mode the operator chose.
+    """
+    makers = {
+        str(path.relative_to(ROOT))
+        for folder in OWN_PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))
+    }
+    assert makers == {
+        "checkpoints/private_folder.py",
+        "embedded/ivy.py",
+        "embedded/jars.py",
+        "streaming/observing/output_folder.py",
+        "streaming/query/class_archive.py",
+        "streaming/query/seeding.py",
+    }

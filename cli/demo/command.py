@@ -18,11 +18,13 @@ from cli.demo.rocketmq import RocketMqDemo
 from cli.demo.script import RECORDS_PER_S, Demo
 from cli.demo.watch import NotSeen
 from cli.logs import configure_logs
+from cli.output import show, show_encoded, tell
 from cli.processes.child import ChildFailed
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
+from insight.visible import visible_lines, visible_text
 
 DEMOS: dict[str, type[Demo | RocketMqDemo]] = {"kafka": Demo, "rocketmq": RocketMqDemo}
 FAILURES = (
@@ -67,7 +69,7 @@ def demo(as_json: bool, data_dir: Path | None, records_per_s: float, protocol: s
         if ok and data_dir is None:
             shutil.rmtree(folder)
         elif not as_json:
-            click.echo(f"\nLogs and data are in {folder}")
+            show(visible_text(["", f"Logs and data are in {folder}"]))
     raise SystemExit(0 if ok else 1)
 
 
@@ -77,28 +79,27 @@ def _play(make: type[Demo | RocketMqDemo], folder: Path, *, as_json: bool, recor
         outcome = make(folder, _Story(quiet=as_json), records_per_s).play()
     except FAILURES as error:
         if as_json:
-            click.echo(json.dumps({"ok": False, "error": str(error), "data_dir": str(folder)}))
+            show_encoded(json.dumps({"ok": False, "error": str(error), "data_dir": str(folder)}))
         else:
-            click.echo(f"\nThe demo could not go on: {error}", err=True)
+            tell(visible_lines(f"\nThe demo could not go on: {error}".expandtabs()))
         return False
     seconds = time.monotonic() - started_s
     if as_json:
-        click.echo(json.dumps(report.as_json(outcome, seconds)))
+        show_encoded(json.dumps(report.as_json(outcome, seconds)))
     else:
         _print_outcome(outcome, seconds)
     return outcome.ok
 
 
 def _print_outcome(outcome: DemoResult, seconds: float) -> None:
-    click.echo("\nThe history of the events topic, with the demo's own actions (***).")
-    click.echo("The rule in brackets is a row of docs/rules.md.\n")
-    for line in report.timeline_lines(outcome):
-        click.echo(line)
-    click.echo("\nThe checks:\n")
-    for line in report.check_lines(outcome):
-        click.echo(line)
     verdict = "All checks passed" if outcome.ok else "Some checks FAILED"
-    click.echo(f"\n{verdict}, in {seconds:.0f} s.")
+    lines = [
+        *("", "The history of the events topic, with the demo's own actions (***)."),
+        *("The rule in brackets is a row of docs/rules.md.", "", *report.timeline_lines(outcome)),
+        *("", "The checks:", "", *report.check_lines(outcome)),
+        *("", f"{verdict}, in {seconds:.0f} s."),
+    ]
+    show(visible_text(lines))
 
 
 class _Story:
@@ -111,14 +112,14 @@ class _Story:
 
     def step(self, text: str) -> None:
         self._steps += 1
-        self._echo(f"\n{self._steps}. {text}")
+        self._show(visible_text(["", f"{self._steps}. {text}"]))
 
     def fact(self, text: str) -> None:
-        self._echo(f"   {time.monotonic() - self._started_s:5.0f} s  {text}")
+        self._show(f"   {time.monotonic() - self._started_s:5.0f} s  {text}")
 
-    def _echo(self, line: str) -> None:
+    def _show(self, text: str) -> None:
         if not self._quiet:
-            click.echo(line)
+            show(text)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

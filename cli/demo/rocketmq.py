@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from checkpoints.folders import make_private_folder
 from cli.demo.load import Load, consumed, consumed_by_partition
 from cli.demo.proof import Deed, DemoResult
 from cli.demo.rocketmq_proof import Observed, Share, Trap, examine
@@ -49,7 +50,7 @@ class RocketMqDemo:
 
     def play(self) -> DemoResult:
         """Run the script, then check its outcome on the topics."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.data_dir)
         with ExitStack() as stack:
             self._set_up(stack)
             self._two_come()

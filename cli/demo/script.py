@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.folders import make_private_folder
 from cli.demo import consumer
 from cli.demo.checks import read_history
 from cli.demo.load import Load, consumed
@@ -70,7 +71,7 @@ class Demo:
 
     def play(self) -> DemoResult:
         """Run the script, then check its outcome on the topics."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.data_dir)
         with ExitStack() as stack:
             self._set_up(stack)
             self._three_join()

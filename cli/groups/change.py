@@ -11,18 +11,17 @@ from cli.groups.common import (
     group_options,
     output_option,
     parsed_by,
-    show_json,
     show_table,
-    tell,
     tell_errors,
 )
+from cli.output import show, show_json, tell
 from insight.admin.describe import instance_id
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from insight.admin.gather import describe_groups
 from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
 from insight.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
 from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
-from insight.visible import visible
+from insight.visible import visible_text
 from state.errors import ErrorCode
 from state.kafka.requests import LeavingMember
 
@@ -39,15 +38,15 @@ def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str
         show_json([{"group": group_id, "error": error} for group_id, error in errors.items()])
         return
     failed = {group_id: error for group_id, error in errors.items() if error is not None}
-    deleted = ", ".join(f"'{visible(group_id)}'" for group_id in errors if group_id not in failed)
+    deleted = ", ".join(f"'{group_id}'" for group_id in errors if group_id not in failed)
     if not failed:
-        click.echo(f"Deletion of requested consumer groups ({deleted}) was successful.")
+        show(f"Deletion of requested consumer groups ({deleted}) was successful.")
         return
     tell("Error: Deletion of some consumer groups failed:")
     for group_id, error in failed.items():
         tell(f"* Group '{group_id}' could not be deleted due to: {error_text(error)}")
     if deleted:
-        click.echo(f"\nThese consumer groups were deleted successfully: {deleted}")
+        show(visible_text(["", f"These consumer groups were deleted successfully: {deleted}"]))
 
 
 @click.command("delete-offsets")
@@ -105,7 +104,7 @@ def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeleti
     elif any(row.error is not None for row in rows):
         tell("Error: Encountered some partition-level error, see the follow-up details.")
     else:
-        click.echo(f"Request succeeded for deleting offsets from group {group_id}.")
+        show(f"Request succeeded for deleting offsets from group {group_id}.")
     show_table(offset_deletion_table(rows))
 
 
@@ -190,7 +189,7 @@ def release(cluster: Cluster, named: Sequence[str], all_groups: bool, output: st
         return
     for group_id, error in errors.items():
         if error is None:
-            click.echo(f"Group '{group_id}' is not quarantined now.")
+            show(f"Group '{group_id}' is not quarantined now.")
         else:
             tell(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
     if not errors:

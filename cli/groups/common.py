@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import click
-import msgspec
 from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
+from cli.output import show, tell
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
 from connections.client_config import ClientConfig
@@ -21,7 +21,7 @@ from insight.admin.observed import ObservedGroups
 from insight.admin.requests import GroupRequests, KnownTypes
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
-from insight.visible import visible_lines
+from insight.visible import VisibleText, visible_text
 from records.codec import PendingTransaction
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView
@@ -204,25 +204,15 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Param
     return callback
 
 
-def tell(line: str) -> None:
-    """Print a line to stderr, beside the requested data."""
-    click.echo(visible_lines(line), err=True)
-
-
 def tell_errors(errors: Sequence[str]) -> None:
     """Print the errors of single groups to stderr."""
     for error in errors:
         tell(f"Error: {error}")
 
 
-def show_json(answer: Any) -> None:
-    """Print the answer as one indented JSON document."""
-    click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
-
-
-def show_table(table: str) -> None:
+def show_table(table: VisibleText) -> None:
     """Print a table after an empty line, as Kafka's tool does."""
-    click.echo(f"\n{table}")
+    show(visible_text(["", table]))
 
 
 def _decorated(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:

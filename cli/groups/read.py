@@ -12,11 +12,10 @@ from cli.groups.common import (
     group_options,
     output_option,
     parsed_by,
-    show_json,
     show_table,
-    tell,
     tell_errors,
 )
+from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
 from insight.admin.describe import PartitionRow, behind, member_rows, state_row, with_lags
 from insight.admin.described import AnyDescribed, group_type, remark
@@ -33,6 +32,7 @@ from insight.admin.rocketmq import (
     topic_table,
 )
 from insight.admin.selection import parse_states, parse_types
+from insight.visible import VisibleText
 from records.partitioner import partition_of
 from state.kafka.group import DEAD
 from state.rocketmq.snapshot import GroupSnapshot
@@ -45,7 +45,7 @@ class _Shown(NamedTuple):
     """The answer about Kafka's groups: `rows` for JSON, `tables` as text."""
 
     rows: Sequence[Any]
-    tables: Sequence[str]
+    tables: Sequence[VisibleText]
 
 
 @click.command("list")
@@ -80,7 +80,7 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
         return
     text = group_list(groups, with_type=types is not None, with_state=states is not None)
     if text:
-        click.echo(text)
+        show(text)
 
 
 @click.command()
@@ -205,13 +205,15 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
     return rows
 
 
-def _rocketmq_tables(*, offsets: bool, members: bool, state: bool) -> list[Callable[[RocketMqRow], str]]:
+def _rocketmq_tables(
+    *, offsets: bool, members: bool, state: bool
+) -> list[Callable[[RocketMqRow], VisibleText]]:
     """Return the tables that the options select for a RocketMQ group.
 
     Without an option all tables are selected; `--offsets` selects none.
     """
     everything = not (offsets or members or state)
-    tables: list[Callable[[RocketMqRow], str]] = []
+    tables: list[Callable[[RocketMqRow], VisibleText]] = []
     tables += [rocketmq_state_table] if state or everything else []
     tables += [topic_table] if everything else []
     tables += [client_table] if members or everything else []

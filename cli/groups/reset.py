@@ -14,11 +14,10 @@ from cli.groups.common import (
     group_options,
     output_option,
     parsed_by,
-    show_json,
     show_table,
-    tell,
     tell_errors,
 )
+from cli.output import show_data, show_json, tell
 from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
@@ -193,7 +192,7 @@ def _show(plans: Plans, as_csv: bool, output: str, *, with_group: bool) -> None:
         for (topic, partition), offset in sorted(offsets.items())
     ]
     if as_csv:
-        click.echo(export_plan(plans, with_group=with_group), nl=False)
+        show_data(export_plan(plans, with_group=with_group))
     elif output == "json":
         show_json(rows)
     elif rows:

@@ -10,10 +10,9 @@ from cli.groups.common import (
     connection_options,
     group_options,
     output_option,
-    show_json,
     show_table,
-    tell,
 )
+from cli.output import show_json, tell
 from insight.admin.error_text import error_name, error_text
 from insight.admin.transactions import pending_table
 

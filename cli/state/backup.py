@@ -7,6 +7,7 @@ import click
 
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
+from cli.output import show
 from cli.state.common import opened, place_options, reported
 from streaming.service.stored_state.backup import back_up
 
@@ -20,4 +21,4 @@ def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[st
     configure_logs()
     with reported(), opened(data_dir, place, spark_conf) as (checkpoint, spark):
         header, groups = back_up(checkpoint, spark, file)
-    click.echo(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")
+    show(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")

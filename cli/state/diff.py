@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
@@ -15,8 +14,10 @@ from checkpoints.codec import Entry, decode_group
 from checkpoints.export_file import ExportedGroup, ExportFile
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
+from cli.output import show, show_json
 from cli.state.common import coordinator_folder, reported, spark_session
 from insight.stored.changes import GroupChange, change_text, compare_groups
+from insight.visible import visible_text
 from state.dispatch import AnyGroup
 from streaming.service.stored_state.reading import read_stored
 
@@ -57,9 +58,9 @@ def diff(
         changes = _changes(old, new, groups, ignore_times=ignore_times)
     if output == "json":
         content = {"equal": not changes, "groups": changes}
-        click.echo(msgspec.json.format(msgspec.json.encode(content)))
+        show_json(content)
     else:
-        click.echo("\n".join(map(change_text, changes)) or f"{len(old)} groups, no differences")
+        show(visible_text(map(change_text, changes)) or f"{len(old)} groups, no differences")
     raise click.exceptions.Exit(1 if changes else 0)
 
 

@@ -8,6 +8,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
+from cli.output import show
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from connections.client_config import ClientConfig
 from streaming.service.stored_state import moving
@@ -28,11 +29,11 @@ def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> N
                 header = moving.header_of(checkpoint, servers)
             with spark_session(folder.path / "spark.log", lock) as spark:
                 groups = moving.export_state(checkpoint, spark, header, file)
-    click.echo(f"exported {groups} groups to {file}")
+    show(f"exported {groups} groups to {file}")
     if header.unread is None:
-        click.echo("requests that are not handled yet: not counted, no broker was given")
+        show("requests that are not handled yet: not counted, no broker was given")
     else:
-        click.echo(f"requests that are not handled yet: {_counts(header.unread)}")
+        show(f"requests that are not handled yet: {_counts(header.unread)}")
 
 
 def _counts(unread: dict[int, int]) -> str:

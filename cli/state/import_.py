@@ -12,6 +12,7 @@ from checkpoints.export_file import ExportFile
 from checkpoints.folder import Folder
 from cli.data_folder import cluster
 from cli.logs import configure_logs
+from cli.output import show
 from cli.parameters import SHARDS
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
@@ -56,7 +57,7 @@ def import_(
         identity = moving.identity_for(export.header, continued_at_ms=seen_ms, **given)
         spark = partial(spark_session, data_dir / "import.log")
         moving.import_state(export, target, identity, spark, follows)
-    click.echo(
+    show(
         f"imported {export.group_count} groups into {target}: {identity.request_partitions} partitions of "
         f"{identity.requests_topic}, {identity.shards} shards of each"
     )

@@ -10,13 +10,16 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.codec import Entry, decode_group
+from checkpoints.folders import make_private_folder
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
+from cli.output import show, show_encoded, show_json, tell
 from cli.state.common import opened, place_options, reported
 from insight.stored.frames import write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views
 from insight.stored.text import group_text, table_text, time_text
+from insight.visible import visible_text
 from state.kafka.configs_only import ConfigsOnly
 from streaming.service.stored_state.reading import StoredState, read_stored
 
@@ -60,10 +63,10 @@ def read(
                 _print_query(spark, state, groups, sql, output)
                 return
         if parquet is not None:
-            parquet.mkdir(parents=True, exist_ok=True)
+            make_private_folder(parquet)
             counts = write_parquet(parquet, _rows(state, groups))
             listed = ", ".join(f"{count} {table}" for table, count in counts.items())
-            click.echo(f"wrote the state after batch {state.batch} to {parquet}: {listed}")
+            show(f"wrote the state after batch {state.batch} to {parquet}: {listed}")
         else:
             _print(state, groups, None if what is None else Table(what), output)
 
@@ -83,19 +86,19 @@ def _print(state: StoredState, groups: Collection[str], what: Table | None, outp
     rows: list[Any] = found if what is None else [row for group in found for row in group.of(what)]
     if output == "jsonl":
         for row in rows:
-            click.echo(msgspec.json.encode(row))
+            show_encoded(msgspec.json.encode(row))
     elif output == "json":
         _print_json(state, str(what or Table.GROUPS), rows)
     else:
-        click.echo(
+        show(
             f"State after batch {state.batch}, {time_text(state.watermark_ms)} UTC by the log: "
             f"{len(found)} groups"
         )
         blocks = [group_text(row) for row in rows] if what is None else [table_text(what, rows)]
         for block in blocks:
-            click.echo(f"\n{block}")
+            show(visible_text(["", block]))
     for missing in sorted(set(groups) - {group.group.group_id for group in found}):
-        click.echo(f"The state has no group '{missing}'.", err=True)
+        tell(f"The state has no group '{missing}'.")
 
 
 def _print_query(
@@ -105,16 +108,16 @@ def _print_query(
         create_views(spark, Path(folder), _rows(state, groups))
         answer = spark.sql(query)
         if output == "table":
-            click.echo(answer_text(answer))
+            show(answer_text(answer))
             return
         rows = answer_json(answer)
         if output == "jsonl":
             for row in rows:
-                click.echo(row)
+                show_encoded(row)
         else:
             _print_json(state, "rows", [msgspec.Raw(row.encode()) for row in rows])
 
 
 def _print_json(state: StoredState, name: str, rows: list[Any]) -> None:
     content = {"batch": state.batch, "watermark_ms": state.watermark_ms, name: rows}
-    click.echo(msgspec.json.format(msgspec.json.encode(content)))
+    show_json(content)

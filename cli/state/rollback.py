@@ -10,6 +10,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
+from cli.output import show
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
 from connections.client_config import ClientConfig
 from streaming.query.storage import storage_at
@@ -55,10 +56,10 @@ def rollback(
                 to_batch=to_batch,
                 cluster=lambda: cluster(data_dir, client_config),
             )
-    click.echo(f"{path} is back at batch {done.batch}, with {done.groups} groups")
+    show(f"{path} is back at batch {done.batch}, with {done.groups} groups")
     if done.last > done.batch:
-        click.echo(
+        show(
             f"the next start handles the requests of batches {done.batch + 1} to {done.last} again, as batch "
             f"{done.batch + 1}"
         )
-    click.echo(f"the checkpoint as it was: {done.kept} ({done.removed} files are not used any more)")
+    show(f"the checkpoint as it was: {done.kept} ({done.removed} files are not used any more)")

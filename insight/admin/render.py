@@ -9,7 +9,7 @@ from insight.admin.describe import Behind, MemberRow, PartitionRow, StateRow
 from insight.admin.error_text import error_text
 from insight.admin.list_groups import ListedGroup
 from insight.admin.tables import Column, render_table
-from insight.visible import visible
+from insight.visible import VisibleText, visible_text
 from state.kafka.consumer_group import ConsumerGroupState
 
 
@@ -39,10 +39,10 @@ class Removal(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> str:
+def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> VisibleText:
     """Format ids, one per line; with types or states a table, with more columns for a RocketMQ group."""
     if not (with_type or with_state):
-        return "\n".join(visible(group.group) for group in groups)
+        return visible_text(group.group for group in groups)
     with_clients = any(group.clients is not None for group in groups)
     columns = [Column("GROUP", 25)]
     columns += [Column("TYPE", 20)] if with_type else []
@@ -62,7 +62,7 @@ def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
     )
 
 
-def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
+def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
     """Format partitions with offsets and lag; `verbose` adds leader epochs. There is a column of pending
     offsets if a partition has one, and of lags in time if they were asked for.
     """
@@ -91,7 +91,7 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
     )
 
 
-def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
+def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
     """Format members; instance ids only if a member has one, lags if they were asked for, assignments only if
     `verbose`.
 
@@ -162,7 +162,7 @@ def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | No
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
-def state_table(row: StateRow, *, verbose: bool = False) -> str:
+def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
     """Format one group's state and its type. A group of the consumer protocol has its epochs, too, and below
     the table what it waits for.
     """
@@ -175,7 +175,7 @@ def state_table(row: StateRow, *, verbose: bool = False) -> str:
     cells += [row.assignment_strategy or None, row.state]
     cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
     cells += [row.members, *(_lag_cells(row.behind) if row.behind is not None else []), row.type]
-    return "\n".join([render_table(columns, [cells]), *_waits(row)])
+    return visible_text([render_table(columns, [cells]), *_waits(row)])
 
 
 def _waits(row: StateRow) -> list[str]:
@@ -206,19 +206,19 @@ def _waits(row: StateRow) -> list[str]:
     return lines
 
 
-def reset_table(rows: Sequence[ResetRow]) -> str:
+def reset_table(rows: Sequence[ResetRow]) -> VisibleText:
     """Format new offsets."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), Column("NEW-OFFSET", 0)]
     return render_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows])
 
 
-def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> str:
+def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> VisibleText:
     """Format outcomes by partition."""
     columns = [Column("TOPIC"), Column("PARTITION", 10), Column("STATUS", 0)]
     return render_table(columns, [[row.topic, row.partition, _status(row.error)] for row in rows])
 
 
-def removal_table(rows: Sequence[Removal]) -> str:
+def removal_table(rows: Sequence[Removal]) -> VisibleText:
     """Format outcomes by member."""
     columns = [Column("GROUP"), Column("CONSUMER-ID"), Column("GROUP-INSTANCE-ID", 17), Column("STATUS", 0)]
     return render_table(

@@ -12,6 +12,7 @@ from clients.rocketmq.broker import OFFSET_GROUP_PREFIX
 from insight.admin.list_groups import ROCKETMQ_TYPE
 from insight.admin.tables import Column, render_table
 from insight.rocketmq_group import GroupState, group_state
+from insight.visible import VisibleText
 from state.rocketmq.requests import MessageModel
 from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
@@ -115,7 +116,7 @@ def offset_group(group_id: str) -> str:
     return f"{OFFSET_GROUP_PREFIX}{group_id}"
 
 
-def rocketmq_state_table(row: RocketMqRow) -> str:
+def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
     """Format how the group consumes, and its numbers of clients and connections."""
     columns = [Column("GROUP"), Column("TYPE", 10), Column("STATE", 10), Column("MESSAGE-MODEL")]
     columns += [Column("CONSUME-TYPE", 18), Column("CONSUME-FROM-WHERE", 25)]
@@ -124,7 +125,7 @@ def rocketmq_state_table(row: RocketMqRow) -> str:
     return render_table(columns, [[row.group, row.type, row.state, *model, row.clients, len(row.consumers)]])
 
 
-def topic_table(row: RocketMqRow) -> str:
+def topic_table(row: RocketMqRow) -> VisibleText:
     """Format the group's subscriptions: the topics of the last heartbeat apply to all of its clients."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
     return render_table(
@@ -136,7 +137,7 @@ def topic_table(row: RocketMqRow) -> str:
     )
 
 
-def client_table(row: RocketMqRow) -> str:
+def client_table(row: RocketMqRow) -> VisibleText:
     """Format connections; a client id that another connection has too is marked."""
     columns = [Column("GROUP"), Column("CLIENT-ID"), Column("CONNECTION"), Column("ROLE", 8)]
     columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from insight.visible import visible
+from insight.visible import VisibleText, visible, visible_text
 
 MISSING = "-"
 
@@ -17,7 +17,7 @@ class Column:
     min_width: int = 15
 
 
-def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
+def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> VisibleText:
     """Format heading and rows, one per line, without trailing blanks; None is shown as `-`. What is not
     printable is escaped.
     """
@@ -26,7 +26,7 @@ def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> st
     widths = [
         max(column.min_width, *(len(line[number]) for line in lines)) for number, column in enumerate(columns)
     ]
-    return "\n".join(_padded(line, widths) for line in lines)
+    return visible_text(_padded(line, widths) for line in lines)
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> str:

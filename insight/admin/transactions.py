@@ -9,6 +9,7 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError
 from connections.client_config import ClientConfig
 from insight.admin.tables import Column, render_table
+from insight.visible import VisibleText
 from records.codec import UNREADABLE, PendingTransaction
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -71,7 +72,7 @@ def _decoded(value: bytes) -> PendingTransaction | None:
         return None
 
 
-def pending_table(pending: Iterable[PendingTransaction], now_ms: int) -> str:
+def pending_table(pending: Iterable[PendingTransaction], now_ms: int) -> VisibleText:
     """Format what is pending, a line for each TxnOffsetCommit."""
     columns = [
         Column("GROUP"),

@@ -5,15 +5,16 @@ from collections.abc import Iterator, Sequence
 from clients.partition_text import number_list
 from insight.admin.tables import Column, render_table
 from insight.assign.compare import ByTopic, Spread, StrategyResult
+from insight.visible import VisibleText, visible_text
 from insight.why.names import Names
 
 
-def outcome_text(outcome: StrategyResult, names: Names) -> str:
+def outcome_text(outcome: StrategyResult, names: Names) -> VisibleText:
     """Return the strategy's name, a line per member, and the remarks about all members."""
-    return "\n".join([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
+    return visible_text([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
 
 
-def summary_text(outcomes: Sequence[StrategyResult]) -> str:
+def summary_text(outcomes: Sequence[StrategyResult]) -> VisibleText:
     """Return a line per strategy."""
     headings = ["STRATEGY", "LEAST", "MOST", "STDDEV"]
     has_weights = any(outcome.weight_spread for outcome in outcomes)
@@ -24,7 +25,7 @@ def summary_text(outcomes: Sequence[StrategyResult]) -> str:
     return render_table([Column(heading, 0) for heading in headings], rows)
 
 
-def _members(outcome: StrategyResult, names: Names) -> str:
+def _members(outcome: StrategyResult, names: Names) -> VisibleText:
     moves = {} if outcome.moves is None else {m.member_id: m for m in outcome.moves.members}
     headings = ["MEMBER", "#PARTITIONS"]
     headings += ["WEIGHT"] if outcome.weight_spread else []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from insight.notify.messages import Link, Message, Status, shown
+from insight.notify.messages import Link, Message, Status, page_of, shown
 
 Key: TypeAlias = tuple[str, str]
 """The kind, and whom it is about: a group, or the beginning of an alarm's sentence."""
@@ -101,5 +101,5 @@ class Episodes:
             sentence=shown(trouble.sentence),
             began_ms=episode.began_ms,
             ended_ms=now_ms if status is Status.ENDED else None,
-            page=self._link(trouble.group),
+            page=page_of(trouble.group, self._link),
         )

@@ -3,8 +3,10 @@
 The sentences are those of `why` and of the page. Nothing is decided here about a group.
 """
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
+from hashlib import sha256
 from itertools import islice
 from typing import TypeAlias
 
@@ -18,7 +20,12 @@ from insight.why.text import cause_text, details
 
 MAX_TEXT_CHARS = 500
 """Of a sentence or a line, which may quote what clients sent."""
+MAX_NAME_CHARS = 200
+"""Of a word in a sentence or line, and of an id: a client may choose one of 32,767 bytes."""
 MAX_LINES = 30
+_LONG_WORD = re.compile(rf"\S{{{MAX_NAME_CHARS + 1},}}")
+# What chats and mail programs make a link of: a scheme, `www.`, a domain with a path.
+_LINK = re.compile(r"(://)|((?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
 
 Link: TypeAlias = Callable[[str | None], str | None]
 """Returns the address of a group on the page, of all groups for None; None if there is no page."""
@@ -83,11 +90,37 @@ def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> 
         lines=[(label, shown(text)) for label, text in told],
         began_ms=r.began_ms,
         ended_ms=r.ended_ms,
-        page=link(group_id),
+        page=page_of(group_id, link),
     )
 
 
-def shown(text: str) -> str:
-    """Return a text on one line that is not too long, with what is not printable escaped."""
-    escaped = visible(text)
-    return escaped if len(escaped) <= MAX_TEXT_CHARS else f"{escaped[: MAX_TEXT_CHARS - 3]}..."
+def page_of(group_id: str | None, link: Link) -> str | None:
+    """Return the link to a group on the page, or to all groups if its id is too long for a link."""
+    is_long = group_id is not None and len(group_id) > MAX_NAME_CHARS
+    return link(None if is_long else group_id)
+
+
+def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Return a text on one line, cut if it is too long, with control characters escaped and without links."""
+    words = _LONG_WORD.sub(lambda word: _cut(word[0], MAX_NAME_CHARS), visible(text))
+    return _cut(_LINK.sub(lambda found: "[:]//" if found[1] else "[.]", words), max_chars)
+
+
+def shortened_id(name: str) -> str:
+    """Return an id that is not too long. One that is cut ends with a digest, so it is told from other ids."""
+    return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
+
+
+def label_of(name: str) -> str:
+    """Return an id as `shown` writes it. One that is changed by that ends with a digest."""
+    text = shown(name, MAX_NAME_CHARS)
+    return text if text == name else _with_digest(text, name)
+
+
+def _with_digest(text: str, name: str) -> str:
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{_cut(text, MAX_NAME_CHARS - len(digest) - 1)}#{digest}"
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."

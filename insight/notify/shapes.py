@@ -5,10 +5,19 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from insight.notify.messages import ALARM, REBALANCE, Message, Status
+from insight.notify.messages import (
+    ALARM,
+    MAX_NAME_CHARS,
+    REBALANCE,
+    Message,
+    Status,
+    label_of,
+    shortened_id,
+    shown,
+)
 from insight.page.words import iso
-from insight.visible import visible
 
 VERSION = 1
 FIRES_MS = 300_000
@@ -32,12 +41,21 @@ class Shape(NamedTuple):
 
 
 def _json(messages: Sequence[Message], now_ms: int) -> bytes:
-    return msgspec.json.encode({"version": VERSION, "sent_ms": now_ms, "messages": messages})
+    return msgspec.json.encode(
+        {"version": VERSION, "sent_ms": now_ms, "messages": list(map(_short, messages))}
+    )
+
+
+def _short(message: Message) -> Message:
+    """The message for a program: ids are as they are, unless they are too long."""
+    group = None if message.group is None else shortened_id(message.group)
+    return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 
 
 def _slack(messages: Sequence[Message], now_ms: int) -> bytes:
     """A message of an incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
-    return msgspec.json.encode({"text": "\n".join(map(_slack_text, messages))})
+    text = "\n".join(map(_slack_text, messages))
+    return msgspec.json.encode({"text": text, "unfurl_links": False, "unfurl_media": False})
 
 
 def _slack_text(message: Message) -> str:
@@ -45,7 +63,8 @@ def _slack_text(message: Message) -> str:
     verb = " rebalanced" if message.kind == REBALANCE else ""
     over = "It is over: " if message.status is Status.ENDED else ""
     link = "" if message.page is None else f" <{_slack_escaped(message.page)}|page>"
-    head = f"*{_slack_escaped(visible(who))}*{verb}: {over}{_slack_escaped(message.sentence)}{link}"
+    name = _slack_escaped(shown(who, MAX_NAME_CHARS))
+    head = f"*{name}*{verb}: {over}{_slack_escaped(message.sentence)}{link}"
     lines = [f"{label}: {text}" for label, text in message.lines if label in _SLACK_LABELS]
     return "\n".join([head, *(f"> {_slack_escaped(line)}" for line in lines)])
 
@@ -69,7 +88,11 @@ def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
     alert fires are one alert.
     """
     labels = {"alertname": _alert_name(message.kind), "severity": _severity(message.kind)}
-    labels |= {"alarm": message.subject} if message.group is None else {"consumergroup": message.group}
+    labels |= (
+        {"alarm": label_of(message.subject)}
+        if message.group is None
+        else {"consumergroup": label_of(message.group)}
+    )
     annotations = {"summary": message.sentence}
     if message.lines:
         annotations["description"] = "\n".join(f"{label} {text}".strip() for label, text in message.lines)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from clients.partition_text import number_list
 from insight.admin.tables import Column, render_table
+from insight.visible import VisibleText
 from insight.why.names import Names
 from insight.why.wording import count
 from state.kafka.consumer_group import (
@@ -46,7 +47,7 @@ def headline(group: ConsumerGroup) -> str:
     return ", ".join(parts)
 
 
-def consumer_member_table(group: ConsumerGroup, names: Names) -> str:
+def consumer_member_table(group: ConsumerGroup, names: Names) -> VisibleText:
     """Format the members with their epochs, what they hold, and what is missing to their targets."""
     topics = group.names_by_id()
     columns = [Column("MEMBER"), Column("HOST", 10), Column("EPOCH", 5), Column("STATE", 10)]

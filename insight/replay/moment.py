@@ -19,6 +19,7 @@ from insight.replay.group_run import Entry
 from insight.replay.replay import Replayed
 from insight.replay.share_moment import WHATS as SHARE_WHATS
 from insight.replay.share_moment import share_headline, share_member_table, share_state_lines
+from insight.visible import VisibleText, visible, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.names import Names, clients_of, is_bare
 from insight.why.wording import INDENT, count
@@ -50,12 +51,14 @@ _WHATS: Mapping[type, Mapping[timers.TimerKind, str]] = {
 }
 
 
-def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> str:
+def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> VisibleText:
     """The group at `at_ms`, which is the end of the replay."""
     group = replayed.group
     when = f"{clock.time(at_ms)} {clock.zone(at_ms)}"
     if group is None or isinstance(group, ConfigsOnly):
-        return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
+        return visible(
+            f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}"
+        )
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
     names = names_of(replayed.entries, group)
@@ -133,7 +136,7 @@ def _kafka_text(
     when: str,
     due: Sequence[timers.DeadlineReached],
     clock: Clock,
-) -> str:
+) -> VisibleText:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
     about = _about(group, names)
     lines = [f"Group {group.group_id} at {when}: {group.state} for {lasted}, {about}"]
@@ -159,7 +162,7 @@ def _kafka_text(
             f"Pending offsets: {count(pending, 'partition')} in {count(len(transactions), 'transaction')}",
         ]
     lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, due, clock))]
-    return "\n".join(lines) + "\n"
+    return visible_text(lines)
 
 
 def _about(group: KafkaGroup, names: Names) -> str:
@@ -173,7 +176,7 @@ def _about(group: KafkaGroup, names: Names) -> str:
 
 def _members_text(
     group: KafkaGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
-) -> str:
+) -> VisibleText:
     match group:
         case ClassicGroup():
             return _member_table(group, held, names, clock)
@@ -190,7 +193,7 @@ def _headline(group: ClassicGroup, names: Names) -> str:
 
 def _member_table(
     group: ClassicGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
-) -> str:
+) -> VisibleText:
     columns = [Column("MEMBER"), Column("HOST", 10), Column("STATE", 10), Column("#PARTITIONS", 11)]
     columns += [Column("HOLDS"), Column("SINCE", 0)]
     rows = []
@@ -255,7 +258,7 @@ def _distance(ms: int) -> str:
 
 def _rocketmq_text(
     group: RocketMqGroup, at_ms: int, when: str, config: CoordinatorConfig, clock: Clock
-) -> str:
+) -> VisibleText:
     row = rocketmq_row(rocketmq_snapshot.snapshot(group))
     lines = [f"Group {group.group_id} at {when}", "", rocketmq_state_table(row)]
     if row.topics:
@@ -272,12 +275,13 @@ def _rocketmq_text(
             for queue, lock in group.locks.items()
         ]
         lines += ["", render_table(columns, locks)]
-    lines += ["", *rocketmq_remarks(row)]
+    remarks = [*rocketmq_remarks(row)]
     scan = next_scan(group, config.rocketmq)
     if scan is not None:
         due = f"{clock.time(scan.deadline_ms)}  {_distance(scan.deadline_ms - at_ms)}"
-        lines.append(f"Timers: {due}  a scan for silent connections and expired locks")
-    return "\n".join(lines).rstrip() + "\n"
+        remarks.append(f"Timers: {due}  a scan for silent connections and expired locks")
+    lines += ["", *remarks] if remarks else []
+    return visible_text(lines)
 
 
 def _last_entry(entries: list[Entry[bytes]], clock: Clock) -> str:

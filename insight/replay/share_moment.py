@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from insight.admin.tables import Column, render_table
 from insight.replay.consumer_moment import partitions_text
+from insight.visible import VisibleText
 from insight.why.names import Names
 from insight.why.share_state import asked_of
 from insight.why.share_text import asked_text
@@ -29,7 +30,7 @@ def share_headline(group: ShareGroup) -> str:
     return ", ".join([*parts, count(len(group.members), "member")])
 
 
-def share_member_table(group: ShareGroup, names: Names) -> str:
+def share_member_table(group: ShareGroup, names: Names) -> VisibleText:
     """Format the members with their epochs, and what they fetch from."""
     topics = group.names_by_id()
     columns = [Column("MEMBER"), Column("HOST", 10), Column("EPOCH", 5), Column("HAS"), Column("TARGET", 0)]

@@ -9,6 +9,7 @@ import msgspec
 from insight.replay.group_run import Entry
 from insight.replay.moment import moment_text, names_of
 from insight.replay.replay import Replayed
+from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.wording import INDENT
 from records.codec import Refusal
@@ -68,7 +69,7 @@ class Steps:
         said = [said.entry.type + ": " + said.entry.reason for said in self._entries[number].history]
         return [self.headline(number), *(INDENT + self._names.put_in(line) for line in said)]
 
-    def detail(self) -> str:
+    def detail(self) -> VisibleText:
         """The entry that is shown, in full: request, answers, history, and the group after it."""
         entry = self._entries[self.at]
         lines = self.lines(self.at)
@@ -83,9 +84,9 @@ class Steps:
         for value in _answers(entry):
             lines += ["", f"answer to {value.get('request', '-')}: {_outcome(value)}"]
             lines += [INDENT + line for line in fields_text(value)]
-        return self._names.put_in("\n".join(lines))
+        return visible_text(map(self._names.put_in, lines))
 
-    def group(self) -> str:
+    def group(self) -> VisibleText:
         """The group after the entry that is shown."""
         entry = self._entries[self.at]
         until = Replayed(

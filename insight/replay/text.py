@@ -8,12 +8,13 @@ from checkpoints.checkpoint import OUTAGES_KEPT
 from insight.replay.recording import Header
 from insight.replay.starts import Start
 from insight.replay.verdict import Difference, Verdict
+from insight.visible import VisibleText, visible_text
 from insight.why.wording import INDENT, Lines, columns, count
 
 MAX_STARTS = 10
 
 
-def verdict_text(verdict: Verdict, header: Header) -> str:
+def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
     """The first line says whether the topics are identical to the replay."""
     lines = [_headline(verdict), *columns(_compared(verdict)), *columns(_notes(verdict, header))]
     for number, difference in enumerate(verdict.differences, 1):
@@ -22,7 +23,7 @@ def verdict_text(verdict: Verdict, header: Header) -> str:
     hidden = verdict.count - len(verdict.differences)
     if hidden:
         lines += ["", f"({hidden} more differences are not shown)"]
-    return "\n".join(lines) + "\n"
+    return visible_text(lines)
 
 
 def _headline(verdict: Verdict) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from assignors.rocketmq.message_queue import MessageQueue
 from insight.stored.text import assignment_text, time_text
+from insight.visible import VisibleText, visible, visible_text
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
@@ -108,12 +109,12 @@ def compare_groups(
     return GroupChange(group_id, Kind.CHANGED, fields) if fields else None
 
 
-def change_text(change: GroupChange) -> str:
+def change_text(change: GroupChange) -> VisibleText:
     """A line for the group, and a line for each field that differs."""
     head = f"group {change.group_id}"
     if not change.fields:
-        return f"{head}: {change.kind}"
-    return "\n".join([f"{head}:", *(f"  {field.text}" for field in change.fields)])
+        return visible(f"{head}: {change.kind}")
+    return visible_text([f"{head}:", *(f"  {field.text}" for field in change.fields)])
 
 
 def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from insight.admin.tables import Column, render_table
 from insight.stored.frames import write_parquet
 from insight.stored.rows import GroupRows, Table
+from insight.visible import VisibleText
 
 
 def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
@@ -18,7 +19,7 @@ def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows])
         spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
 
 
-def answer_text(answer: DataFrame) -> str:
+def answer_text(answer: DataFrame) -> VisibleText:
     """The rows of a query as a table. Spark writes the values, so times are in UTC."""
     # By position, because a query may give two columns the same name.
     numbered = answer.toDF(*(f"c{n}" for n in range(len(answer.columns))))

@@ -15,6 +15,7 @@ from insight.stored.rows import (
     TimerRow,
 )
 from insight.stored.share_rows import ShareRow
+from insight.visible import VisibleText, visible_text
 
 _EVER_S = 253_402_300_799  # the last second of the year 9999
 
@@ -35,12 +36,12 @@ def assignment_text(assignment: dict[str, list[int]] | None) -> str | None:
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
-def group_text(rows: GroupRows) -> str:
+def group_text(rows: GroupRows) -> VisibleText:
     """The tables of one group, without those that have no rows."""
-    return "\n\n".join(_blocks(rows))
+    return visible_text(_blocks(rows), "\n\n")
 
 
-def _blocks(rows: GroupRows) -> Iterator[str]:
+def _blocks(rows: GroupRows) -> Iterator[VisibleText]:
     group = rows.group
     yield table_text(Table.GROUPS, [group])
     remarks = []
@@ -50,17 +51,17 @@ def _blocks(rows: GroupRows) -> Iterator[str]:
     if group.quarantined is not None:
         remarks.append(f"Warning: group '{group.group_id}' is quarantined: {group.quarantined}")
     if remarks:
-        yield _indented("\n".join(remarks))
+        yield _indented(visible_text(remarks))
     for table in (Table.MEMBERS, Table.OFFSETS, Table.PENDING, Table.SHARES, Table.TIMERS, Table.LOCKS):
         if of_table := rows.of(table):
             yield _indented(table_text(table, of_table, with_group=False))
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _indented(text: VisibleText) -> VisibleText:
+    return visible_text(f"  {line}" for line in text.splitlines())
 
 
-def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True) -> str:
+def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
     """One table with its heading, without the columns in which no row has a value."""
     headings, cells_of = _LAYOUTS[table]
     cells = [cells_of(row) for row in rows]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
+from insight.visible import visible, visible_text
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
@@ -99,7 +100,8 @@ class Coordinator:
     def _since(self, before: int) -> list[Step]:
         self._timeline.drain_effects()
         for fault in self._timeline.faults:
-            raise WhatIfError(f"the coordinator's handling of {fault.cause} fails:\n{fault.traceback}")
+            head = visible(f"the coordinator's handling of {fault.cause} fails:")
+            raise WhatIfError(visible_text([head, *fault.traceback.split("\n")]))
         return self.steps[before:]
 
     def _step(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from insight.admin.tables import Column, render_table
+from insight.visible import VisibleText, visible_text
 from insight.whatif.answer import Answer
 from insight.whatif.figures import RunFigures
 from insight.whatif.validation import Match, Pair, Validation
@@ -41,14 +42,14 @@ def summary(found: Answer) -> Summary:
     )
 
 
-def answer_text(found: Answer, clock: Clock) -> str:
+def answer_text(found: Answer, clock: Clock) -> VisibleText:
     """Return the heading, the validation, and the table; without the table if there are objections."""
-    blocks = ["\n".join(columns(_heading(found, clock)))]
+    blocks = [visible_text(columns(_heading(found, clock)))]
     if found.validation.objections:
         blocks += [_pairs_text(found.validation.pairs, clock), _refusal(found.validation)]
     else:
         blocks.append(_table([found.recorded.outcome, *(judged.outcome for judged in found.tried)]))
-    return "\n\n".join(blocks) + "\n"
+    return visible_text(blocks, "\n\n")
 
 
 def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
@@ -75,7 +76,7 @@ def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
             yield "", f"the coordinator refuses {', '.join(judged.outcome.refused)}"
 
 
-def _table(outcomes: Sequence[RunFigures]) -> str:
+def _table(outcomes: Sequence[RunFigures]) -> VisibleText:
     kinds = list(dict.fromkeys(cause.kind for outcome in outcomes for cause in outcome.causes))
     rows: list[list[object]] = [["rebalances", *(outcome.rebalances for outcome in outcomes)]]
     rows += [[f"  {kind}", *(_of_kind(outcome, kind) for outcome in outcomes)] for kind in kinds]
@@ -102,7 +103,7 @@ def _of_kind(outcome: RunFigures, kind: str) -> int:
     return sum(cause.rebalances for cause in outcome.causes if cause.kind == kind)
 
 
-def _pairs_text(pairs: Sequence[Pair], clock: Clock) -> str:
+def _pairs_text(pairs: Sequence[Pair], clock: Clock) -> VisibleText:
     rows = [
         [
             pair.match,
@@ -115,10 +116,10 @@ def _pairs_text(pairs: Sequence[Pair], clock: Clock) -> str:
     ]
     headings = ("REBALANCE", "BEGAN", "OFF", "CAUSE", "MEMBERS")
     hidden = len(pairs) - len(rows)
-    more = f"\n({hidden} more are not shown)" if hidden else ""
-    return render_table([Column(heading, 0) for heading in headings], rows) + more
+    more = [f"({hidden} more are not shown)"] if hidden else []
+    return visible_text([render_table([Column(heading, 0) for heading in headings], rows), *more])
 
 
-def _refusal(validation: Validation) -> str:
+def _refusal(validation: Validation) -> VisibleText:
     lines = ["The model does not reproduce what happened, so a comparison would be worth nothing:"]
-    return "\n".join([*lines, *(f"- {objection}" for objection in validation.objections)])
+    return visible_text([*lines, *(f"- {objection}" for objection in validation.objections)])

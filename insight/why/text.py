@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
-from insight.visible import visible
+from insight.visible import VisibleText, visible_text
 from insight.why.clients_said_text import client_lines
 from insight.why.clock import Clock, duration_text
 from insight.why.deliveries.text import deliveries_text
@@ -30,10 +30,10 @@ _EXPLAINED_BY_KIND = (
 )
 
 
-def report_text(report: Report, clock: Clock) -> str:
+def report_text(report: Report, clock: Clock) -> VisibleText:
     """Return the summary, then the rebalances in order of time, at most the last MAX_REBALANCES."""
     names = names_of(report)
-    blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock, names))])]
+    blocks: list[str] = [visible_text([_headline(report, clock), *columns(_summary(report, clock, names))])]
     shown = report.rebalances[-MAX_REBALANCES:]
     hidden = len(report.rebalances) - len(shown)
     if hidden:
@@ -41,7 +41,7 @@ def report_text(report: Report, clock: Clock) -> str:
     blocks += [_rebalance_text(r, report, clock, names) for r in shown]
     if report.deliveries is not None:
         blocks.append(deliveries_text(report.deliveries, clock, names))
-    return "\n\n".join(blocks) + "\n"
+    return visible_text(blocks, "\n\n")
 
 
 def names_of(report: Report) -> Names:
@@ -63,7 +63,7 @@ def _headline(report: Report, clock: Clock) -> str:
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
     generation = f"{'epoch' if report.group_type in BY_EPOCHS else 'generation'} {report.generation}"
-    return f"Group {visible(report.group_id)} {state} {since} {zone}: {generation}{members}"
+    return f"Group {report.group_id} {state} {since} {zone}: {generation}{members}"
 
 
 def _summary(report: Report, clock: Clock, names: Names) -> Lines:
@@ -85,9 +85,9 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         yield "Note", names.put_in(note)
 
 
-def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> str:
+def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> VisibleText:
     head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
-    return "\n".join([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
+    return visible_text([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
 
 
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
@@ -118,9 +118,9 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
 def _cause(r: Rebalance, names: Names) -> Lines:
     """Yield why the rebalance began, by which request, and the member that caused it."""
     if r.cause.kind not in _EXPLAINED_BY_KIND:
-        yield "why", visible(names.put_in(r.cause.reason))
+        yield "why", names.put_in(r.cause.reason)
     if r.cause.client_reason:
-        yield "it said", visible(r.cause.client_reason)
+        yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:
         who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
         yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
@@ -196,7 +196,6 @@ def _removed(r: Rebalance, names: Names) -> Lines:
         if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
             quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
             reason = f"{names.put_in(gone.reason)}{quoted}"
-            reason = visible(reason)
             after = "" if r.is_begin_unknown else f" after {duration_text(gone.after_ms)}"
             yield "removed", f"{names.of(gone.member_id)}{after}: {reason}"
 

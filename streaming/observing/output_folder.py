@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError, LocalFiles, make_folder, sync
+from checkpoints.files import FolderError, LocalFiles
+from checkpoints.folders import make_private_folder, sync
 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"
@@ -62,7 +63,7 @@ def claim(output_dir: Path, data_folder: Path) -> None:
             f"{data_folder} belongs to an observer that has written to {before or 'topics'}: give another "
             "--data-dir, and the observer reads from the beginning again"
         )
-    output_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(output_dir)
     if any(output_dir.iterdir()):
         raise FolderError(f"{output_dir} has files of something else: give another --output-dir")
     LocalFiles(data_folder).write(_CLAIM, wanted.encode())
@@ -84,7 +85,7 @@ class OutputFolder:
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
             if pq.read_metadata(path).num_rows:
                 folder = self._root / path.parent.relative_to(self.staging)
-                make_folder(folder)
+                make_private_folder(folder)
                 _move(path, folder / f"batch-{batch_id:012}.parquet")
 
     def merge(self, before: int) -> None:

@@ -57,6 +57,7 @@ def make(spark: Path, broker: Path) -> None:
             if not (written / archive.name).exists():
                 tail = (written / log).read_text()[-_LOG_TAIL_CHARS:]
                 raise ArchiveFailed(f"the JVM wrote no {archive.name}: {tail}")
+            (written / archive.name).chmod(0o644)  # the user who installs may be another one than runs it
             (written / archive.name).replace(archive)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from checkpoints.files import FolderNotWritable
+from checkpoints.folders import make_private_folder
 
 LOCAL_DIR = "spark.local.dir"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -46,6 +47,6 @@ def empty(folder: Path) -> None:
     """Empty the folder, or make it. No JVM may use it. Raises FolderNotWritable."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error

@@ -12,6 +12,8 @@ import msgspec
 import structlog
 from msgspec import Struct, structs
 
+from checkpoints.folders import make_private_folder
+
 NO_REPLICA = "off"
 
 log = structlog.get_logger()
@@ -124,7 +126,7 @@ def _write(path: Path, content: bytes) -> OSError | None:
     """Write a file, whole or not at all. Returns the error, None if there was none."""
     temporary = path.with_suffix(".new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:

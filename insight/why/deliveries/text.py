@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from insight.visible import visible
+from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
 from insight.why.names import Names
@@ -32,18 +32,18 @@ def names_of(report: DeliveryReport) -> Names:
     return Names({*(one.member_id for one in report.members), *_named(report.suspects)})
 
 
-def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> str:
+def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> VisibleText:
     """Return the table of deliveries, and what follows from it."""
     head = f"Deliveries from {clock.time(report.from_ms)} to {clock.time(report.to_ms)}"
     seen = f"{head}, as {count(report.gateways, 'gateway')} saw them:"
-    return "\n".join([seen, *table(report, names), *columns(lines(report, names))])
+    return visible_text([seen, *table(report, names), *columns(lines(report, names))])
 
 
-def alone_text(alone: LoneDeliveries, clock: Clock) -> str:
+def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
     """Return the same of a group of which the history has nothing."""
     report = alone.deliveries
-    head = f"Group {visible(report.group_id)} has no history here: the brokers may coordinate it."
-    return f"{head}\n\n{deliveries_text(report, clock, names_of(report))}\n"
+    head = f"Group {report.group_id} has no history here: the brokers may coordinate it."
+    return visible_text([head, "", deliveries_text(report, clock, names_of(report))])
 
 
 def table(report: DeliveryReport, names: Names) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.rocketmq.model import Change, ChangeKind, Consumer, Report, Trap
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
@@ -22,15 +23,15 @@ _NEVER_NOTIFIED = {
 }
 
 
-def report_text(report: Report, clock: Clock) -> str:
+def report_text(report: Report, clock: Clock) -> VisibleText:
     """Return the summary, then the changes in order of time, at most the last MAX_CHANGES."""
-    blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock))])]
+    blocks: list[str] = [visible_text([_headline(report, clock), *columns(_summary(report, clock))])]
     shown = report.changes[-MAX_CHANGES:]
     hidden = len(report.changes) - len(shown)
     if hidden:
         blocks.append(f"({hidden} earlier changes are not shown: see them with -o json)")
     blocks += [_change_text(change, report, clock) for change in shown]
-    return "\n\n".join(blocks) + "\n"
+    return visible_text(blocks, "\n\n")
 
 
 def _headline(report: Report, clock: Clock) -> str:
@@ -90,9 +91,9 @@ def _lasted(trap: Trap, now_ms: int) -> str:
     return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
 
 
-def _change_text(change: Change, report: Report, clock: Clock) -> str:
+def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
     head = f"#{change.number}  {clock.time(change.at_ms)}  {_what(change)}"
-    return "\n".join([head, *(INDENT + line for line in columns(_details(change, report)))])
+    return visible_text([head, *(INDENT + line for line in columns(_details(change, report)))])
 
 
 def _what(change: Change) -> str:

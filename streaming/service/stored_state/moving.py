@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.files import sync
+from checkpoints.folders import make_private_folder, sync
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
@@ -190,11 +190,11 @@ def import_state(
     """
     if target.exists():
         raise MoveRefused(f"{target} exists. Import into a new folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(target.parent)
     state = _shards(export, identity)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
         new = Path(parent) / target.name
-        new.mkdir()
+        make_private_folder(new)
         with starting_spark() as spark:
             rows = Path(parent) / "rows"
             seed(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)

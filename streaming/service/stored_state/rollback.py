@@ -18,6 +18,7 @@ from checkpoints.checkpoint import OWNERS, Checkpoint
 from checkpoints.codec import Entry, StateError, decode_group
 from checkpoints.damage import is_intact
 from checkpoints.files import LocalFiles
+from checkpoints.folders import make_private_folder
 from checkpoints.spark_logs import (
     SPARK,
     SparkLogDamaged,
@@ -207,7 +208,7 @@ def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuatio
     A crash on the way leaves a folder without a checkpoint of Spark, which no coordinator starts on.
     """
     os.sync()
-    keep.mkdir(parents=True)
+    make_private_folder(keep)
     for name in (OWNERS, "identity.json"):
         if (folder / name).is_dir():
             shutil.copytree(folder / name, keep / name)

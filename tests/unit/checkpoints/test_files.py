@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import FolderNotWritable, LocalFiles, make_folder
+from checkpoints.files import FolderNotWritable, LocalFiles
+from checkpoints.folders import make_private_folder
 from tests.harness.disk_steps import record_disk_steps
 
 
@@ -50,7 +51,7 @@ def test_folder_that_cannot_be_synced_is_an_error(folder: Path, monkeypatch: pyt
     with pytest.raises(FolderNotWritable, match=r"folder/a cannot be written: Input/output error"):
         LocalFiles(folder).write("a", b"1")
     with pytest.raises(OSError, match="Input/output error"):
-        make_folder(folder / "new")
+        make_private_folder(folder / "new")
 
 
 def refusing(number: int, folder: Path) -> Callable[[int], None]:

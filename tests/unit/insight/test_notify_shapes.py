@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from insight.notify.messages import MAX_LINES, MAX_TEXT_CHARS, Status, rebalance_message
-from insight.notify.rebalances import Rebalances
+from insight.notify.messages import (
+    MAX_LINES,
+    MAX_NAME_CHARS,
+    MAX_TEXT_CHARS,
+    Link,
+    Status,
+    label_of,
+    rebalance_message,
+)
+from insight.notify.rebalances import Ended, Rebalances
 from insight.notify.shapes import FIRES_MS, SHAPES
 from insight.why.model import Removed
 from insight.why.text import details
@@ -21,6 +29,14 @@ LINES = [("why", "no heartbeat within 10000 ms"), ("", "and more"), ("formed", "
 
 def body(shape: str, *messages: Any) -> Any:
     return json.loads(SHAPES[shape].body(messages, NOW_MS))
+
+
+def first_rebalance() -> Ended:
+    rebalances = Rebalances()
+    for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
+        rebalances.add(entry, is_told=False)
+    (ended,) = rebalances.ended()
+    return ended
 
 
 def test_a_rebalance_has_the_words_of_why_and_the_link() -> None:
@@ -37,16 +53,18 @@ def test_a_rebalance_has_the_words_of_why_and_the_link() -> None:
 
 
 def test_what_clients_sent_is_escaped_and_cut() -> None:
-    rebalances = Rebalances()
-    for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
-        rebalances.add(entry, is_told=False)
-    ((group_id, ended, names),) = rebalances.ended()
+    group_id, ended, names = first_rebalance()
     cause = replace(ended.cause, client_reason="\u202e" + 9 * MAX_TEXT_CHARS * "x")
     removed = [Removed("w", 0, "it left") for _ in range(9 * MAX_LINES)]
     message = rebalance_message(group_id, replace(ended, cause=cause, removed=removed), names, lambda _: None)
     assert len(message.lines) == MAX_LINES
     said = dict(message.lines)["it said"]
-    assert (said[:8], said[-3:], len(said)) == ("\\u202exx", "...", MAX_TEXT_CHARS)
+    assert (said[:8], said[-3:], len(said)) == ("\\u202exx", "...", MAX_NAME_CHARS)
+    words = replace(ended.cause, client_reason=9 * MAX_TEXT_CHARS * "x ")
+    said = dict(rebalance_message(group_id, replace(ended, cause=words), names, lambda _: None).lines)[
+        "it said"
+    ]
+    assert (said[-3:], len(said)) == ("...", MAX_TEXT_CHARS)
 
 
 def test_our_own_json_has_everything() -> None:
@@ -75,14 +93,51 @@ def test_slack_gets_a_text_with_the_link() -> None:
         "text": "*orders* rebalanced: session timeout: worker-3 <https://page/group?id=orders|page>\n"
         "> why: no heartbeat within 10000 ms\n"
         "*orders*: It is over: orders-4 has no commit since 3 min 5 s\n"
-        "*The coordinator*: It has an alarm: the disk is full"
+        "*The coordinator*: It has an alarm: the disk is full",
+        "unfurl_links": False,
+        "unfurl_media": False,
     }
 
 
 def test_no_name_of_a_group_mentions_a_channel_in_slack() -> None:
     name = "<!channel> & <https://evil|here>\n*x*"
-    (text,) = body("slack", stuck(group=name, sentence="<!here>")).values()
-    assert text == ("*&lt;!channel&gt; &amp; &lt;https://evil|here&gt;\\n*x**: &lt;!here&gt;")
+    text = body("slack", stuck(group=name, sentence="<!here>"))["text"]
+    assert text == ("*&lt;!channel&gt; &amp; &lt;https[:]//evil|here&gt;\\n*x**: &lt;!here&gt;")
+
+
+@pytest.mark.parametrize("text", ["http://evil", "slack://x", "www.evil.example", "evil.example/login"])
+@pytest.mark.parametrize("shape", ["slack", "alertmanager", "alertmanager-webhook"])
+def test_what_a_client_chose_is_no_link(shape: str, text: str) -> None:
+    _, ended, names = first_rebalance()
+    cause = replace(ended.cause, client_reason=f"see {text}")
+    sent = rebalance_message(f"a {text}", replace(ended, cause=cause), names, lambda _: "https://page/")
+    told = json.dumps(body(shape, sent)).replace("https://page/", "")
+    assert text not in told
+    assert "evil" in told or "slack[:]//x" in told
+
+
+def test_a_name_with_dots_stays_as_it_is() -> None:
+    assert label_of("team.orders.v1-www") == "team.orders.v1-www"
+
+
+@pytest.mark.parametrize(
+    "name", [30_000 * "g", 10_000 * "g ", 10_000 * "\n"], ids=["word", "words", "escaped"]
+)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_long_group_id_is_cut_and_told_from_others(shape: str, name: str) -> None:
+    _, ended, names = first_rebalance()
+    link: Link = lambda group_id: f"https://page/{group_id}"  # noqa: E731
+    told = [json.dumps(body(shape, rebalance_message(g, ended, names, link))) for g in (name, f"{name}2")]
+    assert max(map(len, told)) < 3_000
+    assert all("https://page/None" in it for it in told)
+    assert shape == "slack" or told[0] != told[1]
+
+
+def test_alerts_of_long_group_ids_are_told_apart_by_their_labels() -> None:
+    alerts = body("alertmanager", *(rebalance(group=f"{300 * 'g'}{n}") for n in range(2)))
+    labels = [alert["labels"]["consumergroup"] for alert in alerts]
+    assert len({*labels}) == 2
+    assert {len(label) for label in labels} == {MAX_NAME_CHARS}
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
 
 def test_a_moment() -> None:
     group = before(MORNING, "30s")
-    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
     assert (
         text
         == looks("""
@@ -141,7 +141,7 @@ def test_members_with_random_ids_are_named_by_their_clients() -> None:
     (member,) = group.members.values()
     member.member_id, member.client_id = member_id, "billing"
     group.members = {member_id: member}
-    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
     assert "\nbilling         -          2     has its target" in text
     assert "the session of billing ends" in text
     view = view_of(group)

@@ -67,7 +67,7 @@ def test_the_rows_of_partitions() -> None:
 
 def test_a_moment() -> None:
     group = group_after("topics foo=3", "topic-metadata watcher", "share A e3")
-    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
     assert text == dedent("""\
         Group g at 1970-01-01 00:00:10.000 UTC: Stable for 0 ms, epoch 4, target assignment of epoch 3, 1 member
         Last rebalance: began 1970-01-01 00:00:10.000, because the topics that members subscribe to have changed
@@ -87,7 +87,7 @@ def test_a_moment() -> None:
 
 def test_a_moment_of_a_group_that_is_being_deleted() -> None:
     group = group_after("share A -1", "delete admin")
-    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
     assert "Empty for 0 ms" in text and "Deleting: foo 0-1" in text
     assert "Task: foo 0-1: deleting the state for 0 ms (task requests-0-4)" in text
     assert "in 60.0 s  an administrator is answered, whatever the share coordinator has done" in text

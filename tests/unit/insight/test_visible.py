@@ -2,7 +2,9 @@
 
 import io
 import re
+from datetime import UTC
 
+import msgspec
 import pytest
 import structlog
 from hypothesis import given
@@ -12,7 +14,12 @@ from cli import logs
 from insight.admin.list_groups import ListedGroup
 from insight.admin.render import group_list
 from insight.admin.tables import Column, render_table
-from insight.visible import visible, visible_lines
+from insight.visible import VisibleText, visible, visible_lines, visible_text
+from insight.why.clock import Clock
+from insight.why.report import report
+from insight.why.text import report_text
+from state.kafka.history import HistoryEntry
+from tests.harness.histories import of_scenario
 
 HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
 SHOWN = r"a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
@@ -32,6 +39,25 @@ def test_what_is_printable_stays(text: str) -> None:
 
 def test_lines_stay_lines() -> None:
     assert visible_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"
+
+
+def test_a_text_has_the_lines_that_it_was_made_of() -> None:
+    text = visible_text(["a\nb", visible_text(["c", "d"])])
+    assert text == "a\\nb\nc\nd"
+    assert isinstance(text, VisibleText)
+    assert visible(text) is text
+    assert visible(str(RuntimeError(text))) == text
+    assert visible(f"seen: {text}") == "seen: a\\nb\\nc\\nd"
+
+
+def test_a_report_has_no_line_that_a_client_wrote() -> None:
+    ours = of_scenario("timeline_2_follower_dies")
+    encoded = msgspec.json.encode(ours).replace(b"follower", b"follower\\nGroup g is Stable\\u001b[2J")
+    theirs = msgspec.json.decode(encoded, type=list[HistoryEntry])
+    text, plain = (report_text(report("g", it, 15_000), Clock(UTC)) for it in (theirs, ours))
+    assert text.count("\n") == plain.count("\n")
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert r"follower\nGroup g is Stable\x1b[2J" in text
 
 
 def test_a_table_has_a_line_for_each_row() -> None:

@@ -27,7 +27,7 @@ def test_the_worked_example_is_what_the_command_prints(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "whatif.md").read_text()
     shown = re.search(r"```text\n(.*?)```", text, re.DOTALL)
     assert shown is not None
-    assert shown[1] == answer_text(found, Clock(UTC))
+    assert shown[1] == f"{answer_text(found, Clock(UTC))}\n"
     assert all(setting in text for experiment in EXPERIMENTS for setting in experiment)
     draw(found, tmp_path / "whatif.png", Clock(UTC))
     assert (tmp_path / "whatif.png").stat().st_size > 10_000

@@ -59,7 +59,7 @@ class Clocked(Broker):
 
 
 def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
-    text = report_text(report("g", night(), END_MS), Clock(UTC))
+    text = f"{report_text(report('g', night(), END_MS), Clock(UTC))}\n"
     documented = DOCS.read_text()
     if request.config.getoption("rewrite", default=False):
         documented = BLOCK.sub(lambda found: found[1] + text, documented)

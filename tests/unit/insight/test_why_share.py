@@ -68,7 +68,7 @@ def reported(*commands: str, now_ms: int | None = None) -> Report:
 
 
 def text_of(*commands: str) -> str:
-    return report_text(reported(*commands), Clock(UTC))
+    return f"{report_text(reported(*commands), Clock(UTC))}\n"
 
 
 def test_the_documentation_shows_what_is_printed() -> None:

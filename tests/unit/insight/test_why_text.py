@@ -40,7 +40,7 @@ THE_DEATH = """\
 
 
 def text_of(history: list[HistoryEntry], now_ms: int, since_ms: int | None = None) -> str:
-    return report_text(report("g", history, now_ms, since_ms), Clock(UTC))
+    return f"{report_text(report('g', history, now_ms, since_ms), Clock(UTC))}\n"
 
 
 def without_uuids(text: str) -> str:

@@ -184,5 +184,5 @@ def test_other_groups_have_nothing_more_in_their_json() -> None:
 
 
 def test_the_report_has_the_lines() -> None:
-    text = report_text(report("g", history("sessioned", {"a": NEW}), 0), Clock())
+    text = f"{report_text(report('g', history('sessioned', {'a': NEW}), 0), Clock())}\n"
     assert "\n    assigned  a  + connector source, tasks source 0-1\n" in text

@@ -1,0 +1,60 @@
+"""All that commands print. Ids, names and reasons are clients' own, so no command prints past this module.
+
+Text is escaped wherever it goes, because what a file or pipe gets is often shown on a terminal later. JSON is
+escaped by JSON's own means, so every reader gets the same document. Other data is written as it is, because a
+program reads it: CSV for `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal
+`cli/terminal.py` escapes it.
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from insight.visible import visible, visible_lines
+
+_NOT_ASCII = re.compile(r"[^\n -~]")
+
+
+def show(text: str = "") -> None:
+    """Print a line, or the lines of a `VisibleText`, to stdout."""
+    click.echo(visible(text))
+
+
+def tell(text: str) -> None:
+    """Print a line, or the lines of a `VisibleText`, to stderr, beside the requested data."""
+    click.echo(visible(text), err=True)
+
+
+def show_json(answer: Any) -> None:
+    """Print the answer as one indented JSON document."""
+    show_encoded(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+
+
+def show_encoded(document: str | bytes) -> None:
+    """Print a JSON document that is encoded already."""
+    text = document if isinstance(document, str) else document.decode()
+    _write_data(f"{_NOT_ASCII.sub(_json_escaped, text)}\n")
+
+
+def show_data(text: str) -> None:
+    """Print data in another format as it is."""
+    _write_data(text)
+
+
+def failure_in_lines(error: Exception) -> click.ClickException:
+    """Return the error of a command whose message has lines of our own, such as the end of a log."""
+    return click.ClickException(visible_lines(str(error).expandtabs()))
+
+
+def _write_data(text: str) -> None:
+    """Write UTF-8 into a file or pipe, whatever the locale is. In text click drops colours."""
+    click.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1]

@@ -1,0 +1,141 @@
+"""What commands print: nothing that a client chose changes a terminal, and data stays the same data."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli import main
+from cli.output import show, show_data, show_encoded, show_json, tell
+from cli.terminal import GuardedTerminal, guard_terminals, unguarded
+from insight.console import EscapingConsole
+
+HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
+SHOWN = r"orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
+
+
+def is_safe(text: str) -> bool:
+    return all(character.isprintable() or character == "\n" for character in text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The output of an observer that has seen one group, whose id is hostile."""
+    (tmp_path / "events").mkdir()
+    rows = {"group_id": [HOSTILE], "batch": [0], "value": ["{}"]}
+    pq.write_table(pa.table(rows), tmp_path / "events" / "0.parquet")
+    return tmp_path
+
+
+def test_did_you_mean_shows_a_group_id_escaped_on_one_line(folder: Path) -> None:
+    ended = CliRunner().invoke(main, ["why", "orders", "--from-dir", str(folder)])
+    assert ended.exit_code == 1
+    assert f"did you mean {SHOWN}?\n" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_an_error_of_an_unexpected_kind_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr("cli.why.read_folder", fails)
+    ended = CliRunner().invoke(main, ["why", "orders", "--from-dir", str(tmp_path)])
+    assert ended.stderr.splitlines()[-1] == f"Error: unexpected RuntimeError: {SHOWN}"
+
+
+def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> None:
+    """With a folder of a hostile name, too, which click quotes itself, before the command runs."""
+    ours, theirs = pty.openpty()
+    for words in (["orders", "--from-dir", str(folder)], ["orders", "--from-dir", "\x1b[2J\x9b\u202e"]):
+        program = "from cli import main; main()"
+        subprocess.run(
+            [sys.executable, "-c", program, "why", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            check=False,
+        )
+        printed = os.read(ours, 100_000).decode().replace("\r\n", "\n")
+        assert r"\x1b[2J" in printed
+        assert is_safe(printed)
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("write", [show, tell])
+def test_a_text_is_one_line(write: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+    write(f"group {HOSTILE}")
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == f"group {SHOWN}\n"
+
+
+def test_json_is_the_same_document_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"group": HOSTILE, "name": "gruppe é"})
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"group": HOSTILE, "name": "gruppe é"}
+    assert is_safe(printed)
+    assert "gruppe é" in printed
+    show_encoded(json.dumps(HOSTILE, ensure_ascii=False))
+    assert json.loads(line := capsys.readouterr().out) == HOSTILE
+    assert is_safe(line)
+
+
+def test_data_for_a_program_is_written_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show_data(f"{HOSTILE},0\n")
+    assert capfdbinary.readouterr().out == f"{HOSTILE},0\n".encode()
+
+
+class Terminal(io.StringIO):
+    encoding, errors = "utf-8", "strict"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_guard_escapes_what_comes_past_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    guard_terminals()
+    guard_terminals()
+    assert unguarded(sys.stdout) is terminal
+    assert isinstance(sys.stdout, GuardedTerminal)
+    click.echo(f"\t{HOSTILE}")
+    click.secho("red", fg="red")
+    sys.stdout.write(f"{HOSTILE} \ud800\n")
+    show_data(HOSTILE)
+    assert is_safe(terminal.getvalue().replace("\t", ""))
+    assert terminal.getvalue().startswith("\torders\\x1b[2J\\r\nError")
+
+
+def test_a_file_or_pipe_has_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stdout", pipe)
+    guard_terminals()
+    assert sys.stdout is pipe
+
+
+def test_a_live_view_moves_the_cursor_and_its_values_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    guard_terminals()
+    table = Table("Group")
+    table.add_row(Text("orders\x1b[2J\x9b31m\u202e"))
+    with Live(table, console=EscapingConsole(), auto_refresh=False, redirect_stdout=False) as live:
+        live.refresh()
+    assert "\x1b[?25l" in terminal.getvalue()  # rich hides the cursor, past the guard
+    assert not {"\x1b[2J", "\x9b", "\u202e"} & {*terminal.getvalue().split("orders"), *terminal.getvalue()}
+    assert r"orders\x1b" in terminal.getvalue()
