@@ -26,6 +26,7 @@ from connections.client_config import ClientConfig
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
+from gateway.coordinator.groups import KnownGroup
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
@@ -38,7 +39,6 @@ from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat
 from state.kafka.share_requests import ShareGroupHeartbeat
-from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS, Request, Response
 
 HOST = "127.0.0.1"
@@ -114,11 +114,16 @@ class InstantBackend:
             if not one.done():
                 one.set_result(answer)
 
-    def groups(self) -> list[GroupSnapshot] | None:
+    @property
+    def is_read(self) -> bool:
+        """See `gateway.coordinator.groups.Groups`."""
+        return True
+
+    def groups(self) -> list[KnownGroup]:
         """See `gateway.coordinator.groups.Groups`."""
         return []
 
-    def configured(self) -> list[str] | None:
+    def configured(self) -> list[str]:
         """See `gateway.coordinator.groups.Groups`."""
         return []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
@@ -40,6 +41,8 @@ from gateway.watched_files import WatchedFiles
 CLIENT_ID = "gateway"
 _STOP_TIMEOUT_S = 30.0
 _GC_THRESHOLDS = (50_000, 20, 100)
+# How long another thread keeps the interpreter from the event loop, which may want it back for each event.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class NoSuchReplyPartition(ValueError):
@@ -182,6 +185,7 @@ def _freeze_imports() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def _run(started: Future[RunningGateway], serve: Callable[[], Coroutine[None, None, None]]) -> None:

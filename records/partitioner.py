@@ -12,6 +12,11 @@ _GROUPS_REMEMBERED = 10_000
 REMEMBERED_MAX_CHARACTERS = 256
 
 
+def hash_of(group_id: str) -> int:
+    """The hash of a group id, of which `partition_of` is the remainder. It takes some 20 us."""
+    return int(murmur2(group_id.encode()) & 0x7FFFFFFF)
+
+
 def partition_of(group_id: str, partitions: int) -> int:
     """The partition of the requests topic that holds this group."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
@@ -20,7 +25,7 @@ def partition_of(group_id: str, partitions: int) -> int:
 
 
 def _partition_of(group_id: str, partitions: int) -> int:
-    return int(murmur2(group_id.encode()) & 0x7FFFFFFF) % partitions
+    return hash_of(group_id) % partitions
 
 
 _remembered = lru_cache(_GROUPS_REMEMBERED)(_partition_of)

@@ -47,7 +47,7 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
     in_force = {config.name: config for config in answer.configs}
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         for found in response.results:
             if found.resource_type == _BROKER:
                 _put(context, found, in_force)

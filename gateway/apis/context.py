@@ -144,8 +144,9 @@ class RequestContext(Struct, frozen=True):
         port = await self.services.listener_port(node_id)
         return self.services.advertised(node_id, port) or Address(self.host, port)
 
-    def coordinator_of(self, group_id: str) -> int | None:
-        """The id of the broker whose listener serves this group, None if no broker is known.
+    def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
+        """The id of the broker whose listener serves this group, None if no broker is known. `id_hash` is
+        that of `records.partitioner`, where it is known.
 
         Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
         every broker and merges the responses, so each group must belong to exactly one broker. A share group
@@ -156,4 +157,6 @@ class RequestContext(Struct, frozen=True):
         brokers = self.services.share_groups.coordinator_of(group_id)
         if brokers in live:
             return brokers
-        return live[partition_of(group_id, len(live))] if live else None
+        if not live:
+            return None
+        return live[partition_of(group_id, len(live)) if id_hash is None else id_hash % len(live)]

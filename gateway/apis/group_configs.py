@@ -18,8 +18,9 @@ from gateway.apis.api import Screen
 from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
 from gateway.apis.group_setting_docs import DOCUMENTATION
-from gateway.apis.screened import Screened
+from gateway.apis.screened import Change, Screened, in_turn
 from gateway.apis.share_settings import Parts, brokers_show, split_changes, split_keys
+from gateway.apis.slices import batches
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
@@ -119,14 +120,15 @@ async def _screen(
     remaining = await beside.with_body(context.header, message, request) if request.resources else None
     joined = {one["resource_name"]: one for one in answers if one["resource_name"] in brokers}
     alone = [one for one in answers if one["resource_name"] not in brokers]
-    change = partial(_join, response_field, coordinators, joined)
-    then = None
+    change: Change = partial(_join, response_field, coordinators, joined)
     if checked and not request.validate_only:
-        then = partial(_store, answer, context, asked, checked)
-    return Screened(remaining, {response_field: alone}, change, then=then)
+        change = in_turn([partial(_store, answer, context, asked, checked), change])
+    return Screened(remaining, {response_field: alone}, change)
 
 
-def _join(response_field: str, coordinators: Coordinators, own: Mapping[str, Fields], response: Any) -> None:
+async def _join(
+    response_field: str, coordinators: Coordinators, own: Mapping[str, Fields], response: Any
+) -> None:
     """Add the coordinator's settings of groups to the brokers'. Responses to changes have none."""
     for resource in getattr(response, response_field):
         answer = own.get(resource.resource_name) if resource.resource_type == _GROUP else None
@@ -290,19 +292,28 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         return None
     configured = await context.services.groups.configured()
 
-    def change(response: Any) -> None:
+    async def answer(response: Any) -> Fields:
+        throttled = {"throttle_time_ms": response.throttle_time_ms}
         if response.error_code:
-            return
+            return {**throttled, "error_code": response.error_code}
         if configured is None:
-            response.error_code, response.config_resources = GatewayError.COORDINATOR_LOAD_IN_PROGRESS, []
-            return
-        if context.services.share_groups.are_off:
-            response.config_resources = [r for r in response.config_resources if r.resource_type != _GROUP]
-        found = {r.resource_name for r in response.config_resources if r.resource_type == _GROUP}
-        codec.extend(response, "config_resources", _resources([g for g in configured if g not in found]))
+            return {**throttled, "error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
+        encoder, slices = codec.entries_encoder(context.header, "config_resources"), context.slices()
+        brokers = _resources(context, response)
+        found = {name for name, kind in brokers if kind == _GROUP}
+        for named in batches(brokers):
+            encoder.add({"resource_name": name, "resource_type": kind} for name, kind in named)
+            await slices.rest()
+        for ids in batches(configured):
+            encoder.add({"resource_name": id_, "resource_type": _GROUP} for id_ in ids if id_ not in found)
+            await slices.rest()
+        return {**throttled, "error_code": ErrorCode.NONE, "config_resources": encoder.encoded()}
 
-    return Screened(message, {}, change)
+    return Screened(message, {}, answer=answer)
 
 
-def _resources(group_ids: Sequence[str]) -> list[Fields]:
-    return [{"resource_name": group_id, "resource_type": _GROUP} for group_id in group_ids]
+def _resources(context: RequestContext, response: Any) -> list[tuple[str, int]]:
+    """The broker's names and types, without groups where it has none for clients."""
+    named = [(one.resource_name, one.resource_type) for one in response.config_resources]
+    are_off = context.services.share_groups.are_off
+    return [(name, kind) for name, kind in named if not are_off or kind != _GROUP]

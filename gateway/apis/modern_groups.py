@@ -2,9 +2,11 @@
 request of a member, and a description has epochs, members and assignments.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from gateway.apis.authorized import group_operations, may_describe_group, may_describe_topic
@@ -22,6 +24,8 @@ from state.kafka.responses import (
     ShareGroupHeartbeatResponse,
 )
 from state.messages import Request
+
+_Described = ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 
 TOPIC_REFUSED = {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
 TOO_MUCH = {
@@ -76,17 +80,18 @@ class Description:
         if not may_describe_group(context, group_id):
             return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
         response = context.send(self.request(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
-        return Deferred(response, partial(self._fields, context, with_operations=with_operations))
+        fields = self._fields(context, response, with_operations=with_operations)
+        return Deferred(asyncio.ensure_future(fields), lambda described: described)
 
-    def _fields(
-        self,
-        context: RequestContext,
-        answer: ConsumerGroupDescribeResponse | ShareGroupDescribeResponse,
-        *,
-        with_operations: bool,
+    async def _fields(
+        self, context: RequestContext, response: Awaitable[_Described], *, with_operations: bool
     ) -> Fields:
+        """The part of the response about a group, made in slices, because a group may have many members."""
+        answer, slices = await response, context.slices()
         group_id = answer.group_id
-        if not all(may_describe_topic(context, topic) for topic in sorted(self._topics(answer.members))):
+        named = await slices.each(self._topics, answer.members)
+        topics = sorted(set(chain.from_iterable(named)))
+        if not all(await slices.each(partial(may_describe_topic, context), topics)):
             error = GatewayError.TOPIC_AUTHORIZATION_FAILED
             return {"group_id": group_id, "error_code": error, "error_message": self.hidden}
         # Kafka's API layer refuses this one, and that without a text (row SD1).
@@ -99,19 +104,14 @@ class Description:
             "group_epoch": answer.group_epoch,
             "assignment_epoch": answer.assignment_epoch,
             "assignor_name": answer.assignor_name,
-            "members": [self.member(member) for member in answer.members],
+            "members": await slices.each(self.member, answer.members),
         }
         if with_operations and answer.error_code is ErrorCode.NONE:
             described["authorized_operations"] = group_operations(context, group_id)
         return described
 
-    def _topics(self, members: Iterable[Any]) -> set[str]:
-        return {
-            topic.topic_name
-            for member in members
-            for assigned in self.assignments(member)
-            for topic in assigned
-        }
+    def _topics(self, member: Any) -> set[str]:
+        return {topic.topic_name for assigned in self.assignments(member) for topic in assigned}
 
 
 def assignment_fields(assigned: Sequence[AssignedTopicPartitions]) -> Fields:

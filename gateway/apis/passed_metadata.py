@@ -50,11 +50,15 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     if is_plain:
         return Screened(remaining, {})
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         if topics is not None and context.version < _FIRST_NULL_FOR_ALL and not request.topics:
             response.topics = []  # all names were hidden, and version 0 then asks for all topics
-        response.topics = _shown(context, response.topics, is_of_all=topics is None)
-        _put_operations(context, request, response)
+        shown = await context.slices().each(
+            partial(_shown, context, request, is_of_all=topics is None), response.topics
+        )
+        response.topics = [topic for topic in shown if topic is not None]
+        if request.include_cluster_authorized_operations and context.services.authorizer is not None:
+            response.authorized_operations = _cluster_operations(context)
 
     refused = [_refused(topic.name, errors[topic.name]) for topic in topics or () if topic.name in errors]
     return Screened(remaining, {"topics": refused} if refused else {}, change)
@@ -66,7 +70,7 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
     if not request.include_cluster_authorized_operations:
         return None
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         response.authorized_operations = _cluster_operations(context)
 
     return Screened(message, {}, change)
@@ -108,32 +112,22 @@ def _refused(name: str, error: GatewayError) -> Fields:
     }
 
 
-def _shown(context: RequestContext, topics: list[Any], *, is_of_all: bool) -> list[Any]:
-    """The topics that the client may describe. One that it named by id has an error, and no name."""
-    shown = []
-    for topic in topics:
-        if not topic.name or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-            shown.append(topic)
-        elif not is_of_all:
-            topic.error_code, topic.name = _DENIED, None
-            topic.is_internal, topic.partitions = False, []
-            shown.append(topic)
-    return shown
-
-
-def _put_operations(context: RequestContext, request: Any, response: Any) -> None:
-    """Replace the operations that the gateway may do by those that the client may do."""
+def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
+    """The topic as the client may see it, with its own operations in place of the gateway's. None if it may
+    not, or the topic with an error if it has named it. One that it named by id loses its name.
+    """
+    if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+        if is_of_all:
+            return None
+        topic.error_code, topic.name = _DENIED, None
+        topic.is_internal, topic.partitions = False, []
     authorizer = context.services.authorizer
-    if authorizer is None:
-        return
-    if request.include_topic_authorized_operations:
-        for topic in response.topics:
-            if topic.name and not topic.error_code:
-                topic.authorized_operations = authorizer.operations(
-                    context.principal, context.client_host, ResourceType.TOPIC, topic.name
-                )
-    if request.include_cluster_authorized_operations:
-        response.authorized_operations = _cluster_operations(context)
+    has_operations = request.include_topic_authorized_operations and topic.name and not topic.error_code
+    if has_operations and authorizer is not None:
+        topic.authorized_operations = authorizer.operations(
+            context.principal, context.client_host, ResourceType.TOPIC, topic.name
+        )
+    return topic
 
 
 def _cluster_operations(context: RequestContext) -> frozenset[Operation]:

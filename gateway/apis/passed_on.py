@@ -131,7 +131,7 @@ _CREATED = Entries("topics", "topics", _creation, _named)
 async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
     """CreateTopics. Only a client that may describe the settings of its new topic sees them."""
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         for topic in response.topics:
             if not topic.error_code and not context.may(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
                 topic.topic_config_error_code = ERRORS[_TOPIC]

@@ -112,11 +112,12 @@ _DESCRIBED = Entries(
 async def guard_description(context: RequestContext, message: bytes) -> Screened | None:
     """DescribeTransactions shows of a transaction's topics those that the client may describe."""
 
-    def hide(response: Any) -> None:
+    async def hide(response: Any) -> None:
+        slices = context.slices()
         for state in response.transaction_states:
-            state.topics = [
-                topic for topic in state.topics if context.may(Operation.DESCRIBE, _TOPIC, topic.topic)
-            ]
+            state.topics = await slices.kept(
+                lambda topic: context.may(Operation.DESCRIBE, _TOPIC, topic.topic), state.topics
+            )
 
     screened = await _DESCRIBED.guard(context, message)
     if screened is None:
@@ -127,11 +128,10 @@ async def guard_description(context: RequestContext, message: bytes) -> Screened
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """ListTransactions shows the transactions that the client may describe."""
 
-    def hide(response: Any) -> None:
-        response.transaction_states = [
-            state
-            for state in response.transaction_states
-            if context.may(Operation.DESCRIBE, _TRANSACTION, state.transactional_id)
-        ]
+    async def hide(response: Any) -> None:
+        response.transaction_states = await context.slices().kept(
+            lambda state: context.may(Operation.DESCRIBE, _TRANSACTION, state.transactional_id),
+            response.transaction_states,
+        )
 
     return Screened(message, {}, hide)

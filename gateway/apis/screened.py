@@ -7,27 +7,29 @@ from typing import Any
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 
+Change = Callable[[Any], Awaitable[None]]
+"""Changes a broker's response, which may have all that there is of something: in slices, if that is long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Screened:
     """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
     `refused` is a response with the errors of the refused entries. `change` changes the broker's response,
-    `saw` sees its beginning, and `sees` each part of it in turn. `then` is done with the broker's response
-    before it is changed, and may change it, too. Without `refused`, `change` and `then` a response passes
-    undecoded.
+    `saw` sees its beginning, and `sees` each part of it in turn. `answer` makes the response of the broker's,
+    in place of `refused` and `change`. Without these three a response passes undecoded.
     """
 
     remaining: bytes | None
     refused: Fields
-    change: Callable[[Any], None] | None = None
+    change: Change | None = None
     saw: Callable[[bytes], None] | None = None
-    then: Callable[[Any], Awaitable[None]] | None = None
     sees: Callable[[bytes], None] | None = None
+    answer: Callable[[Any], Awaitable[Fields]] | None = None
 
     @property
     def changes_response(self) -> bool:
         """Whether the broker's response has to be decoded for `complete`."""
-        return bool(self.refused) or self.change is not None or self.then is not None
+        return bool(self.refused) or self.change is not None or self.answer is not None
 
     def see(self, response: bytes) -> None:
         """Show it a whole response."""
@@ -35,19 +37,21 @@ class Screened:
             if sees is not None:
                 sees(response)
 
-    async def complete(self, response: Any) -> bool:
-        """Add the errors of the refused entries to the broker's response. Returns whether these are many."""
-        if self.then is not None:
-            await self.then(response)
+    async def complete(self, response: Any) -> tuple[Any, bool]:
+        """Change the broker's response, and add the errors of the refused entries. Returns the response, and
+        whether these are many.
+        """
+        if self.answer is not None:
+            return await self.answer(response), False
         if self.change is not None:
-            self.change(response)
+            await self.change(response)
         is_long = beside.is_long(self.refused)
         for name, entries in self.refused.items():
             if is_long:
                 await beside.run(codec.extend, response, name, entries)
             else:
                 codec.extend(response, name, entries)
-        return is_long
+        return response, is_long
 
 
 def both(first: Screened, second: Screened) -> Screened:
@@ -57,10 +61,10 @@ def both(first: Screened, second: Screened) -> Screened:
     return Screened(
         second.remaining,
         {name: [*_entries(first, name), *_entries(second, name)] for name in lists},
-        _in_turn(changes) if changes else None,
+        in_turn(changes) if changes else None,
         first.saw or second.saw,
-        first.then or second.then,
         first.sees or second.sees,
+        first.answer or second.answer,
     )
 
 
@@ -69,9 +73,11 @@ def _entries(screened: Screened, name: str) -> Sequence[Fields]:
     return entries
 
 
-def _in_turn(changes: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
-    def change(response: Any) -> None:
+def in_turn(changes: Sequence[Change]) -> Change:
+    """All these changes, one after the other."""
+
+    async def change(response: Any) -> None:
         for one in changes:
-            one(response)
+            await one(response)
 
     return change

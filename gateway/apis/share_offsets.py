@@ -226,7 +226,7 @@ def _error(group: Any, error: Fields) -> Fields:
     return {"group_id": group.group_id, **error}
 
 
-def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
+async def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
     """Topics that the client did not name, and that the broker does not let it describe, are no errors."""
     for group in response.groups:
         if group.group_id in filled:

@@ -81,7 +81,7 @@ async def _guard_description(context: RequestContext, message: bytes) -> Screene
     """DESCRIBE on each group, and on each topic of its members' assignments."""
     request = await beside.decode_passed(context.header, message)
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         for group in response.groups:
             topics = {
                 topic.topic_name for member in group.members for topic in member.assignment.topic_partitions
@@ -111,7 +111,7 @@ async def guard_offsets(context: RequestContext, message: bytes) -> Screened | N
     request = await beside.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
 
-    def change(response: Any) -> None:
+    async def change(response: Any) -> None:
         for group in response.groups:
             shown = set(described_topics(context, [topic.topic_name for topic in group.topics]))
             if group.group_id not in named:

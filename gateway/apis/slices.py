@@ -7,6 +7,7 @@ clients send large requests.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import TypeVar
 
 _SLICE_S = 0.002
@@ -48,6 +49,10 @@ class Slices:
             results += map(work, some)
             await self.rest()
         return results
+
+    async def kept(self, is_kept: Callable[[T], bool], items: Sequence[T]) -> list[T]:
+        """The items for which this is true, in their order."""
+        return list(compress(items, await self.each(is_kept, items)))
 
 
 def at_once(steps: Steps) -> None:

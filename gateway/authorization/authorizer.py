@@ -4,9 +4,11 @@ Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData, and `author
 org.apache.kafka.server.authorizer.Authorizer.
 """
 
+import asyncio
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from gateway.authorization.acls import (
@@ -22,6 +24,8 @@ from gateway.authorization.acls import (
 
 # Decisions are kept until the ACLs change, or there are so many.
 _DECISIONS_MAX = 50_000
+# Addresses of clients, as Java writes them, that are kept.
+_HOSTS_MAX = 10_000
 # Kafka's longest topic name has 249 characters. A group id may be longer, and then costs a search each time.
 _KEPT_NAME_MAX_CHARS = 250
 
@@ -37,7 +41,8 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
 # A name that no ACL has. Kafka uses it to ask whether all resources of a type are allowed.
 _ANY_NAME = "hardcode"
 
-_Decision = tuple[str, str, Operation, ResourceType, str]
+_Decision = tuple[str, str, Operation, ResourceType, str | None]
+"""What was decided: about the resource of this name, or with None about any."""
 
 
 @dataclass
@@ -62,6 +67,15 @@ class _Section:
         for length in self.prefix_lengths:
             if length <= len(name):
                 yield from self.prefixed.get(name[:length], ())
+
+    def covers(self, allow: Acl) -> bool:
+        """Whether these ACLs, which deny, leave nothing of one that allows."""
+        is_literal = allow.pattern_type is PatternType.LITERAL
+        if WILDCARD in self.literal or (is_literal and allow.name in self.literal):
+            return True
+        if is_literal and allow.name == WILDCARD:
+            return False
+        return any(allow.name[:length] in self.prefixed for length in self.prefix_lengths)
 
 
 class Authorizer:
@@ -92,13 +106,26 @@ class Authorizer:
 
     def replace(self, acls: Iterable[Acl]) -> bool:
         """Decide by these ACLs from now on. Returns whether they differ from those before."""
+        return self._use(self._sorted(acls))
+
+    async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
+        """As `replace`, where there may be many ACLs: a thread compares and sorts them."""
+        return self._use(await asyncio.to_thread(self._sorted, acls))
+
+    def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _Section]] | None:
+        """These ACLs, by the type of their resources. None if they are those in force."""
         new = frozenset(acls)
         if new == self._acls:
-            return False
+            return None
         sections: dict[ResourceType, _Section] = {kind: _Section() for kind in ResourceType}
         for acl in new:
             sections[acl.resource_type].add(acl)
-        self._acls, self._sections = new, sections
+        return new, sections
+
+    def _use(self, other: tuple[frozenset[Acl], dict[ResourceType, _Section]] | None) -> bool:
+        if other is None:
+            return False
+        self._acls, self._sections = other
         self.forget()
         self.version += 1
         return True
@@ -111,12 +138,18 @@ class Authorizer:
         key = principal, host, operation, kind, name
         decided = self._decisions.get(key)
         if decided is None:
-            decided = self._decide(principal, host, operation, kind, name)
+            decided = self._decide(principal, java_address(host), operation, kind, name)
             if len(name) <= _KEPT_NAME_MAX_CHARS:
-                if len(self._decisions) >= _DECISIONS_MAX:
-                    self.forget()
-                self._decisions[key] = decided
+                self._keep(key, decided)
         return decided
+
+    def decider(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> Callable[[str], bool]:
+        """As `may`, for the names of many resources: it keeps no decisions. It decides by the ACLs as of each
+        name.
+        """
+        return partial(self._decide, principal, java_address(host), operation, kind)
 
     def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> frozenset[Operation]:
         """The supported operations on the resource that this client may do."""
@@ -136,26 +169,39 @@ class Authorizer:
         """Whether this client may do this to at least one resource of the type, existing or not."""
         if self.may(principal, host, operation, kind, _ANY_NAME):
             return True
-        if self._acls is None:
-            return False
-        address = java_address(host)
-        mine = [
-            acl
-            for acl in self._acls
-            if acl.resource_type is kind
-            and _is_about(acl, principal, address)
-            and acl.operation in (operation, Operation.ALL)
-        ]
-        denied = [acl for acl in mine if acl.permission is Permission.DENY]
-        allowed = [acl for acl in mine if acl.permission is Permission.ALLOW]
-        return any(not any(_covers(deny, allow) for deny in denied) for allow in allowed)
+        key = principal, host, operation, kind, None
+        decided = self._decisions.get(key)
+        if decided is None:
+            decided = self._decide_somewhere(principal, java_address(host), operation, kind)
+            self._keep(key, decided)
+        return decided
 
-    def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+    def _keep(self, key: _Decision, decided: bool) -> None:
+        if len(self._decisions) >= _DECISIONS_MAX:
+            self.forget()
+        self._decisions[key] = decided
+
+    def _decide_somewhere(
+        self, principal: str, address: str, operation: Operation, kind: ResourceType
+    ) -> bool:
+        denied, allowed = _Section(), list[Acl]()
+        for acl in self._acls or ():
+            is_for = acl.resource_type is kind and acl.operation in (operation, Operation.ALL)
+            if not is_for or not _is_about(acl, principal, address):
+                continue
+            if acl.permission is Permission.DENY:
+                denied.add(acl)
+            else:
+                allowed.append(acl)
+        return not all(map(denied.covers, allowed))
+
+    def _decide(
+        self, principal: str, address: str, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
         if principal in self._super_users:
             return True
         if self._acls is None:
             return False
-        address = java_address(host)
         has_acls = is_allowed = False
         for acl in self._sections[kind].of(name):
             has_acls = True
@@ -176,14 +222,7 @@ def _is_for(acl: Acl, operation: Operation) -> bool:
     return acl.permission is Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
 
 
-def _covers(deny: Acl, allow: Acl) -> bool:
-    """Whether an ACL that denies leaves nothing of one that allows."""
-    is_literal = allow.pattern_type is PatternType.LITERAL
-    if deny.pattern_type is PatternType.PREFIXED:
-        return allow.name.startswith(deny.name) and not (is_literal and allow.name == WILDCARD)
-    return deny.name == WILDCARD or (is_literal and deny.name == allow.name)
-
-
+@lru_cache(_HOSTS_MAX)
 def java_address(host: str) -> str:
     """The address as Java's InetAddress.getHostAddress prints it, with which Kafka compares ACLs' hosts."""
     text = host.removeprefix("/")

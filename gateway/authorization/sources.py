@@ -1,7 +1,7 @@
 """Where the ACLs come from, and how they are kept current."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ _EVERYTHING = {
     "operation": _ANY,
     "permission_type": _ANY,
 }
+_OPERATIONS = frozenset(operation.value for operation in Operation)
 _SECURITY_DISABLED, _CLUSTER_AUTHORIZATION_FAILED = 54, 31
 _REASONS = {
     _SECURITY_DISABLED: "the brokers have no authorizer (authorizer.class.name), so they have no ACLs",
@@ -69,16 +70,19 @@ def of_cluster(cluster: Cluster) -> Read:
         if answer.error_code:
             why = _REASONS.get(answer.error_code, answer.error_message or "")
             raise AclsUnreadable(f"the cluster's ACLs cannot be read: error {answer.error_code}: {why}")
-        return [acl for resource in answer.resources for acl in _of_resource(resource)]
+        return await asyncio.to_thread(_of_resources, answer.resources)
 
     return read
+
+
+def _of_resources(resources: Iterable[Any]) -> list[Acl]:
+    return [acl for resource in resources for acl in _of_resource(resource)]
 
 
 def _of_resource(resource: Any) -> list[Acl]:
     """The resource's ACLs, without those of kinds that this version does not know. No check is about them."""
     with suppress(ValueError):
         kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
-        operations = {operation.value for operation in Operation}
         return [
             Acl(
                 kind,
@@ -90,7 +94,7 @@ def _of_resource(resource: Any) -> list[Acl]:
                 Permission(acl.permission_type),
             )
             for acl in resource.acls
-            if acl.operation in operations
+            if acl.operation in _OPERATIONS
         ]
     return []
 
@@ -99,7 +103,7 @@ def of_file(path: Path) -> Read:
     """Read the ACLs of a file, again only when it has changed."""
     files: WatchedFiles[Sequence[Acl]] | None = None
 
-    async def read() -> Sequence[Acl]:
+    def read() -> Sequence[Acl]:
         nonlocal files
         if files is None:
             files = WatchedFiles([path], partial(read_acl_file, path))
@@ -107,7 +111,7 @@ def of_file(path: Path) -> Read:
             files.read_again()
         return files.value
 
-    return read
+    return partial(asyncio.to_thread, read)
 
 
 class CurrentAcls:
@@ -142,7 +146,7 @@ class CurrentAcls:
         if self._complained_at_s is not None:
             self._complained_at_s = None
             log.info("the ACLs are read again")
-        if self.authorizer.replace(acls):
+        if await self.authorizer.replace_in_thread(acls):
             log.info("the ACLs have changed", acls=len(self.authorizer))
 
     @asynccontextmanager

@@ -8,7 +8,9 @@ When they are answered, all views are on the topic.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
+from typing import TypeVar
 
 import structlog
 from msgspec import UNSET
@@ -16,68 +18,75 @@ from msgspec import UNSET
 from clients.coordinator_client import Header
 from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_rounds, changed_request
 from gateway.coordinator.backend import Backend
-from gateway.coordinator.groups import Groups
-from gateway.coordinator.shared import Shared
+from gateway.coordinator.groups import Groups, KnownGroup
+from gateway.coordinator.rounds import Rounds
 from gateway.limits import Limits
+from records.partitioner import hash_of
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
-from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS
 
 _CLIENT_ID = "gateway"
+
+R = TypeVar("R")
+
+Listing = Sequence[KnownGroup]
+"""The existing groups by id."""
 
 log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The groups, at least as of the call. Concurrent calls share the requests."""
+    """The groups, at least as of the call. Concurrent calls share the requests and the listing."""
 
     def __init__(self, backend: Backend, groups: Groups, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
         self._groups = groups
         self._rounds = barrier_rounds(request_partitions)
         self._timeout_s = limits.groups_behind_max_s
-        self._listing = Shared(self._list)
-        self._catching_up = Shared(self._catch_up)
+        self._listing = Rounds(self._list)
+        self._catching_up = Rounds(self._catch_up)
 
-    async def groups(self) -> list[ListedGroup] | None:
-        """The existing groups by id, None until they are read for the first time.
+    async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
+        """Return what `show` makes of the existing groups, None until they are read for the first time. Calls
+        with equal keys may share it, and one is made at a time: see `Rounds`.
 
         If the coordinator does not answer, or the reader does not reach the end of the topic in time, these
         are the groups as far as they are read.
         """
-        if self._groups.groups() is None:
-            return None
-        changed = await self._listing.run()
-        known = {group.group_id: listed_of(group) for group in self._groups.groups() or ()}
-        known |= {group.group_id: group for group in changed}
-        there = (group for group in known.values() if group.state != DEAD)
-        return sorted(there, key=lambda group: group.group_id)
+        return await self._listing.run(key, show) if self._groups.is_read else None
 
-    async def configured(self) -> list[str] | None:
-        """As `groups`: the ids that have settings, whether or not the groups exist."""
-        if self._groups.groups() is not None:
-            await self._catching_up.run()
-        return self._groups.configured()
+    async def configured(self) -> Sequence[str] | None:
+        """As `shown`: the ids that have settings, whether or not the groups exist."""
+        return await self._catching_up.run(None, _unchanged) if self._groups.is_read else None
 
     def type_of(self, group_id: str) -> str | None:
         """The type of an existing group, as far as the groups are read. None without it."""
         return self._groups.type_of(group_id)
 
-    async def _list(self) -> list[ListedGroup]:
-        """Wait until the other groups are on the view. Returns those that have changed."""
+    async def _list(self) -> Listing:
+        """Ask which groups have changed, and wait until the others are on the view."""
         first, *others = self._rounds
         answers = await self._ask(first, changed_request)
         changed = [group for answer in answers for group in answer.changed or ()]
         is_early = not any(answer.changed is UNSET for answer in answers)
         if is_early or (all(map(_is_answered, answers)) and await self._are_answered(others)):
             await self._reach_end()
-        return changed if is_early else []
+        return await asyncio.to_thread(self._merged, changed if is_early else ())
 
-    async def _catch_up(self) -> None:
+    def _merged(self, changed: Iterable[ListedGroup]) -> Listing:
+        """The groups of the view, and those that have changed since. It runs beside the event loop."""
+        known = {group.group_id: group for group in self._groups.groups()}
+        known |= {group.group_id: _known(group) for group in changed}
+        there = [group for group in known.values() if group.state != DEAD]
+        there.sort(key=attrgetter("group_id"))
+        return there
+
+    async def _catch_up(self) -> Sequence[str]:
         if await self._are_answered(self._rounds):
             await self._reach_end()
+        return await asyncio.to_thread(self._groups.configured)
 
     async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
         """Ask about the groups of the barrier. False without a response, which the backend has logged."""
@@ -99,9 +108,18 @@ class FreshGroups:
         return await asyncio.gather(*asked)
 
 
-def listed_of(group: GroupSnapshot) -> ListedGroup:
-    """What ListGroups shows of a group on the groups topic."""
-    return ListedGroup(group.group_id, group.state, group.protocol_type or "", group.group_type)
+def _known(group: ListedGroup) -> KnownGroup:
+    return KnownGroup(
+        group.group_id,
+        group.state,
+        group.protocol_type,
+        group.group_type,
+        id_hash=hash_of(group.group_id),
+    )
+
+
+async def _unchanged(group_ids: Sequence[str]) -> Sequence[str]:
+    return group_ids
 
 
 def _is_answered(answer: DescribeGroupResponse) -> bool:

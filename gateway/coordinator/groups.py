@@ -21,7 +21,9 @@ from connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_configs, decode_snapshot
 from records.layout import TopicLayout
+from records.partitioner import hash_of
 from records.reader import TopicReader
+from state.kafka.responses import ListedGroup
 from state.kafka.snapshot import GroupSnapshot
 
 _POLL_MS = 200
@@ -30,14 +32,43 @@ _CLOSE_TIMEOUT_S = 10.0
 log = structlog.get_logger()
 
 
+class KnownGroup(ListedGroup, frozen=True, kw_only=True):
+    """What is kept of a group: what ListGroups shows of it, the hash of its id, and the entry of its history
+    that this includes. `incarnation` is empty for a group that is not from the groups topic.
+    """
+
+    id_hash: int
+    incarnation: str = ""
+    seq: int = 0
+
+
+def known_of(group: GroupSnapshot) -> KnownGroup:
+    """What is kept of a group on the groups topic."""
+    return KnownGroup(
+        group.group_id,
+        group.state,
+        group.protocol_type or "",
+        group.group_type,
+        id_hash=hash_of(group.group_id),
+        incarnation=group.incarnation,
+        seq=group.seq,
+    )
+
+
 class Groups(Protocol):
-    """A view of all groups. It may be behind the coordinator."""
+    """A view of all groups. It may be behind the coordinator. The time of `groups` and `configured` grows
+    with the groups, so they are not for the event loop.
+    """
 
-    def groups(self) -> list[GroupSnapshot] | None:
-        """The existing groups by id, None until the reader has passed the topic's end as of its start."""
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader has passed the topic's end as of its start."""
 
-    def configured(self) -> list[str] | None:
-        """The ids, sorted, that have settings, whether or not the groups exist. None as for `groups`."""
+    def groups(self) -> list[KnownGroup]:
+        """The existing groups by id."""
+
+    def configured(self) -> list[str]:
+        """The ids, sorted, that have settings, whether or not the groups exist."""
 
     def type_of(self, group_id: str) -> str | None:
         """The type of a group, None if it is not known to exist."""
@@ -50,7 +81,7 @@ class GroupsReader:
     """Follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
-        self._table = GroupTable(decode_snapshot)
+        self._table = GroupTable(_decode)
         self._configs = GroupTable(decode_configs)
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
@@ -70,24 +101,24 @@ class GroupsReader:
         self._reader = threading.Thread(target=self._read, name="gateway-groups", daemon=True)
         self._reader.start()
 
-    def groups(self) -> list[GroupSnapshot] | None:
+    @property
+    def is_read(self) -> bool:
         """See `Groups`."""
-        if not self._caught_up.is_set():
-            return None
+        return self._caught_up.is_set()
+
+    def groups(self) -> list[KnownGroup]:
+        """See `Groups`."""
         with self._lock:
             return self._table.groups
 
-    def configured(self) -> list[str] | None:
+    def configured(self) -> list[str]:
         """See `Groups`."""
-        if not self._caught_up.is_set():
-            return None
         with self._lock:
             return [found.group_id for found in self._configs.groups]
 
     def type_of(self, group_id: str) -> str | None:
-        """See `Groups`."""
-        with self._lock:
-            found = self._table.get(group_id)
+        """See `Groups`. It does not wait for the lock, which `groups` holds for long."""
+        found = self._table.get(group_id)
         return None if found is None else found.group_type
 
     async def reach_end(self, timeout_s: float) -> bool:
@@ -156,6 +187,11 @@ class GroupsReader:
                     self._configs.apply(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
+
+
+def _decode(value: bytes) -> KnownGroup | None:
+    group = decode_snapshot(value)
+    return None if group is None else known_of(group)
 
 
 def _has_reached(positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> bool:

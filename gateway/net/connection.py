@@ -377,10 +377,10 @@ class Connection:
             screened.see(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
-        decoded: Any = await beside.decode_response(header, response)
+        decoded: Any = await beside.decode_response(header.api_key, header.api_version, response)
         if rewrite is not None:
             await rewrite(self._call(header), decoded)
-        grows = screened is not None and await screened.complete(decoded)
+        decoded, grows = (decoded, False) if screened is None else await screened.complete(decoded)
         if grows or len(response) > beside.AT_ONCE_BYTES:
             return await beside.encode_response(header, decoded)
         return codec.encode_response(header, decoded)

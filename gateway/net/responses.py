@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from kafka.protocol.api_key import ApiKey
+
 from gateway.apis.api import Answer, Api
 from gateway.apis.context import Deferred
 from gateway.net.items import Items
@@ -13,9 +15,12 @@ from gateway.net.meter import Meter
 from gateway.net.stream import ClientStream, Place
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
-from gateway.wire.framing import RequestHeader, framed
+from gateway.wire.framing import RequestHeader, framed, size_prefix
 from state.errors import ErrorCode
 from state.messages import Response
+
+_LIST_GROUPS = ApiKey.ListGroups.value
+"""Its responses share their entries."""
 
 
 class Responses:
@@ -123,6 +128,9 @@ class Responses:
             encoding = beside.encode_response(header, fields)
             encoding.add_done_callback(partial(self._encoded, place))
             place.waits_for = encoding
+        elif header.api_key == _LIST_GROUPS:
+            parts = codec.encode_parts(header, fields)
+            self._client.answer(place, size_prefix(sum(map(len, parts))), *parts)
         else:
             self._client.answer(place, framed(codec.encode_response(header, fields)))
 

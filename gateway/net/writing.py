@@ -49,9 +49,10 @@ class Writing:
     def put(self, place: Place, frame: tuple[bytes, ...]) -> None:
         """A response is ready. `flush` writes it in its turn."""
         place.frame, place.waits_for = frame, None
-        if frame and len(frame[-1]) > _SMALL_BYTES and self._may_write():
-            place.response_bytes = len(frame[-1])
-            self._unread.add(self._life.end, place.response_bytes)
+        frame_bytes = sum(map(len, frame))
+        if frame_bytes > _SMALL_BYTES and self._may_write():
+            place.response_bytes = frame_bytes
+            self._unread.add(self._life.end, frame_bytes)
         self._counts.answer(place.api_key, time.monotonic() - place.began_s)
 
     def flush(self) -> bool:

@@ -314,9 +314,9 @@ class Cluster:
         request = encode(api_key, api_version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
         self._upstream = upstream
-        if api_key != ApiKey.Metadata:
-            return codec.decode_response(api_key, api_version, answer)
-        return await beside.decode_frequent(api_key, api_version, answer)
+        if api_key == ApiKey.Metadata:
+            return await beside.decode_frequent(api_key, api_version, answer)
+        return await beside.decode_response(api_key, api_version, answer)
 
 
 def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, Topic] | None:

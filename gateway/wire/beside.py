@@ -65,11 +65,11 @@ async def decode_frequent(api_key: int, api_version: int, response: bytes) -> An
     return await run(codec.decode_frequent, api_key, api_version, response, pause)
 
 
-async def decode_response(header: RequestHeader, response: bytes) -> Any:
-    """See `codec.decode_response`, of the response to this request."""
+async def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
+    """See `codec.decode_response`."""
     if len(response) <= AT_ONCE_BYTES:
-        return codec.decode_response(header.api_key, header.api_version, response)
-    return await run(codec.decode_response, header.api_key, header.api_version, response)
+        return codec.decode_response(api_key, api_version, response)
+    return await run(codec.decode_response, api_key, api_version, response)
 
 
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:

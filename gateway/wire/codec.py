@@ -17,7 +17,7 @@ from kafka.protocol.api_message import ApiMessage
 
 from gateway.wire import group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
-from gateway.wire.schema_encoder import SchemaEncoder
+from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
 from gateway.wire.schema_validator import SchemaValidator
 from records.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
@@ -43,6 +43,8 @@ _FREQUENT = frozenset(
         ApiKey.OffsetCommit,
         ApiKey.OffsetFetch,
         ApiKey.LeaveGroup,
+        ApiKey.ListGroups,
+        ApiKey.ListConfigResources,
         ApiKey.TxnOffsetCommit,
         ApiKey.OffsetDelete,
         ApiKey.ConsumerGroupHeartbeat,
@@ -81,6 +83,25 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     else:
         body = _encoded(*api, response)
     return _INT32.pack(header.correlation_id) + _response_tags(*api) + body
+
+
+def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
+    """As `encode_response`, in parts: the entries of an `EncodedList`, which is the last field, are one of
+    them. So many responses may have the same entries without a copy.
+    """
+    lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
+    name, last = next(lists, ("", None))
+    if last is None:
+        return (encode_response(header, response),)
+    others = encode_response(header, {**response, name: EncodedList(last.count, b"")})
+    is_flexible = RESPONSES[header.api_key].flexible_version_q(header.api_version)
+    end = len(others) - (1 if is_flexible else 0)  # behind the list are no tagged fields
+    return others[:end], last.entries, others[end:]
+
+
+def entries_encoder(header: RequestHeader, name: str) -> EntriesEncoder:
+    """Encodes the entries of a list in the response to this request, the last field of it."""
+    return EntriesEncoder(RESPONSES[header.api_key].json, header.api_version, name)
 
 
 def decode_response(api_key: int, api_version: int, response: bytes) -> Any:

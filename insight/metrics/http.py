@@ -53,7 +53,8 @@ class HttpPort:
                 def server_bind(self) -> None:
                     """Bind. HTTPServer would wait for DNS, because it asks for the full name of the host."""
                     TCPServer.server_bind(self)
-                    self.server_name, self.server_port = self.server_address[:2]
+                    address, self.server_port = self.server_address[:2]
+                    self.server_name = str(address)
                     self.setup_environ()
 
             self._server = make_server(host, port, self._answer, Server, handler_class=_Quiet)

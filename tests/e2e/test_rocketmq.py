@@ -189,7 +189,7 @@ def ask(broker: EmbeddedBroker, *arguments: str) -> Result:
 
 def listed_to_kafka(reader: GroupsReader) -> set[str]:
     """The groups that ListGroups names to Kafka's clients."""
-    return {group.group_id for group in reader.groups() or ()}
+    return {group.group_id for group in reader.groups()}
 
 
 def test_the_operators_tools_tell_of_two_clients_with_one_id(

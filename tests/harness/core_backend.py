@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import failed
-from gateway.coordinator.fresh_groups import listed_of
+from gateway.coordinator.groups import KnownGroup, known_of
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
@@ -107,7 +107,9 @@ class CoreBackend:
         """The early answer of a replica."""
         shown = {group.group_id: group for group in self._view}
         now = {group.group_id: group for group in self._current()}
-        changed = [listed_of(group) for name, group in now.items() if shown.get(name) != group]
+        changed: list[ListedGroup] = [
+            known_of(group) for name, group in now.items() if shown.get(name) != group
+        ]
         changed += [ListedGroup(name, DEAD) for name in shown.keys() - now.keys()]
         return DescribeGroupResponse(
             group_id=request.group_id,
@@ -145,20 +147,20 @@ class CoreBackend:
             timeline.fire_until(self.now_ms)
         self._settle()
 
-    def groups(self) -> list[GroupSnapshot] | None:
-        if self.unread:
-            return None
-        return list(self._view) if self.view_is_behind else self._current()
+    @property
+    def is_read(self) -> bool:
+        return not self.unread
 
-    def configured(self) -> list[str] | None:
-        if self.unread:
-            return None
+    def groups(self) -> list[KnownGroup]:
+        return [known_of(group) for group in (self._view if self.view_is_behind else self._current())]
+
+    def configured(self) -> list[str]:
         return [
             group_id for group_id, t in sorted(self._timelines.items()) if getattr(t.group, "configs", {})
         ]
 
     def type_of(self, group_id: str) -> str | None:
-        found = [group.group_type for group in self.groups() or () if group.group_id == group_id]
+        found = [group.group_type for group in self.groups() if group.group_id == group_id]
         return found[0] if found else None
 
     async def reach_end(self, timeout_s: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET
 from structlog.testing import capture_logs
 
-from gateway.coordinator.fresh_groups import FreshGroups
+from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.limits import Limits
 from records.codec import encode
 from state.kafka.requests import (
@@ -133,6 +133,10 @@ class Slow(CoreBackend):
         return await super().ask(request, timeout_ms)
 
 
+async def all_of(groups: Listing) -> Listing:
+    return groups
+
+
 def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -> None:
     async def play() -> None:
         core = Slow()
@@ -142,9 +146,9 @@ def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -
             while core.started < number:
                 await asyncio.sleep(0)
 
-        first = asyncio.create_task(fresh.groups())
+        first = asyncio.create_task(fresh.shown("all", all_of))
         await until_started(1)
-        later = [asyncio.create_task(fresh.groups()) for _ in range(50)]
+        later = [asyncio.create_task(fresh.shown("all", all_of)) for _ in range(50)]
         later[0].cancel()  # one caller's cancellation must not affect the others
         core.answers.release()
         for round_ in (2, 3):

@@ -5,7 +5,7 @@ import copy
 from datetime import UTC
 from textwrap import dedent
 
-from gateway.coordinator.fresh_groups import listed_of
+from gateway.coordinator.groups import known_of
 from insight.admin.list_groups import listed
 from insight.replay.moment import moment_text
 from insight.replay.replay import Replayed
@@ -107,6 +107,6 @@ def test_what_differs() -> None:
 def test_the_lists_of_groups() -> None:
     """Row SD5."""
     view = view_of(group_after())
-    in_list = listed_of(view)
+    in_list = known_of(view)
     assert (in_list.state, in_list.protocol_type, in_list.group_type) == ("Stable", "share", "share")
     assert listed(view).type == "Share"

@@ -1,0 +1,271 @@
+"""Requests whose work grows with what exists, not with what they name, take the event loop in slices."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.apis import consumer_group_describe, slices
+from gateway.apis.slices import Slices, batches
+from gateway.authorization.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.sources import CurrentAcls
+from gateway.coordinator.groups import KnownGroup
+from gateway.metrics.counts import Counts
+from gateway.net.unread import Unread
+from gateway.net.writing import Writing
+from gateway.upstream.share_groups import Coordinators
+from gateway.wire import codec
+from gateway.wire.framing import RequestHeader
+from state.errors import ErrorCode
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMemberDescription,
+)
+from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import HEARTBEAT, LIST
+from tests.harness.share_frames import finds_share_groups
+from tests.unit.gateway.test_pipelining import beat, hold, until_asked
+
+MANY = 3_000
+BATCH = len(next(batches(range(MANY))))
+GROUP = ResourceType.GROUP
+LIST_TRANSACTIONS, METADATA, LIST_CONFIG_RESOURCES = 66, 3, 74
+
+
+class Turns(Authorizer):
+    """Allows all on names with an even number, and counts the decisions in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = 0
+        self.decided: Counter[int] = Counter()
+
+    def _decide(self, principal: str, address: str, operation: Operation, kind: Any, name: str) -> bool:
+        if name == CLUSTER_NAME:
+            return operation is not Operation.DESCRIBE
+        self.decided[self.turn] += 1
+        return int(name.removeprefix("name-")) % 2 == 0
+
+    async def count_turns(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.turn += 1
+
+
+def known(number: int) -> list[KnownGroup]:
+    return [KnownGroup(f"name-{n:06d}", "Empty", id_hash=n) for n in range(number)]
+
+
+def listing(world: GatewayFixture, number: int) -> None:
+    """Let so many groups exist."""
+    groups = known(number)
+    world.core.groups = lambda: groups  # type: ignore[method-assign]
+    world.core.configured = lambda: [group.group_id for group in groups]  # type: ignore[method-assign]
+
+
+def ids(answer: Any) -> list[str]:
+    return [group.group_id for group in answer.groups]
+
+
+async def list_groups(world: GatewayFixture, client: RawClient) -> list[str]:
+    listing(world, MANY)
+    return ids(await client.ask(LIST, 5))
+
+
+async def list_transactions(world: GatewayFixture, client: RawClient) -> list[str]:
+    states = [
+        {"transactional_id": f"name-{n:06d}", "producer_id": n, "transaction_state": ""} for n in range(MANY)
+    ]
+    world.broker.answers[LIST_TRANSACTIONS] = {"transaction_states": states}
+    answer = await client.ask(LIST_TRANSACTIONS, 0)
+    return [state.transactional_id for state in answer.transaction_states]
+
+
+async def metadata_of_all(world: GatewayFixture, client: RawClient) -> list[str]:
+    world.broker.topics = {f"name-{n:06d}": 1 for n in range(MANY)}
+    answer = await client.ask(METADATA, 9, topics=None, include_topic_authorized_operations=True)
+    assert {frozenset(topic.authorized_operations) for topic in answer.topics} != {frozenset()}
+    return [topic.name for topic in answer.topics]
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice has no more than one batch of entries."""
+    monkeypatch.setattr(slices, "_SLICE_S", -1.0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "decisions"), [(list_groups, 1), (list_transactions, 1), (metadata_of_all, 9)]
+)
+@pytest.mark.usefixtures("no_time")
+def test_a_turn_of_the_event_loop_has_a_batch_of_all_that_is_listed(
+    ask: Callable[[GatewayFixture, RawClient], Any], decisions: int
+) -> None:
+    turns = Turns()
+
+    @played(authorizer=lambda: turns)
+    async def play(world: GatewayFixture) -> None:
+        client = await world.client()
+        counting = asyncio.create_task(turns.count_turns())
+        assert await ask(world, client) == [f"name-{n:06d}" for n in range(0, MANY, 2)]
+        counting.cancel()
+        assert max(turns.decided.values()) <= BATCH * decisions
+
+    play()
+
+
+@pytest.mark.usefixtures("no_time")
+def test_a_description_of_many_members_is_made_in_slices() -> None:
+    rests = 0
+
+    class Counting(Slices):
+        async def rest(self) -> None:
+            nonlocal rests
+            rests += 1
+
+    class Context(SimpleNamespace):
+        services = SimpleNamespace(authorizer=None)
+
+        def slices(self) -> Slices:
+            return Counting(asyncio.Lock())
+
+        def may(self, *_: Any) -> bool:
+            return True
+
+    assigned = [AssignedTopicPartitions(UUID(int=1), [0], "orders")]
+    members = [
+        ConsumerGroupMemberDescription(
+            f"m{n}", None, None, 1, "c", "/h", ["orders"], "", assigned, assigned, 1
+        )
+        for n in range(MANY)
+    ]
+
+    async def play() -> Sequence[Any]:
+        answer: asyncio.Future[ConsumerGroupDescribeResponse] = asyncio.get_running_loop().create_future()
+        answer.set_result(
+            ConsumerGroupDescribeResponse(
+                group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
+            )
+        )
+        description = consumer_group_describe._DESCRIPTION
+        fields = await description._fields(Context(), answer, with_operations=False)  # type: ignore[arg-type]
+        described: Sequence[Any] = fields["members"]
+        return described
+
+    assert [one["member_id"] for one in asyncio.run(play())] == [f"m{n}" for n in range(MANY)]
+    assert rests >= 2 * MANY // BATCH
+
+
+@pytest.mark.parametrize("version", codec.versions(LIST))
+def test_a_list_is_the_same_as_by_the_general_codec(version: int) -> None:
+    @played
+    async def play(world: GatewayFixture) -> None:
+        for number in (0, 1, 127, 128, 300):
+            listing(world, number)
+            client = await world.client()
+            await client.send(LIST, version)
+            shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
+            body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
+            message = codec._message(codec.RESPONSES[LIST], body, version=version)
+            encoded = await client.receive_bytes()
+            assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
+
+    play()
+
+
+@pytest.mark.parametrize("version", codec.versions(LIST))
+def test_responses_share_the_entries_of_a_list(version: int) -> None:
+    header = RequestHeader(LIST, version, 7, None, 0)
+    encoder = codec.entries_encoder(header, "groups")
+    encoder.add({"group_id": f"g-{n}", "group_state": "Stable"} for n in range(200))
+    listed = encoder.encoded()
+    fields = {"error_code": 0, "groups": listed}
+    first, second = codec.encode_parts(header, fields), codec.encode_parts(header, fields)
+    assert first[1] is second[1] is listed.entries
+    assert b"".join(first) == codec.encode_response(header, fields)
+    decoded = codec.decode_response(LIST, version, b"".join(first))
+    assert ids(decoded) == [f"g-{n}" for n in range(200)]
+    refused = {"error_code": 15}
+    assert codec.encode_parts(header, refused) == (codec.encode_response(header, refused),)
+
+
+def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
+    life: Any = SimpleNamespace(state=SimpleNamespace(gives=True), end=lambda why: None)
+    unread = Unread(10**9)
+    writing = Writing(life, Counts(), unread)
+    writing.transport = SimpleNamespace(is_closing=lambda: False)  # type: ignore[assignment]
+    writing.put(writing.enter(10), (b"size", bytes(10_000), b"\0"))
+    assert unread.bytes == 10_005
+
+
+@played(share_groups=Coordinators.BROKERS)
+async def test_groups_of_the_brokers_are_listed_before_the_coordinators(world: GatewayFixture) -> None:
+    listing(world, 2)
+    shares = [{"group_id": name, "protocol_type": kind} for name, kind in (("s", "share"), ("c", "consumer"))]
+    world.broker.answers[LIST] = {"error_code": 0, "groups": shares}
+    client = await finds_share_groups(world)
+    assert ids(await client.ask(LIST, 5)) == ["s", "name-000000", "name-000001"]
+
+
+@played(at_coordinator=1)
+async def test_lists_that_wait_take_no_room_at_the_coordinator(world: GatewayFixture) -> None:
+    lister, other = await world.client(), await world.client()
+    await lister.ask(LIST, 5)
+    barrier = next(request for request in world.core.asked if isinstance(request, DescribeGroup))
+    held = hold(world, barrier.group_id)
+    world.core.asked.clear()
+    await lister.send(LIST, 5)
+    await until_asked(world, 1)
+    await other.ask(HEARTBEAT, 4, **beat("other"))
+    held.set()
+    assert ids((await lister.receive())[1]) == []
+
+
+@played
+async def test_settings_of_many_groups_are_listed_with_the_brokers(world: GatewayFixture) -> None:
+    listing(world, MANY)
+    world.broker.answers[LIST_CONFIG_RESOURCES] = {
+        "error_code": 0,
+        "config_resources": [{"resource_name": "orders", "resource_type": 2}],
+    }
+    answer = await (await world.client()).ask(LIST_CONFIG_RESOURCES, 1, resource_types=[])
+    found = [(one.resource_name, one.resource_type) for one in answer.config_resources]
+    assert found == [("orders", 2), *((group.group_id, 32) for group in known(MANY))]
+
+
+class Threads(list[Acl]):
+    """ACLs, and the threads that have read them."""
+
+    def __init__(self, acls: Sequence[Acl]) -> None:
+        super().__init__(acls)
+        self.read_by: set[int] = set()
+
+    def __iter__(self) -> Iterator[Acl]:
+        self.read_by.add(threading.get_ident())
+        return super().__iter__()
+
+
+def test_acls_are_compared_and_sorted_beside_the_event_loop() -> None:
+    acls = Threads(
+        [
+            Acl(GROUP, f"g{n}", PatternType.LITERAL, "User:a", "*", Operation.READ, Permission.ALLOW)
+            for n in range(9)
+        ]
+    )
+
+    async def read() -> Sequence[Acl]:
+        return acls
+
+    current = CurrentAcls(Authorizer(), read, 1.0)
+    asyncio.run(current.refresh())
+    assert len(current.authorizer) == 9
+    assert acls.read_by
+    assert threading.get_ident() not in acls.read_by

@@ -1,0 +1,142 @@
+"""Callers that come at the same time share a round, and its work is done one piece at a time."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import pytest
+
+from gateway.coordinator.rounds import Rounds
+from tests.harness.raw_client import PATIENCE_S
+
+
+class Played:
+    """Rounds whose beginnings have numbers, and work that ends when the test lets it."""
+
+    def __init__(self) -> None:
+        self.rounds = Rounds(self._begin)
+        self.begun = count(1)
+        self.log: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def _begin(self) -> int:
+        return next(self.begun)
+
+    def ask(self, key: str) -> asyncio.Task[str]:
+        async def work(number: int) -> str:
+            self.log.append(f"{key} begins")
+            await asyncio.sleep(0)
+            await self.go_on.wait()
+            self.log.append(f"{key} ends")
+            return f"{key} of round {number}"
+
+        return asyncio.create_task(self.rounds.run(key, work))
+
+    async def until_logged(self, line: str) -> None:
+        while line not in self.log:
+            await asyncio.sleep(0)
+
+
+def played(test: Callable[[Played], Awaitable[None]]) -> Callable[[], None]:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await test(Played())
+
+    def run() -> None:
+        asyncio.run(bounded())
+
+    run.__name__ = run.__qualname__ = test.__name__
+    return run
+
+
+@played
+async def test_callers_with_equal_keys_share_one_result_and_others_wait_their_turn(it: Played) -> None:
+    asked = [it.ask(key) for key in ("a", "b", "a", "a", "b")]
+    a, b = "a of round 1", "b of round 1"
+    assert await asyncio.gather(*asked) == [a, b, a, a, b]
+    assert it.log == ["a begins", "a ends", "b begins", "b ends"]
+
+
+@played
+async def test_a_caller_during_a_round_gets_the_next_one(it: Played) -> None:
+    it.go_on.clear()
+    first = it.ask("a")
+    await it.until_logged("a begins")
+    later = [it.ask("a"), it.ask("a")]
+    await asyncio.sleep(0)
+    it.go_on.set()
+    assert await first == "a of round 1"
+    assert await asyncio.gather(*later) == ["a of round 2"] * 2
+    assert it.log == ["a begins", "a ends"] * 2
+
+
+@played
+async def test_work_that_nobody_waits_for_any_more_is_left_out(it: Played) -> None:
+    it.go_on.clear()
+    first, left, other = it.ask("a"), it.ask("b"), it.ask("b")
+    alone = it.ask("c")
+    await it.until_logged("a begins")
+    left.cancel()
+    alone.cancel()
+    it.go_on.set()
+    assert await first == "a of round 1"
+    assert await other == "b of round 1"
+    await it.ask("d")
+    assert "c begins" not in it.log
+
+
+@played
+async def test_a_result_is_not_kept_while_other_work_of_the_round_is_done(it: Played) -> None:
+    class Large:
+        pass
+
+    async def large(_: int) -> Large:
+        return Large()
+
+    async def asked() -> weakref.ref[Large]:
+        return weakref.ref(await it.rounds.run("large", large))
+
+    it.go_on.clear()
+    asking, other = asyncio.create_task(asked()), it.ask("other")
+    await it.until_logged("other begins")
+    found = await asking
+    gc.collect()
+    assert found() is None
+    assert not other.done()
+    it.go_on.set()
+    await other
+
+
+@played
+async def test_an_error_ends_its_own_callers_only_and_the_rounds_go_on(it: Played) -> None:
+    async def fail(_: int) -> str:
+        raise ValueError("no such luck")
+
+    failing, other = asyncio.create_task(it.rounds.run("f", fail)), it.ask("a")
+    with pytest.raises(ValueError, match="no such luck"):
+        await failing
+    assert await other == "a of round 1"
+    assert await it.ask("a") == "a of round 2"
+
+
+def test_an_error_at_the_beginning_of_a_round_ends_all_its_callers() -> None:
+    numbers = count(1)
+
+    async def begin() -> int:
+        if next(numbers) == 1:
+            raise ValueError("not yet")
+        return 2
+
+    async def same(number: int) -> int:
+        return number
+
+    async def play() -> None:
+        rounds = Rounds(begin)
+        failed = await asyncio.gather(*(rounds.run(key, same) for key in "ab"), return_exceptions=True)
+        assert [type(error) for error in failed] == [ValueError, ValueError]
+        assert await rounds.run("a", same) == 2
+
+    asyncio.run(play())
