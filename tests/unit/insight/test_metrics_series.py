@@ -192,8 +192,8 @@ def test_members_have_as_many_series_as_partitions() -> None:
 def test_clients_of_rocketmq_name_a_bounded_number_of_languages() -> None:
     scraped, broker = Scraped(), Broker()
     for number in range(50):
-        broker.send(RegisterProducer(**{**of("shop", f"ch{number}"), "language": f"LANGUAGE-{number:02d}"}))
-    broker.send(RegisterProducer(**{**of("shop", "ch"), "language": "L" * (LABEL_MAX_CHARS + 1)}))
+        broker.send(RegisterProducer(**of("shop", f"ch{number}"), language=f"LANGUAGE-{number:02d}"))
+    broker.send(RegisterProducer(**of("shop", "ch"), language="L" * (LABEL_MAX_CHARS + 1)))
     scraped.rocketmq("sales", broker)
     name = "rocketmq_producer_connections"
     (family,) = (family for family in scraped.registry.collect() if family.name == name)
