@@ -15,6 +15,7 @@ from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import failure_in_lines, show, tell
 from cli.parameters import HOST, SHARDS
+from cli.series_options import series_options
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF
 from cli.thread_deaths import Stop, watching_threads
@@ -23,6 +24,7 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.http import MetricsUnavailable
+from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, observer_metrics_of
 from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
@@ -69,6 +71,7 @@ class ObserveOptions:
     min_insync_replicas: int | None
     metrics_host: str
     metrics_port: int
+    series: SeriesBounds
     spark_conf: dict[str, str]
 
     def observer(self) -> ObserverOptions:
@@ -145,6 +148,7 @@ class ObserveOptions:
     default=0,
     help="Port of the metrics; default: a free one.",
 )
+@series_options
 @click.option(
     "--state-partitions",
     type=click.IntRange(1, 1_000),
@@ -193,7 +197,7 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
     """The metrics come from the observer's topics, so there are none if it writes files."""
     if options.output_dir is not None:
         return None
-    return observer_metrics_of(observer, options.metrics_host, options.metrics_port)
+    return observer_metrics_of(observer, options.metrics_host, options.metrics_port, options.series)
 
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:

@@ -5,10 +5,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+import re2
 
 from connections.address import Address, parse_host, parse_servers
 from gateway.net.advertised import parse_templates
 from records.sharding import parse_shards
+from records.topic_patterns import compiled, error_text
 from streaming.query.storage import storage_at
 
 
@@ -65,3 +67,14 @@ PLACE = _Parsed(
     "PLACE", lambda place: storage_at(place).uri, "a path, or a URI such as hdfs://HOST:PORT/PATH"
 )
 """Parses to a str: the path or URI of a checkpoint."""
+
+
+def _pattern(text: str) -> Any:
+    try:
+        return compiled(text)
+    except re2.error as error:
+        raise ValueError(f"{text!r} is no regular expression of RE2: {error_text(error)}") from error
+
+
+PATTERN = _Parsed("REGEX", _pattern, "one such as 'payments-.*'")
+"""Parses to a compiled pattern of RE2."""

@@ -78,6 +78,7 @@ def run(options: RunOptions) -> None:
                 options.metrics_port,
                 log_rebalances=log_rebalances,
                 with_members=options.metrics_members,
+                series=options.series,
             )
             stack.enter_context(metrics)
             stack.enter_context(coordinator)

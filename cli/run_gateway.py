@@ -16,6 +16,7 @@ from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from insight.metrics.http import Checks, Note
+from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
@@ -106,6 +107,7 @@ def metrics_and_checks(
     *,
     log_rebalances: bool,
     with_members: bool = False,
+    series: SeriesBounds | None = None,
 ) -> Metrics:
     """The metrics of a coordinator and of its gateway, with /healthz and /readyz. See `Metrics`."""
 
@@ -120,6 +122,7 @@ def metrics_and_checks(
         port,
         log_rebalances=log_rebalances,
         with_members=with_members,
+        series=series,
         collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
         checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
     )

@@ -11,10 +11,12 @@ from cli.cluster_options import cluster_options
 from cli.gateway_options import Listening, gateway_options
 from cli.option_object import Command, as_object, with_options
 from cli.parameters import HOST, PLACE, SHARDS
+from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
 from connections.client_config import ClientConfig
 from embedded.paths import DEFAULT_DATA_DIR
+from insight.metrics.series import SeriesBounds
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
@@ -57,6 +59,7 @@ class RunOptions:
     metrics_host: str
     metrics_port: int
     metrics_members: bool
+    series: SeriesBounds
     has_page: bool
     page_port: int
     spark: SparkOptions
@@ -256,6 +259,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         show_default=True,
         help="Metrics of the lag of each member, too, with the member as a label.",
     ),
+    series_options,
     click.option(
         "--page/--no-page",
         "has_page",

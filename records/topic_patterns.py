@@ -50,11 +50,11 @@ def resolve(
 
 def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
     """Return the names, sorted, that the pattern matches. Raises re2.error, for one MatchingTooSlow."""
-    compiled = _compiled(pattern)
+    expression = compiled(pattern)
     until_s = monotonic() + MATCHING_MAX_S
     matched = []
     for name in topics:
-        if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and compiled.fullmatch(name):
+        if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and expression.fullmatch(name):
             matched.append(name)
         if monotonic() > until_s:
             raise MatchingTooSlow(f"it takes longer than {MATCHING_MAX_S:g} s to match the topics")
@@ -69,8 +69,8 @@ def digest(topics: Iterable[str]) -> str:
 
 
 @lru_cache(_COMPILED_PATTERNS)
-def _compiled(pattern: str) -> Any:
-    """Raises re2.error."""
+def compiled(pattern: str) -> Any:
+    """Return the compiled pattern. Raises re2.error."""
     options = re2.Options()
     options.max_mem = _PATTERN_MAX_BYTES
     options.log_errors = False  # the caller gets the error; RE2 would print it to stderr as well

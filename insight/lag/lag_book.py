@@ -58,6 +58,7 @@ class LagBook:
         self._logs = LogHistory()
         self._asked: dict[Partition, _Asked] = {}
         self._look = 0
+        self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
         """Take a record of the offsets topic. Return its group. Raises one of `records.codec.UNREADABLE`."""
@@ -89,10 +90,13 @@ class LagBook:
         """Take the bounds of the logs of `topics`."""
         self._logs.add(bounds, at_ms)
         self._look += 1
-        for commits in self._groups.values():
+        self._behind = set()
+        for group_id, commits in self._groups.items():
             for where, commit in commits.items():
                 log = bounds.get(where)
                 records = 0 if log is None else lag_records(commit.offset, log)
+                if records:
+                    self._behind.add(group_id)
                 if records and commit.trend is None:
                     commit.trend = Trend()
                 if commit.trend is not None and log is not None:
@@ -112,9 +116,12 @@ class LagBook:
         """The topics with a committed offset."""
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
-    def group_ids(self) -> list[str]:
-        """The groups with a committed offset."""
-        return list(self._groups)
+    def behind(self) -> list[str]:
+        """Return the groups that had records to consume at the last look; nothing hurts in the others."""
+        return [group_id for group_id in self._behind if group_id in self._groups]
+
+    def offset_count(self) -> int:
+        return sum(map(len, self._groups.values()))
 
     def has_offsets(self, group_id: str) -> bool:
         """Whether a group has a committed offset."""

@@ -18,6 +18,7 @@ from insight.metrics.lags import EXPORTER, lag_gauges
 from insight.metrics.lags import OWN as OWN
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
+from insight.metrics.series import Selection, add_others, without_series
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
 from state.kafka.offsets.marker_outcome import MarkerOutcome
@@ -64,13 +65,19 @@ class MetricsStateCollector(Collector):
             if group.consumer is not None
         }
         yield from _group_gauges(classic)
-        yield from consumer_group_gauges(of_consumers)
-        yield _members(numbers.groups)
-        yield from rocketmq_gauges(numbers.rocketmq_groups)
+        selection = numbers.selection
+        yield from consumer_group_gauges(of_consumers, selection)
+        yield _members(numbers.groups, selection)
+        yield from rocketmq_gauges(numbers.rocketmq_groups, selection)
         yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
-        number = sum(len(of_group.lags) for of_group in numbers.lags.values())
-        yield GaugeMetricFamily(f"{MANAGER}_numoffsets", "Committed offsets.", number)
-        yield from lag_gauges(numbers.lags, with_members=self._with_members)
+        yield without_series("groups", "Groups", selection.others)
+        yield GaugeMetricFamily(f"{MANAGER}_numoffsets", "Committed offsets.", numbers.offsets)
+        yield from lag_gauges(
+            numbers.lags,
+            numbers.other_lags,
+            with_members=self._with_members,
+            rows_max=self._metrics_state.bounds.rows,
+        )
 
 
 def _offset_counts(numbers: Numbers) -> Iterator[Metric]:
@@ -123,11 +130,12 @@ def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
 
 
-def _members(groups: Mapping[str, GroupRow]) -> Metric:
+def _members(groups: Mapping[str, GroupRow], selection: Selection) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
-    for group_id, group in sorted(groups.items()):
+    for group_id, group in selection.own(groups):
         if group.has_members:
             members.add_metric((group_id,), len(group.members))
+    add_others(members, (len(group.members) for group in selection.rest(groups) if group.has_members))
     return members
 
 

@@ -14,6 +14,7 @@ from prometheus_client.core import (
     UnknownMetricFamily,
 )
 
+from insight.metrics.series import Selection, add_others
 from insight.metrics.share_groups import (
     SHARE,
     ShareCounts,
@@ -139,7 +140,7 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     yield from share_counts(counts.shares)
 
 
-def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Metric]:
+def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow], selection: Selection) -> Iterator[Metric]:
     """Yield the gauges from the groups' views. There are none for a type that no group has, except for
     consumer groups.
     """
@@ -153,22 +154,28 @@ def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Me
         for state in (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD):
             by_state.add_metric((state.lower(),), counts[state])
         yield by_state
-    for name, meaning, values in (
-        ("epoch", "Group epoch.", {g: group.generation for g, group in groups.items()}),
-        (
-            "target_assignment_epoch",
-            "Epoch of the target assignment.",
-            {g: group.consumer.assignment_epoch for g, group in groups.items()},
-        ),
-        (
-            "unsettled_members",
-            "Members that are not at the target assignment.",
-            {g: group.unsettled for g, group in groups.items()},
-        ),
-    ):
-        gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
-        for group_id, value in sorted(values.items()):
-            if value is not None:
-                gauge.add_metric((group_id,), value)
-        yield gauge
-    yield from share_gauges({g: row.consumer.share for g, row in groups.items() if row.consumer.share})
+    own = selection.own(groups)
+    yield _by_group("epoch", "Group epoch.", {g: group.generation for g, group in own})
+    yield _by_group(
+        "target_assignment_epoch",
+        "Epoch of the target assignment.",
+        {g: group.consumer.assignment_epoch for g, group in own},
+    )
+    unsettled = _by_group(
+        "unsettled_members",
+        "Members that are not at the target assignment.",
+        {g: group.unsettled for g, group in own},
+    )
+    add_others(unsettled, (group.unsettled for group in selection.rest(groups)))
+    yield unsettled
+    yield from share_gauges(
+        {g: row.consumer.share for g, row in groups.items() if row.consumer.share}, selection
+    )
+
+
+def _by_group(name: str, meaning: str, values: Mapping[str, int | None]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
+    for group_id, value in values.items():
+        if value is not None:
+            gauge.add_metric((group_id,), value)
+    return gauge

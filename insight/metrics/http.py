@@ -7,8 +7,10 @@ leaves a check out, as at Kubernetes' own API server. All other paths are the me
 
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from socketserver import TCPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
@@ -16,6 +18,12 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
+
+from insight.client_slots import ClientSlots
+
+MAX_CONNECTIONS = 100
+SILENT_MAX_S = 10
+"""The time for which a connection may neither send nor read anything."""
 
 
 class Note(NamedTuple):
@@ -43,11 +51,13 @@ class HttpPort:
         self._host = host
         self._metrics = make_wsgi_app(registry)
         self._checks = checks or {}
+        # Two scrapes at the same time would only slow each other, and the threads of the process.
+        self._scraping = threading.Lock()
 
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
-            class Server(ThreadingWSGIServer):
+            class Server(_BoundedServer):
                 address_family = family
 
                 def server_bind(self) -> None:
@@ -84,7 +94,8 @@ class HttpPort:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         check = self._checks.get(environ["PATH_INFO"])
         if check is None:
-            metrics: Iterable[bytes] = self._metrics(environ, start_response)
+            with self._scraping:
+                metrics: Iterable[bytes] = self._metrics(environ, start_response)
             return metrics
         exclude = parse_qs(environ.get("QUERY_STRING", "")).get("exclude", [])
         try:
@@ -103,8 +114,50 @@ class HttpPort:
         return [json.dumps(body).encode() + b"\n"]
 
 
+class _BoundedServer(ThreadingWSGIServer):
+    """A server with a thread for each of at most MAX_CONNECTIONS connections."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._slots = ClientSlots[socket.socket](
+            MAX_CONNECTIONS, lambda connection: connection not in self.answered, ends_busy=False
+        )
+        self.answered: set[socket.socket] = set()
+        """The connections whose request has come."""
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """See `socketserver.BaseServer`."""
+        ended = self._slots.add(client_address[0], request)
+        if ended is request:
+            self.shutdown_request(request)
+            return
+        if ended is not None:
+            with suppress(OSError):  # its thread has just ended it
+                ended.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """See `socketserver.BaseServer`."""
+        self._slots.remove(request)
+        self.answered.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """See `socketserver.BaseServer`. A client that goes, or sends nothing, is no error."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Quiet(WSGIRequestHandler):
     """Logs no requests."""
+
+    timeout = SILENT_MAX_S
+    server: _BoundedServer
+
+    def get_environ(self) -> dict[str, Any]:
+        """See `WSGIRequestHandler`, which calls it when the request has come."""
+        self.server.answered.add(self.connection)
+        return super().get_environ()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         """See `BaseHTTPRequestHandler`."""

@@ -19,7 +19,8 @@ from insight.lag.lag_book import LagBook
 from insight.lag.log import LogBounds, Partition
 from insight.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
-from insight.metrics.lags import GroupLags
+from insight.metrics.lags import GroupLags, LagTotals
+from insight.metrics.series import SelectedGroups, Selection, SeriesBounds
 from records.codec import Reason
 from records.early_answers import Headers, is_by_query
 from records.history import (
@@ -100,12 +101,18 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 class Numbers:
     """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
     topics are read to their ends, because a partly read topic would show deleted groups.
+
+    `lags` and `rebalances` are those of the groups that are selected for series of their own.
     """
 
     groups: dict[str, GroupRow] | None = None
     rocketmq_groups: dict[str, RocketMqGroup] | None = None
-    # Of each group with a committed offset.
+    selection: Selection = field(default_factory=Selection)
+    # Of each selected group with a committed offset.
     lags: dict[str, GroupLags] | None = None
+    # Of all other groups, None if there are none.
+    other_lags: LagTotals | None = None
+    offsets: int = 0
     rebalances: dict[str, int] = field(default_factory=dict)
     classic_rebalances: int = 0
     of_epochs: EpochCounts = field(default_factory=EpochCounts)
@@ -126,13 +133,15 @@ class Numbers:
 class MetricsState:
     """Takes records and batches; `numbers` returns the totals. Counters start at 0 with this process."""
 
-    def __init__(self, layout: TopicLayout) -> None:
+    def __init__(self, layout: TopicLayout, bounds: SeriesBounds | None = None) -> None:
         self._layout = layout
         self._lock = threading.Lock()
         self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._is_complete = False
         self._groups: dict[str, GroupRow] = {}
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}
+        self.bounds = bounds or SeriesBounds()
+        self._selected = SelectedGroups(self.bounds)
         self._owners: dict[str, OwnersRow] = {}
         self._ownerships: dict[str, Ownership] = {}  # made of the row when it is needed
         self._lags = LagBook()
@@ -164,7 +173,7 @@ class MetricsState:
             if topic == layout.groups_topic:
                 self._apply_group((key or b"").decode(), value)
             elif topic == layout.offsets_topic:
-                self._lags.apply_commit(key or b"", value)
+                self._select(self._lags.apply_commit(key or b"", value))
             elif topic == layout.events_topic:
                 return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
@@ -215,6 +224,20 @@ class MetricsState:
             return self._backlog_records
 
     def numbers(self) -> Numbers:
+        numbers = self._counts()
+        if numbers.groups is not None:
+            chosen, others = numbers.selection.group_ids, LagTotals()
+            with self._lock:
+                with_offsets = [group_id for group_id in chosen if self._lags.has_offsets(group_id)]
+                behind = [group_id for group_id in self._lags.behind() if group_id not in chosen]
+            numbers.lags = {group_id: self._group_lags(group_id) for group_id in with_offsets}
+            for group_id in behind:
+                others.add(self._group_lags(group_id))
+            numbers.other_lags = others if numbers.selection.others else None
+        return numbers
+
+    def _counts(self) -> Numbers:
+        """Return the numbers without lags."""
         with self._lock:
             numbers = Numbers(
                 classic_rebalances=self._classic_rebalances,
@@ -231,10 +254,11 @@ class MetricsState:
             )
             if self._is_complete:
                 numbers.groups = dict(self._groups)
-                # From 0 on: an increase does not see a count that starts with 1.
-                numbers.rebalances = {group: self._rebalances[group] for group in self._groups}
                 numbers.rocketmq_groups = dict(self._rocketmq_groups)
-                numbers.lags = {group_id: self._group_lags(group_id) for group_id in self._lags.group_ids()}
+                numbers.selection = self._selected.selection()
+                numbers.offsets = self._lags.offset_count()
+                # From 0 on: an increase does not see a count that starts with 1.
+                numbers.rebalances = {g: self._rebalances[g] for g, _ in numbers.selection.own(self._groups)}
             return numbers
 
     def _apply_group(self, group_id: str, value: bytes | None) -> None:
@@ -248,13 +272,23 @@ class MetricsState:
         self._ownerships.pop(group_id, None)
         if group_id not in self._groups:
             self._rebalances.pop(group_id, None)
+        self._select(group_id)
+
+    def _select(self, group_id: str) -> None:
+        """Let a group take part in the choice for series while it has a view or a committed offset."""
+        views: tuple[Mapping[str, object], ...] = (self._groups, self._rocketmq_groups)
+        if self._lags.has_offsets(group_id) or any(group_id in view for view in views):
+            self._selected.add(group_id)
+        else:
+            self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
         """The lags of one group and what hurts, as of the last look at the brokers."""
-        owned = self._ownership(group_id)
-        lags = self._lags.lags(group_id, owned.settled_ms)
-        row = self._owners.get(group_id)
-        found = troubles(lags, owned, self._looked_ms)
+        with self._lock:
+            owned = self._ownership(group_id)
+            lags = self._lags.lags(group_id, owned.settled_ms)
+            row = self._owners.get(group_id)
+            found = troubles(lags, owned, self._looked_ms)
         return GroupLags(lags, owned, found, row.members if row is not None else ())
 
     def _ownership(self, group_id: str) -> Ownership:
@@ -282,6 +316,8 @@ class MetricsState:
             case EntryType.STABLE if not has_epochs or event.took_ms is not None:
                 self._rebalances[event.group_id] += 1
                 self._classic_rebalances += not has_epochs
+            case EntryType.GROUP_DELETED if event.group_id not in self._groups:
+                self._rebalances.pop(event.group_id, None)
             case EntryType.OFFSETS_EXPIRED:
                 self._expired += count
             case EntryType.OFFSETS_DELETED:

@@ -22,6 +22,7 @@ from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
+from insight.metrics.series import SeriesBounds
 from insight.metrics.share_state import ShareStateCollector
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
@@ -135,8 +136,8 @@ class Readings:
 
 class Metrics:
     """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged, and
-    with `with_members` there are series of single members. `collectors` are served besides, and `checks` by
-    their paths: see `insight.metrics.http`.
+    with `with_members` there are series of single members. `series` bounds those of groups. `collectors` are
+    served besides, and `checks` by their paths: see `insight.metrics.http`.
 
     `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
     and a check have to be answered. It raises MetricsUnavailable if the port cannot be bound; port 0 means
@@ -154,13 +155,14 @@ class Metrics:
         *,
         log_rebalances: bool,
         with_members: bool = False,
+        series: SeriesBounds | None = None,
         collectors: Sequence[Collector] = (),
         checks: Mapping[str, Check] | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._log_rebalances = log_rebalances
-        self._metrics_state = MetricsState(layout)
+        self._metrics_state = MetricsState(layout, series)
         self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
         self._registry.register(
@@ -228,7 +230,9 @@ class Metrics:
             log_sentence(event)
 
 
-def observer_metrics_of(observer: Observer, host: str, port: int) -> Metrics:
+def observer_metrics_of(
+    observer: Observer, host: str, port: int, series: SeriesBounds | None = None
+) -> Metrics:
     """Return an observer's metrics, which count its batches from now on."""
     metrics = Metrics(
         observer.options.client_config,
@@ -241,6 +245,7 @@ def observer_metrics_of(observer: Observer, host: str, port: int) -> Metrics:
             spark_restarts=lambda: observer.spark_restarts,
         ),
         log_rebalances=False,
+        series=series,
     )
     observer.on_batch = metrics.observe_batch
     return metrics
@@ -253,6 +258,7 @@ def metrics_of(
     *,
     log_rebalances: bool = True,
     with_members: bool = False,
+    series: SeriesBounds | None = None,
     collectors: Sequence[Collector] = (),
     checks: Mapping[str, Check] | None = None,
 ) -> Metrics:
@@ -272,6 +278,7 @@ def metrics_of(
         ),
         log_rebalances=log_rebalances,
         with_members=with_members,
+        series=series,
         collectors=collectors,
         checks=checks,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from insight.metrics.series import Selection, add_others
 from insight.metrics.times import Times
 from state.errors import name_of
 from state.kafka.history import EntryType, HistoryEntry
@@ -17,6 +18,7 @@ from state.kafka.snapshot import NamedPartitions
 SHARE = "share"
 OWN = "group_coordinator_share_group"
 _INITIALIZE, _DELETE = "initialize", "delete"
+_STATES = ("initializing", "initialized", "deleting")
 _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
 """The rows of new epochs that Kafka counts: those of heartbeats, and not those of members that go."""
 
@@ -35,6 +37,23 @@ class ShareRow(Struct, frozen=True):
     initialized: NamedPartitions
     deleting: NamedPartitions
     tasks: list[TaskRow] | None = None
+
+    def partition_count(self, state: str) -> int:
+        """Return the number of partitions in one of _STATES."""
+        return sum(map(len, getattr(self, state).values()))
+
+    def task_counts(self) -> dict[str, int]:
+        """Return the number of open tasks of each kind; empty for an observed group."""
+        if self.tasks is None:
+            return {}
+        kinds = Counter(task.kind for task in self.tasks)
+        return {kind: kinds[kind] for kind in (_INITIALIZE, _DELETE)}
+
+    @property
+    def oldest_initializing_s(self) -> float | None:
+        """The time at which the oldest open initialization was asked for, None if there is none."""
+        asked_ms = [task.asked_at_ms for task in self.tasks or () if task.kind == _INITIALIZE]
+        return min(asked_ms) / 1000 if asked_ms else None
 
 
 @dataclass(slots=True)
@@ -81,10 +100,11 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
     yield failures
 
 
-def share_gauges(groups: Mapping[str, ShareRow]) -> Iterator[Metric]:
+def share_gauges(groups: Mapping[str, ShareRow], selection: Selection) -> Iterator[Metric]:
     """Yield the gauges from the groups' views. There are none without a share group."""
     if not groups:
         return
+    own, rest = selection.own(groups), selection.rest(groups)
     partitions = GaugeMetricFamily(
         f"{OWN}_partitions",
         "Partitions by what the share coordinator does.",
@@ -98,16 +118,16 @@ def share_gauges(groups: Mapping[str, ShareRow]) -> Iterator[Metric]:
         "When the share coordinator was asked for the oldest open initialization.",
         labels=("consumergroup",),
     )
-    for group_id, share in sorted(groups.items()):
-        for state in ("initializing", "initialized", "deleting"):
-            number = sum(map(len, getattr(share, state).values()))
-            partitions.add_metric((group_id, state), number)
-        if share.tasks is None:
-            continue
-        kinds = Counter(task.kind for task in share.tasks)
-        for kind in (_INITIALIZE, _DELETE):
-            tasks.add_metric((group_id, kind), kinds[kind])
-        asked_ms = [task.asked_at_ms for task in share.tasks if task.kind == _INITIALIZE]
-        if asked_ms:
-            oldest.add_metric((group_id,), min(asked_ms) / 1000)
+    for group_id, share in own:
+        for state in _STATES:
+            partitions.add_metric((group_id, state), share.partition_count(state))
+        for kind, number in share.task_counts().items():
+            tasks.add_metric((group_id, kind), number)
+        if share.oldest_initializing_s is not None:
+            oldest.add_metric((group_id,), share.oldest_initializing_s)
+    for state in _STATES:
+        add_others(partitions, (share.partition_count(state) for share in rest), state)
+    for kind in (_INITIALIZE, _DELETE):
+        add_others(tasks, (share.task_counts().get(kind) for share in rest), kind)
+    add_others(oldest, (share.oldest_initializing_s for share in rest), of_all=min)
     yield from (partitions, tasks, oldest)

@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from insight.broker_groups import BrokerGroup
+from insight.client_slots import ClientSlots
 from insight.page import words
 from insight.page.address import (
     Refused,
@@ -36,10 +37,11 @@ from insight.page.coordinator import CoordinatorPage, coordinator_page
 from insight.page.courses import Courses
 from insight.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from insight.page.deliveries import routes as delivery_routes
+from insight.page.direction import exact, finalize
 from insight.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from insight.page.group import GroupPage, group_page
 from insight.page.histories import Histories
-from insight.page.live import Held
+from insight.page.live import Held, LivePage
 from insight.page.members import By, Members, causes_text, columns_of, sentence
 from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
@@ -52,7 +54,9 @@ from insight.why.history import HistoryUnavailable
 from state.kafka.snapshot import GroupSnapshot
 
 MAX_LIVE = 200
-"""Pages that are live at the same time. Those beyond are complete, and say that they are not live."""
+"""Pages that are live at the same time. One beyond takes the place of another, which asks again after some
+seconds.
+"""
 CHANGES_MS = 5_000
 """The page of the coordinator counts as changed so often."""
 _LIVE_INTERVAL_S = 0.25
@@ -124,16 +128,17 @@ class _Pages:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._live = 0
+        self._live = ClientSlots[LivePage](MAX_LIVE, lambda live: False, ends_busy=True)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=finalize,
         )
         self._templates.filters.update(
-            iso=words.iso, utc_time=words.utc_time, merged=lambda ours, more: {**ours, **more}
+            iso=words.iso, utc_time=words.utc_time, exact=exact, merged=lambda ours, more: {**ours, **more}
         )
         self._templates.globals.update(
             duration=duration_text,
@@ -238,8 +243,6 @@ class _Pages:
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: what the page shows has changed, and how old the data is."""
-        if self._live >= MAX_LIVE:
-            return Response("too many pages are live\n", 503, media_type="text/plain")
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     def refused(self, request: Request, error: Exception) -> Response:
@@ -368,10 +371,12 @@ class _Pages:
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
         fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
-        held = Held()
-        self._live += 1
+        held, live = Held(), LivePage()
+        ended = self._live.add(request.client.host if request.client else "", live)
+        if ended is not None:
+            ended.has_ended = True
         try:
-            while not await request.is_disconnected():
+            while not live.has_ended and not await request.is_disconnected():
                 version = held.version(
                     self._version(request), lambda: self._shows_newest(request), time.monotonic()
                 )
@@ -382,7 +387,7 @@ class _Pages:
                     sent, said_at_s = state, time.monotonic()
                 await asyncio.sleep(_LIVE_INTERVAL_S)
         finally:
-            self._live -= 1
+            self._live.remove(live)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -32,6 +32,7 @@ from insight.page.commands import (
     tries_for,
     whatif_command,
 )
+from insight.page.direction import isolated
 from insight.page.fleet import WINDOW_MS
 from insight.page.histories import Histories
 from insight.why.clock import duration_text
@@ -165,7 +166,7 @@ def _is_asked_here(request: Request) -> bool:
 
 
 def _said(ended: Ended) -> Markup:
-    text = escape(ended.output or _error(ended))
+    text = escape(isolated(ended.output or _error(ended)))
     return (
         Markup('done.</p>\n<pre class="report answer" tabindex="0" id="answer">') + text + Markup("</pre><p>")
     )

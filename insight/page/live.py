@@ -1,9 +1,17 @@
 """When the server reports to an open page that there is something new."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 HOLD_S = 5.0
 """So long at most a change is held back: then the reader gets what there is."""
+
+
+@dataclass(eq=False)
+class LivePage:
+    """A page that is live, until another one takes its slot."""
+
+    has_ended: bool = False
 
 
 class Held:

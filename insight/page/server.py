@@ -1,5 +1,6 @@
 """The page as a process serves it: the thread that reads the topics, and the web server."""
 
+import asyncio
 import ipaddress
 import socket
 import threading
@@ -7,13 +8,15 @@ import time
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connections.client_config import ClientConfig
 from insight.broker_groups import BrokerGroups
+from insight.client_slots import ClientSlots
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
@@ -45,17 +48,54 @@ class Tls(NamedTuple):
     key: Path | None = None
 
 
+class _Connection(H11Protocol):
+    """A connection of a reader, which has one of `slots`."""
+
+    slots: ClassVar[ClientSlots["_Connection"]]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        ended = self.slots.add(self.client[0] if self.client else "", self)
+        if ended is not None:
+            ended.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.slots.remove(self)
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is under way, or none has come as a whole."""
+        # None before the first request, which uvicorn leaves out of the type.
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+
+def _bounded(max_connections: int) -> type[_Connection]:
+    """Return the protocol of a server with so many connections."""
+
+    class Bounded(_Connection):
+        slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=True)
+
+    return Bounded
+
+
 class Web:
     """Serves an application on a listening socket, in a thread, from `start` to `stop`."""
 
-    def __init__(self, served: ASGIApp, listening: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        served: ASGIApp,
+        listening: socket.socket,
+        tls: Tls | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self._socket = listening
         self._server = uvicorn.Server(
             uvicorn.Config(
                 served,
                 log_config=None,
                 access_log=False,
-                limit_concurrency=MAX_CONNECTIONS,
+                http=_bounded(max_connections),
                 timeout_graceful_shutdown=1,
                 server_header=False,
                 lifespan="off",

@@ -19,6 +19,7 @@ from insight.metrics.collector import (
 )
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
+from insight.metrics.series import SeriesBounds
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
 from insight.metrics.share_state import ShareStateCollector
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
@@ -52,9 +53,11 @@ NOTHING: Mapping[str, Sequence[Partition]] = MappingProxyType({})
 class Scraped:
     """All metrics of a coordinator, with data from the test."""
 
-    def __init__(self, *, complete: bool = True, with_members: bool = False) -> None:
+    def __init__(
+        self, *, complete: bool = True, with_members: bool = False, bounds: SeriesBounds | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.metrics_state = MetricsState(LAYOUT)
+        self.metrics_state = MetricsState(LAYOUT, bounds)
         self.batches = BatchMetrics(self.registry, wall_s=lambda: NOW_S)
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)

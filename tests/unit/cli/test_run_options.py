@@ -14,6 +14,7 @@ from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
 from connections.client_config import ClientConfig
+from insight.metrics.series import SeriesBounds
 from streaming.service.options import Options
 
 # Where no option of `run` leads to: tests and measurements set these.
@@ -30,7 +31,11 @@ EACH = """
 def told(*words: str) -> RunOptions:
     given = run.make_context("run", [*words]).params
     reached = client_config_of(given.pop("bootstrap_servers"), given.pop("properties"))
-    parts = {"spark": pop_fields(SparkOptions, given), "listening": pop_fields(Listening, given)}
+    parts = {
+        "spark": pop_fields(SparkOptions, given),
+        "listening": pop_fields(Listening, given),
+        "series": pop_fields(SeriesBounds, given),
+    }
     return pop_fields(RunOptions, {**given, **parts, "client_config": reached})
 
 
@@ -51,9 +56,19 @@ def test_without_options_the_coordinator_has_the_defaults() -> None:
     assert told().coordinator(client_config, folder) == Options(client_config, folder)
 
 
+def test_the_choice_of_groups_with_metrics_of_their_own() -> None:
+    assert told().series == SeriesBounds(groups=1_000, pattern=None)
+    series = told("--metrics-groups", "7", "--metrics-group-pattern", "orders|billing.*").series
+    assert (series.groups, bool(series.pattern.fullmatch("billing-1"))) == (7, True)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (
+            "--metrics-group-pattern (",
+            "'(' is no regular expression of RE2: missing ): (; expected is one such as",
+        ),
         ("--standby", "--standby needs --checkpoint, and --bootstrap-servers or --client-config"),
         ("--standby --checkpoint /shared", "--standby needs --checkpoint"),
         ("--skip-record groups-0-1", "'groups-0-1' is not group-coordinator-requests-PARTITION-OFFSET"),

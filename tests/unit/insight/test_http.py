@@ -2,13 +2,20 @@
 
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from insight.metrics import http
 from insight.metrics.http import Checks, HttpPort, Note
 
 REASONS: dict[str, str | Note | None] = {}
@@ -91,3 +98,54 @@ def test_a_check_that_cannot_be_made_is_a_reason(url: str) -> None:
     REASONS["broken"] = None
     status, text = get(f"{url}/readyz")
     assert (status, json.loads(text)["checks"]) == (503, {"check": "TimeoutError('the loop is stuck')"})
+
+
+def connected(port: HttpPort) -> socket.socket:
+    address = urlsplit(port.url)
+    return socket.create_connection((address.hostname, address.port), timeout=30)
+
+
+def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, ExitStack() as stack:
+        address = urlsplit(port.url)
+        silent = [
+            stack.enter_context(
+                closing(socket.create_connection((address.hostname, address.port), timeout=30))
+            )
+            for _ in range(3)
+        ]
+        assert get(port.url)[0] == 200
+        assert silent[0].recv(1) == b"", "the oldest one was ended"
+
+
+def test_a_connection_that_stays_silent_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert http._Quiet.timeout == http.SILENT_MAX_S
+    monkeypatch.setattr(http._Quiet, "timeout", 0.05)
+    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, closing(connected(port)) as silent:
+        silent.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert silent.recv(1) == b""
+
+
+class Together(Collector):
+    """Notes whether two scrapes were made at the same time."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2)
+        self.were_together = False
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            self.barrier.wait(0.3)
+            self.were_together = True
+        except threading.BrokenBarrierError:
+            self.barrier.reset()
+        yield GaugeMetricFamily("things", "Things.", 1)
+
+
+def test_scrapes_are_made_one_after_the_other() -> None:
+    registry, together = CollectorRegistry(), Together()
+    registry.register(together)
+    with HttpPort("127.0.0.1", 0, registry) as port, ThreadPoolExecutor(2) as threads:
+        assert [status for status, _ in threads.map(get, [port.url] * 2)] == [200, 200]
+    assert not together.were_together

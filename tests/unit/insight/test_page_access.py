@@ -5,7 +5,7 @@ import json
 import socket
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from connections.client_config import ClientConfig
 from gateway.security.credentials import Users
 from insight.broker_groups import BrokerGroup
+from insight.page import app as page_app
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
@@ -22,7 +23,7 @@ from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
-from insight.page.server import Web, is_loopback, listening_at, names_of
+from insight.page.server import MAX_CONNECTIONS, Web, is_loopback, listening_at, names_of
 from insight.page.service_topics import ServiceTopics
 from insight.why.history import History, read_history
 from records.layout import TopicLayout
@@ -41,6 +42,7 @@ def serving(
     fleet: Fleet | None = None,
     read: Callable[[str, int], History] | None = None,
     deliveries: KeptDeliveries = NO_DELIVERIES,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> Iterator[socket.socket]:
     fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
@@ -61,7 +63,8 @@ def serving(
         broker_groups=lambda: list(broker_groups),
     )
     with listening_at("127.0.0.1", 0) as listening:
-        web = Web(app(sources, access or Access(names_of(listening))), listening)
+        served = app(sources, access or Access(names_of(listening)))
+        web = Web(served, listening, max_connections=max_connections)
         web.start()
         try:
             yield listening
@@ -240,3 +243,42 @@ def test_groups_of_the_brokers_own_coordinator_are_shown_with_what_to_do() -> No
     assert shown["group_id"] == "<lost>"
     with serving() as listening:
         assert "own coordinator" not in answer(listening)[2].decode()
+
+
+def silent(listening: socket.socket, sent: bytes = b"") -> socket.socket:
+    """Return a connection that sends this, and no more."""
+    connection = socket.create_connection(listening.getsockname(), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: half"], ids=["nothing", "half a request"])
+def test_connections_that_ask_nothing_keep_nobody_out(sent: bytes) -> None:
+    with serving(max_connections=4) as listening, ExitStack() as stack:
+        idle = [stack.enter_context(closing(silent(listening, sent))) for _ in range(4)]
+        assert [status(listening) for _ in range(3)] == [200] * 3
+        assert idle[0].recv(1) == b"", "the oldest one was ended"
+        idle[-1].settimeout(0)
+        with pytest.raises(BlockingIOError):
+            idle[-1].recv(1)
+
+
+def test_live_pages_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_app, "MAX_LIVE", 1)
+    with serving() as listening, ExitStack() as stack:
+        request = f"GET /live HTTP/1.1\r\nHost: {names_of(listening)[0]}\r\n\r\n".encode()
+        first = stack.enter_context(closing(silent(listening, request)))
+        read_to(first, b"data: ")
+        second = stack.enter_context(closing(silent(listening, request)))
+        read_to(second, b"data: ")
+        read_to(first, b"0\r\n\r\n")  # it ends in order, so a browser asks again
+
+
+def read_to(connection: socket.socket, end: bytes) -> bytes:
+    """Read until this was received."""
+    received = b""
+    while end not in received:
+        part = connection.recv(4_096)
+        assert part, received
+        received += part
+    return received

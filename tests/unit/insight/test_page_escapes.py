@@ -3,10 +3,13 @@
 import html
 import http.client
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +18,7 @@ from connections.client_config import ClientConfig
 from insight.metrics.http import HttpPort, Note
 from insight.page.app import Sources, app
 from insight.page.courses import Courses
+from insight.page.direction import isolated
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.overview import Overview
@@ -30,6 +34,7 @@ from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, 
 from tests.unit.insight.test_page_coordinator import pending
 from tests.unit.insight.why_story import END_MS, STORY
 
+PAGE = Path(__file__).parents[3] / "insight" / "page"
 FIELDS = (
     "client",
     "host",
@@ -52,7 +57,13 @@ FIELDS = (
 
 
 def hostile(field: str) -> str:
-    return f"\"'><script>{field}()</script>{{{{ 7919*7907 }}}}"
+    return f"\"'><script>{field}()</script>{{{{ 7919*7907 }}}}\u202e\u05d0 \u05d1"
+
+
+def shown(field: str) -> str:
+    """Return the text of a page that shows this: without what reorders the text beside it."""
+    text = hostile(field).replace("\u202e", r"\u202e").replace("\u05d0 \u05d1", "\u2068\u05d0 \u05d1\u2069")
+    return html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +155,8 @@ def test_each_field_is_shown_as_text_and_none_is_markup(served: socket.socket) -
     text = "".join(body(served, path) for path in ("/members", "/members?by=host", "/coordinator"))
     for field in FIELDS:
         assert f"<script>{field}" not in text
-        assert html.escape(hostile(field)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in text, (
-            field
-        )
+        assert shown(field) in text, field
+    assert "\u202e" not in text
     assert str(7919 * 7907) not in text
 
 
@@ -168,4 +178,36 @@ def test_json_has_what_the_pages_have(served: socket.socket) -> None:
         ("/api/members?by=host", "host"),
         ("/api/coordinator", "key"),
     ):
-        assert json.dumps(hostile(field)) in body(served, path)
+        assert json.dumps(hostile(field), ensure_ascii=False) in body(served, path)
+
+
+def test_a_field_that_is_sent_back_has_the_text_as_it_is(served: socket.socket) -> None:
+    asked = "a\u202e\u05d0b"
+    assert f'name="q" id="search" value="{asked}"' in body(served, f"/?q={quote(asked)}")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("gruppe é 群", "gruppe é 群"),
+        ("48\u202f210 records", "48\u202f210 records"),
+        ("two\nlines", "two\nlines"),
+        ("a\u202eb\u2069\u200f\u200bc", r"a\u202eb\u2069\u200f\u200bc"),
+        ("\u05d0\u05d1-12 14 times", "\u2068\u05d0\u05d1\u2069-12 14 times"),
+        ("\u0627 \u0628, \u05d0", "\u2068\u0627 \u0628\u2069, \u2068\u05d0\u2069"),
+    ],
+)
+def test_no_text_reorders_what_is_beside_it(text: str, shown: str) -> None:
+    assert isolated(text) == shown
+
+
+def test_every_template_is_written_through_the_same_filter() -> None:
+    """Titles, attributes and texts of pictures, too: only what the page itself writes may be markup."""
+    templates = "".join(file.read_text() for file in (PAGE / "templates").glob("*.html"))
+    assert not re.search(r"\|\s*safe\b|autoescape|Markup", templates)
+    assert set(re.findall(r'="\{\{ ([\w.]+)\|exact }}"', templates)) == {
+        "it.group_id",
+        "selection.text",
+        "text",
+    }
+    assert "innerHTML" not in (PAGE / "static" / "page.js").read_text()
