@@ -74,9 +74,11 @@ class _Piece(Generic[S]):
         except Exception as error:  # noqa: BLE001 - the callers must get any error
             self.fail(error)
             return
+        # Each caller may write the result to a client, which takes some ms if it is long.
         for result in self.results:
             if not result.done():
                 result.set_result(made)
+                await asyncio.sleep(0)
 
     def fail(self, error: Exception) -> None:
         for result in self.results:

@@ -61,6 +61,24 @@ async def test_callers_with_equal_keys_share_one_result_and_others_wait_their_tu
 
 
 @played
+async def test_callers_that_share_a_result_go_on_in_turns_of_their_own(it: Played) -> None:
+    turn, went_on = 0, list[int]()
+
+    async def work(number: int) -> int:
+        return number
+
+    async def caller() -> None:
+        await it.rounds.run("a", work)
+        went_on.append(turn)
+
+    callers = [asyncio.create_task(caller()) for _ in range(20)]
+    while len(went_on) < len(callers):
+        await asyncio.sleep(0)
+        turn += 1
+    assert len(set(went_on)) == len(callers)
+
+
+@played
 async def test_a_caller_during_a_round_gets_the_next_one(it: Played) -> None:
     it.go_on.clear()
     first = it.ask("a")
