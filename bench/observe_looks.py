@@ -22,8 +22,7 @@ from embedded.broker import EmbeddedBroker
 from records.reader import TopicReader
 from streaming.observing.options import DEFAULT_POLL_INTERVAL_MS
 from streaming.observing.rebalance_poller import RebalancePoller
-from streaming.observing.service import SIGHTINGS_TOPIC
-from streaming.service.topics import find_topic, prepare
+from streaming.service.topics import SIGHTINGS_TOPIC, find_topic, prepare
 
 SIGHTINGS = "bench-sightings"
 TOPIC = "orders"
@@ -41,7 +40,7 @@ def main() -> None:
     given = parser.parse_args()
     delay = {"group.initial.rebalance.delay.ms": str(_DELAY_MS)}
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), overrides=delay) as broker:
-        prepare(broker.client_config, {TOPIC: (1, {}), SIGHTINGS: SIGHTINGS_TOPIC})
+        prepare(broker.client_config, {TOPIC: (1, {}), SIGHTINGS: SIGHTINGS_TOPIC}, {})
         say(f"making {given.groups} groups")
         make_groups(broker.client_config, given.groups)
         for rebalancing in (0, given.rebalancing):

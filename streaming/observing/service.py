@@ -17,18 +17,9 @@ from streaming.query.progress import BatchProgress
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.query.supervision import Supervisor
+from streaming.service.retention import least_retentions
 from streaming.service.status import Phase, StatusBoard
-from streaming.service.topics import DAY_MS, TopicsError, find_topic, prepare, wanted_settings
-
-# A sighting that is older is of a rebalance that the log has told long ago.
-SIGHTINGS_TOPIC = (
-    1,
-    {
-        "message.timestamp.type": "LogAppendTime",
-        "cleanup.policy": "delete",
-        "retention.ms": str(3 * DAY_MS),
-    },
-)
+from streaming.service.topics import SIGHTINGS_TOPIC, TopicsError, find_topic, prepare, wanted_settings
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
@@ -49,6 +40,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
     prepare(
         options.client_config,
         {topic: wanted[topic] for topic in ours} | {layout.sightings_topic: SIGHTINGS_TOPIC},
+        least_retentions(layout),
         options.replication_factor,
         options.min_insync_replicas,
     )

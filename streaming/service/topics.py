@@ -19,12 +19,7 @@ from connections.client_config import ClientConfig
 from connections.refusals import ClusterRefused, NoBroker
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
-
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-
-# After a longer downtime the coordinator may find that requests were deleted, and then refuses to continue.
-LONGEST_DOWNTIME_MS = 3 * DAY_MS
+from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
 
 # How long to wait for a broker that is just starting.
 BROKER_TIMEOUT_MS = 10_000
@@ -37,9 +32,11 @@ _LOOK_AGAIN_S = 0.1
 REPLICAS, REPLICAS_IN_SYNC = 3, 2
 _MIN_IN_SYNC = "min.insync.replicas"
 
-Settings = Mapping[str, str]
 Wanted = Mapping[str, tuple[int, Settings]]
 """The number of partitions and the settings of each topic."""
+
+# No deletion by size, whatever log.retention.bytes the brokers have. See `streaming.service.retention`.
+_DELETED_BY_TIME: Settings = MappingProxyType({"cleanup.policy": "delete", "retention.bytes": "-1"})
 
 # Each transaction is a record and its tombstone, so nearly all of the topic is of no use any more. Small
 # segments are compacted soon, and the follower of transactions reads little at its start.
@@ -59,10 +56,17 @@ _TELEMETRY: Settings = MappingProxyType(
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact,delete",
         "retention.ms": str(7 * DAY_MS),
+        "retention.bytes": "-1",
         "segment.bytes": str(16 * 1024 * 1024),
         "segment.ms": str(HOUR_MS),
         "min.cleanable.dirty.ratio": "0.1",
     }
+)
+
+# A sighting that is older is of a rebalance that the log has told long ago.
+SIGHTINGS_TOPIC: tuple[int, Settings] = (
+    1,
+    {"message.timestamp.type": "LogAppendTime", **_DELETED_BY_TIME, "retention.ms": str(3 * DAY_MS)},
 )
 
 log = structlog.get_logger()
@@ -114,7 +118,8 @@ def prepare_topics(
     None is the default of `Replication`. A log line names each existing topic that has less. Raises
     TopicsError with every problem. The identity's namespace is a new one.
     """
-    found = prepare(client_config, wanted_settings(layout), replication_factor, min_insync_replicas)
+    wanted, least = wanted_settings(layout), least_retentions(layout)
+    found = prepare(client_config, wanted, least, replication_factor, min_insync_replicas)
     return Identity(
         cluster_id=found.cluster_id,
         requests_topic=layout.requests_topic,
@@ -128,12 +133,13 @@ def prepare_topics(
 def prepare(
     client_config: ClientConfig,
     wanted: Wanted,
+    least: Mapping[str, LeastRetention],
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
 ) -> FoundTopics:
     """Create and check these topics, as `prepare_topics` does."""
     with _reported(client_config) as admin:
-        return _prepare(admin, wanted, replication_factor, min_insync_replicas)
+        return _prepare(admin, wanted, least, replication_factor, min_insync_replicas)
 
 
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
@@ -178,14 +184,14 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
             layout.request_partitions,
             {
                 "message.timestamp.type": "LogAppendTime",
-                "cleanup.policy": "delete",
+                **_DELETED_BY_TIME,
                 "retention.ms": str(7 * DAY_MS),
                 "max.message.bytes": str(layout.request_record_max_bytes),
             },
         ),
         layout.responses_topic: (
             layout.reply_partitions,
-            {"cleanup.policy": "delete", "retention.ms": str(HOUR_MS), "max.message.bytes": output_bytes},
+            {**_DELETED_BY_TIME, "retention.ms": str(HOUR_MS), "max.message.bytes": output_bytes},
         ),
         layout.groups_topic: (
             layout.request_partitions,
@@ -197,16 +203,16 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
         ),
         layout.events_topic: (
             layout.request_partitions,
-            {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), "max.message.bytes": output_bytes},
+            {**_DELETED_BY_TIME, "retention.ms": str(30 * DAY_MS), "max.message.bytes": output_bytes},
         ),
         layout.dead_letters_topic: (
             1,
-            {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
+            {**_DELETED_BY_TIME, "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
         ),
         layout.owner_topic: (1, {"cleanup.policy": "compact"}),
         layout.txn_markers_topic: (
             layout.txn_marker_partitions,
-            {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
+            {**_DELETED_BY_TIME, "retention.ms": str(7 * DAY_MS)},
         ),
         layout.transactions_topic: (layout.request_partitions, _TRANSACTIONS),
         layout.telemetry_topic: (layout.request_partitions, _TELEMETRY),
@@ -214,7 +220,11 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
 
 
 def _prepare(
-    admin: KafkaAdminClient, wanted: Wanted, factor: int | None, min_in_sync: int | None
+    admin: KafkaAdminClient,
+    wanted: Wanted,
+    least: Mapping[str, LeastRetention],
+    factor: int | None,
+    min_in_sync: int | None,
 ) -> FoundTopics:
     cluster = admin.describe_cluster()
     live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
@@ -226,8 +236,9 @@ def _prepare(
     problems = [
         problem
         for topic, (partitions, settings) in wanted.items()
-        for problem in _problems(
-            topic, len(described[topic]["partitions"]), partitions, found[topic], settings
+        for problem in (
+            *_problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings),
+            *_retention_problems(topic, found[topic], least.get(topic)),
         )
     ]
     if problems:
@@ -308,18 +319,21 @@ def _problems(
     problems = [
         f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
         for name in ("message.timestamp.type", "cleanup.policy")
-        if name in wanted and found[name] != wanted[name]
+        if name in wanted and set(found[name].split(",")) != set(wanted[name].split(","))
     ]
     if found_partitions != wanted_partitions:
         problems.insert(0, f"{topic} has {found_partitions} partitions, {wanted_partitions} are expected")
     max_bytes, wanted_bytes = found["max.message.bytes"], wanted.get("max.message.bytes", "0")
     if int(max_bytes) < int(wanted_bytes):
         problems.append(f"{topic} has max.message.bytes={max_bytes}, at least {wanted_bytes} is needed")
-    retention_ms = int(found["retention.ms"])
-    is_input = "message.timestamp.type" in wanted and wanted["cleanup.policy"] == "delete"
-    if is_input and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
-        problems.append(
-            f"{topic} has retention.ms={retention_ms}, at least {LONGEST_DOWNTIME_MS} is needed: "
-            "a coordinator that was down would find requests gone"
-        )
     return problems
+
+
+def _retention_problems(topic: str, found: Settings, least: LeastRetention | None) -> list[str]:
+    """Return what may delete records that have to stay. What only had better stay is logged."""
+    problems = [] if least is None else list(least.problems(topic, found))
+    if least is None or least.is_required:
+        return problems
+    for problem in problems:
+        log.warning("a topic may delete records too early", topic=topic, problem=problem)
+    return []

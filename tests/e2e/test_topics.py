@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -15,7 +16,8 @@ from embedded.broker import HOST, EmbeddedBroker
 from gateway.telemetry.writer import expect_topic
 from records.layout import TopicLayout
 from streaming.service import topics
-from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
+from streaming.service.retention import DAY_MS
+from streaming.service.topics import TopicsError, prepare_topics, wanted_settings
 from tests.e2e.harness import create_topic, new_layout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -105,6 +107,37 @@ def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> No
         "a coordinator that was down would find requests gone",
         f"{layout.groups_topic} has cleanup.policy=delete, compact is needed",
     ]
+
+
+def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
+    broker: EmbeddedBroker, admin: KafkaAdminClient
+) -> None:
+    layout = new_layout()
+    by_size = {"retention.bytes": str(2**40)}
+    requests = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "8388608", **by_size}
+    create_topic(broker.client_config, layout.requests_topic, 1, requests)
+    create_topic(broker.client_config, layout.events_topic, 1, {"max.message.bytes": "8388608", **by_size})
+    with capture_logs() as logs:
+        (problem,) = refusal(broker, layout)[1:]
+    assert problem.startswith(f"{layout.requests_topic} has retention.bytes={2**40}, -1 is needed: ")
+    assert "--add-config retention.bytes=-1" in problem
+    named = [log["topic"] for log in logs if log["event"] == "a topic may delete records too early"]
+    assert named == [layout.events_topic]
+
+
+def test_brokers_that_delete_by_size_do_not_do_so_in_new_topics(tmp_path: Path) -> None:
+    """What a topic does not say itself has the brokers' value."""
+    by_size = {"log.retention.bytes": str(2**40)}
+    layout = new_layout()
+    with EmbeddedBroker(tmp_path, overrides=by_size) as broker:
+        prepare_topics(broker.client_config, layout)
+        with capture_logs() as logs:
+            prepare_topics(broker.client_config, layout)
+        assert logs == []
+        other = new_layout()
+        create_topic(broker.client_config, other.txn_markers_topic, 1, {})
+        (problem,) = refusal(broker, other)[1:]
+    assert problem.startswith(f"{other.txn_markers_topic} has retention.bytes={2**40}, -1 is needed: ")
 
 
 def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) -> None:

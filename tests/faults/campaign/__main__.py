@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.kinds.all import KINDS
+from tests.faults.campaign.kinds.retention import LOST_REQUESTS
 from tests.faults.campaign.results import RESULTS_OPTION, play
 from tests.faults.campaign.running import IDENTICAL, Result, campaign
 from tests.faults.campaign.table import DOCUMENT, table
@@ -19,6 +20,7 @@ from tests.faults.campaign.table import DOCUMENT, table
 )
 @click.option("--cluster", is_flag=True, help="The coordinator's executors are on a Spark cluster.")
 @click.option("--standby", is_flag=True, help="A second coordinator waits to take over.")
+@click.option("--lost-requests", is_flag=True, help="Only the kinds that delete requests under load.")
 @click.option("--minutes", type=float, help="Begin no fault after this many minutes.")
 @RESULTS_OPTION
 @click.option("--write", is_flag=True, help=f"Write the table to {DOCUMENT}.")
@@ -28,11 +30,14 @@ def main(
     kinds: tuple[str, ...],
     cluster: bool,
     standby: bool,
+    lost_requests: bool,
     minutes: float | None,
     results: Path | None,
     write: bool,
 ) -> None:
     """Break the coordinator under load, and judge. The exit code is 1 if anything is wrong."""
+    if lost_requests:
+        kinds = (*kinds, *(fault.name for fault in LOST_REQUESTS))
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     played = (
         campaign(seed, faults, kinds=kinds, on_cluster=cluster, with_standby=standby, until_s=until_s)

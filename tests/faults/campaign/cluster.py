@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ from tests.e2e.harness import child_pids, command_of, create_topic, wait_until
 from tests.faults.campaign.judge.verdicts import Verdict
 from tests.faults.campaign.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
-from tests.faults.campaign.load.running import TRANSACTIONAL, Load
+from tests.faults.campaign.load.running import PROTOCOLS, TRANSACTIONAL, Load
 from tests.faults.campaign.outages import in_force
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
@@ -48,6 +48,12 @@ SETTINGS = {
     "rocketmq.scan.interval.ms": "1000",
 }
 
+BROKER_SETTINGS = {
+    # Faults by retention need not wait 5 minutes for it.
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+}
+
 
 class DidNotRecover(AssertionError):
     """Groups were not answered again in time."""
@@ -59,6 +65,17 @@ class Status:
 
     phase: str = ""
     reason: str = ""
+
+
+class MeasuredLoss(NamedTuple):
+    """Measurements of a coordinator that lost requests, in seconds from the loss.
+
+    `silence_s` is until the last acknowledgement of a request that no batch handled, `end_s` until the end of
+    the process, or None if it went on.
+    """
+
+    silence_s: float
+    end_s: float | None
 
 
 class CampaignCluster:
@@ -74,10 +91,12 @@ class CampaignCluster:
         groups: Mapping[str, int] = MappingProxyType({}),
         on_cluster: bool = False,
         with_standby: bool = False,
+        with_load: bool = True,
     ) -> None:
         """`step` is one of `planted.STEPS`, `share` and `groups` are as in `Load`. With `on_cluster` the
         coordinator's executors are processes of a standalone Spark cluster of two workers. With
-        `with_standby` there are two coordinators with one checkpoint, one of which waits.
+        `with_standby` there are two coordinators with one checkpoint, one of which waits. Without `with_load`
+        there are the brokers alone, for faults that start all else themselves.
         """
         self.machines: list[Keeper] = []
         """The coordinator, and the standby if there is one. They take turns."""
@@ -85,14 +104,18 @@ class CampaignCluster:
         self.folder = folder
         self.cluster = SparkCluster(folder / "spark-cluster") if on_cluster else None
         self.layout = TopicLayout.named(PREFIX)
-        self.brokers = BrokerCluster(folder / "brokers")
+        self.brokers = BrokerCluster(folder / "brokers", overrides=BROKER_SETTINGS)
         self.data = folder / "coordinator"
         self.outages: set[tuple[int, int]] = set()
         """(after, until) in ms: all that the coordinator has written to its folder."""
         self.verdicts: list[Verdict] = []
         """What was wrong on topics of a fault's own."""
+        self.losses: list[MeasuredLoss] = []
+        """What was measured of coordinators that lost requests."""
+        self.has_load = with_load
         self._session: Session | None = None
-        self._seed, self._step, self._share, self._groups = seed, step, share, groups
+        self._seed, self._step, self._share = seed, step, share
+        self._groups = groups if with_load else dict.fromkeys(PROTOCOLS, 0)
         self._stack = ExitStack()
         self._skipped: list[str] = []
 
@@ -104,17 +127,22 @@ class CampaignCluster:
                     patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
                     stack.enter_context(self.cluster)
             create_topic(self.client_config, TOPIC, PARTITIONS, {})
-            self.start_coordinators(stack)
             gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
-            self.gateway = self.start_gateway(stack, "gateway", gateway)
-            load = Load(
+            self.load = Load(
                 self.servers, self.layout, gateway, self._seed, share=self._share, groups=self._groups
             )
-            self.load = load.start()
-            stack.callback(self.load.stop)
-            self.wait_until_recovered(time.monotonic())
+            if self.has_load:
+                self._start_load(stack, gateway)
             self._stack = stack.pop_all()
         return self
+
+    def _start_load(self, stack: ExitStack, gateway: Address) -> None:
+        """Start a coordinator, its gateway, and the groups that load them. `stack` stops them."""
+        self.start_coordinators(stack)
+        self.gateway = self.start_gateway(stack, "gateway", gateway)
+        self.load.start()
+        stack.callback(self.load.stop)
+        self.wait_until_recovered(time.monotonic())
 
     def start_coordinators(self, stack: ExitStack) -> None:
         """Start the coordinator, and the standby if there is one. `stack` stops them."""
@@ -252,12 +280,12 @@ class CampaignCluster:
         wait_until(is_there, "Spark's JVM", START_TIMEOUT_S)
         return found[0]
 
-    def replica(self) -> int:
-        """The process id of the replica of the coordinator that works."""
+    def replica(self, machine: Keeper | None = None) -> int:
+        """The process id of the replica, of the coordinator that works or of another machine."""
         found: list[int] = []
 
         def is_there() -> bool:
-            pid = self.coordinator.pid
+            pid = (machine or self.coordinator).pid
             found[:] = [] if pid is None else [p for p in child_pids(pid) if REPLICA in command_of(p)]
             return bool(found)
 

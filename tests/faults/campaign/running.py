@@ -26,7 +26,7 @@ from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import Evidence
 from tests.faults.campaign.judge.transactions import Outcomes
 from tests.faults.campaign.judge.verdicts import Verdict, Wrong
-from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
+from tests.faults.campaign.kinds.all import ALONE, KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
 from tests.faults.campaign.load.classic import TOPIC
 from tests.faults.campaign.planted import bug_of
 from tests.faults.campaign.playing import play_faults, schedule
@@ -41,7 +41,10 @@ IDENTICAL = "identical"
 
 @dataclass
 class Struck:
-    """One fault and what came of it. `recovery_s` is from its end until every group had an answer again."""
+    """One fault and what came of it. `recovery_s` is from its end until every group had an answer again.
+
+    `silence_s` and `end_s` are what `MeasuredLoss` has, None for other faults.
+    """
 
     fault: str
     outcome: str
@@ -49,6 +52,8 @@ class Struck:
     until_ms: int
     in_flight: int
     recovery_s: float
+    silence_s: float | None = None
+    end_s: float | None = None
 
 
 @dataclass
@@ -95,6 +100,8 @@ def campaign(
     """Play one seed in a folder of its own, which is kept if anything is wrong. No fault begins after
     `until_s` (monotonic).
     """
+    faults_there = ON_CLUSTER if on_cluster else WITH_STANDBY if with_standby else LOCAL
+    names = list(kinds or [fault.name for fault in faults_there])
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     result = Result(seed, folder=str(folder))
     world = CampaignCluster(
@@ -105,9 +112,8 @@ def campaign(
         groups=groups,
         on_cluster=on_cluster,
         with_standby=with_standby,
+        with_load=not set(names) <= ALONE,
     )
-    faults_there = ON_CLUSTER if on_cluster else WITH_STANDBY if with_standby else LOCAL
-    names = list(kinds or [fault.name for fault in faults_there])
     play_faults(
         world,
         result,
@@ -123,17 +129,25 @@ def _strike(world: CampaignCluster, name: str, random: Random) -> Struck:
     time.sleep(random.uniform(0, 1))  # anywhere in a batch
     in_flight, at_ms = world.load.meter.in_flight, int(time.time() * 1000)
     click.echo(f"{time.strftime('%H:%M:%S')} {name}, {in_flight} in flight", err=True)
+    measured = len(world.losses)
     outcome = KINDS[name].strike(world, random)
     over_s = time.monotonic()
     world.wait_until_recovered(over_s)
     world.note_outages()
     recovery_s = time.monotonic() - over_s
     click.echo(f"  {outcome}, every group has an answer after {recovery_s:.1f} s", err=True)
-    return Struck(name, outcome.value, at_ms, int(time.time() * 1000), in_flight, recovery_s)
+    struck = Struck(name, outcome.value, at_ms, int(time.time() * 1000), in_flight, recovery_s)
+    for loss in world.losses[measured:]:
+        struck.silence_s, struck.end_s = loss
+        click.echo(f"  {loss}", err=True)
+    return struck
 
 
 def _finish(result: Result, step: str, world: CampaignCluster) -> None:
     """Judge what the topics have, and then by the core itself where it has no bugs."""
+    if not world.has_load:
+        _count(result, world.verdicts)
+        return
     found, case = _quiet(world, has_bugs=step == "buggy")
     result.requests = len(found.requests)
     result.early = len(found.early)

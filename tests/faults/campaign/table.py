@@ -1,7 +1,7 @@
 """The table of docs/faults.md."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -11,6 +11,8 @@ from tests.faults.campaign.running import IDENTICAL, Result, Struck
 
 DOCUMENT = Path("docs/faults.md")
 _HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")
+
+_LOSSES_HEAD = ("fault", "times", "last acknowledgement after the loss (s)", "end after the loss (s)")
 
 
 def table(results: Sequence[Result]) -> str:
@@ -38,12 +40,36 @@ def table(results: Sequence[Result]) -> str:
     replayed = [result.replay for result in results if result.replay]
     again = f"{replayed.count(IDENTICAL)} of {len(replayed)} replays were identical"
     judged = f"{requests:,} requests were judged, {early:,} with an early answer"
-    return f"{text}\n\nSeeds: {runs}. {judged}; {again}.{failures}"
+    losses = _losses(struck)
+    return f"{text}\n\n{losses}Seeds: {runs}. {judged}; {again}.{failures}"
+
+
+def _losses(struck: Mapping[str, Sequence[Struck]]) -> str:
+    """The table of what was measured of coordinators that lost requests, "" if there was none."""
+    measured = {
+        name: [one for one in of_kind if one.silence_s is not None] for name, of_kind in struck.items()
+    }
+    rows = [_loss_row(name, measured[name]) for name in KINDS if measured.get(name)]
+    if not rows:
+        return ""
+    rows.append(_loss_row("all", [one for of_kind in measured.values() for one in of_kind]))
+    lines = [_LOSSES_HEAD, ("---", *["---:"] * (len(_LOSSES_HEAD) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
+def _loss_row(name: str, struck: Sequence[Struck]) -> tuple[str, ...]:
+    silences = [one.silence_s for one in struck if one.silence_s is not None]
+    ends = [one.end_s for one in struck if one.end_s is not None]
+    return (name, str(len(struck)), _median_and_most(silences, 2), _median_and_most(ends, 1))
+
+
+def _median_and_most(times: Sequence[float], digits: int) -> str:
+    return f"{median(times):.{digits}f}, at most {max(times):.{digits}f}" if times else "-"
 
 
 def _row(name: str, struck: Sequence[Struck], wrongs: dict[str, int]) -> tuple[str, ...]:
     times = [one.recovery_s for one in struck]
     refused = sum(one.outcome == "refused clearly" for one in struck)
-    recovery = f"{median(times):.1f}, at most {max(times):.1f}" if times else "-"
+    recovery = _median_and_most(times, 1)
     in_flight = f"{sum(one.in_flight for one in struck):,}"
     return (name, str(len(struck)), in_flight, *(str(n) for n in wrongs.values()), str(refused), recovery)

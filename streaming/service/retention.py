@@ -1,0 +1,74 @@
+"""The time for which each topic has to keep its records, and the damage if it does not.
+
+Brokers delete by time and by size. Deletion by size follows the load, so no time can be promised with it.
+Other settings delete nothing that these two keep: large or old segments only delay a deletion, and
+local.retention.* deletes the local copy of what remote storage still serves.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from records.layout import TopicLayout
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+# After a longer downtime the coordinator may find that requests were deleted, and then refuses to continue.
+LONGEST_DOWNTIME_MS = 3 * DAY_MS
+# A restart after a crash reads the early answers since the last batch. A replica leads by 5 minutes at most.
+_RESTART_MS = HOUR_MS // 4
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRetention:
+    """The time for which a topic keeps its records at least, whatever their size.
+
+    `loss` names the damage of a shorter time. A topic with a shorter one is refused if `is_required`, and
+    named in the log if not.
+    """
+
+    ms: int
+    loss: str
+    is_required: bool = True
+
+    def problems(self, topic: str, found: Settings) -> Iterator[str]:
+        """Return what lets this topic delete its records too early."""
+        retention_ms, retention_bytes = int(found["retention.ms"]), int(found["retention.bytes"])
+        if 0 <= retention_ms < self.ms:
+            yield f"{topic} has retention.ms={retention_ms}, at least {self.ms} is needed: {self.loss}"
+        if retention_bytes >= 0:
+            yield (
+                f"{topic} has retention.bytes={retention_bytes}, -1 is needed: {self.loss} "
+                f"(kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics "
+                f"--entity-name {topic} --add-config retention.bytes=-1)"
+            )
+
+
+def least_retentions(layout: TopicLayout) -> Mapping[str, LeastRetention]:
+    """Return the least retention of each topic that deletes records. Compacted topics have none."""
+    downtime_ms = LONGEST_DOWNTIME_MS
+    return {
+        layout.requests_topic: LeastRetention(
+            downtime_ms, "a coordinator that was down would find requests gone"
+        ),
+        layout.txn_markers_topic: LeastRetention(
+            downtime_ms, "the offsets of transactions whose outcome is gone would stay pending"
+        ),
+        layout.responses_topic: LeastRetention(
+            _RESTART_MS, "a restarted coordinator would not know which requests its replica has answered"
+        ),
+        layout.sightings_topic: LeastRetention(
+            downtime_ms, "an observer that was down would find sightings gone"
+        ),
+        layout.events_topic: LeastRetention(
+            downtime_ms, "`why`, the page and `notify` would miss what happened", is_required=False
+        ),
+        layout.dead_letters_topic: LeastRetention(
+            downtime_ms, "nobody could read any more which records were not handled", is_required=False
+        ),
+        layout.telemetry_topic: LeastRetention(
+            downtime_ms, "`why` would miss what members reported", is_required=False
+        ),
+    }

@@ -1,0 +1,45 @@
+"""How long the topics keep their records: new ones long enough, existing ones or they are refused."""
+
+import pytest
+
+from records.layout import TopicLayout
+from streaming.service.retention import DAY_MS, LeastRetention, least_retentions
+from streaming.service.topics import SIGHTINGS_TOPIC, wanted_settings
+
+LAYOUT = TopicLayout.named("test")
+LEAST = LeastRetention(3 * DAY_MS, "something would be gone")
+CHANGED_BY = (
+    "(kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name test-requests "
+    "--add-config retention.bytes=-1)"
+)
+
+
+def test_every_new_topic_that_deletes_does_so_by_time_alone() -> None:
+    least = least_retentions(LAYOUT)
+    wanted = {**wanted_settings(LAYOUT), LAYOUT.sightings_topic: SIGHTINGS_TOPIC}
+    deleting = {topic: s for topic, (_, s) in wanted.items() if "delete" in s["cleanup.policy"]}
+    assert deleting.keys() == least.keys()
+    for topic, settings in deleting.items():
+        assert settings["retention.bytes"] == "-1", topic
+        assert int(settings["retention.ms"]) >= least[topic].ms, topic
+
+
+TOO_SHORT = "test-requests has retention.ms={}, at least 259200000 is needed: something would be gone"
+BY_SIZE = f"test-requests has retention.bytes={{}}, -1 is needed: something would be gone {CHANGED_BY}"
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "problems"),
+    [
+        (3 * DAY_MS, -1, []),
+        (-1, -1, []),
+        (3 * DAY_MS - 1, -1, [TOO_SHORT.format(3 * DAY_MS - 1)]),
+        (-1, 10**15, [BY_SIZE.format(10**15)]),
+        (0, 0, [TOO_SHORT.format(0), BY_SIZE.format(0)]),
+    ],
+)
+def test_early_deletion_by_time_and_by_size_is_a_problem(
+    retention_ms: int, retention_bytes: int, problems: list[str]
+) -> None:
+    found = {"retention.ms": str(retention_ms), "retention.bytes": str(retention_bytes)}
+    assert list(LEAST.problems("test-requests", found)) == problems
