@@ -33,6 +33,7 @@ from gateway.apis import (
 )
 from gateway.apis.api import Api, Passed, Rewrite
 from gateway.apis.context import RequestContext, Services
+from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, level_in
 from gateway.wire.newer_messages import NewerApiKey
 
 Row = TypeVar("Row", Api, Passed)
@@ -80,9 +81,8 @@ REFUSED: frozenset[int] = frozenset(
 
 async def _restrict(context: RequestContext, response: Any) -> None:
     services = context.services
-    level = api_versions.share_level(response, context.version)
-    if level is not None:
-        services.share_groups.learn(level)
+    if context.version >= FIRST_WITH_FEATURES:
+        services.share_groups.learn(level_in(response))
     hidden, own = REFUSED, own_versions(services)
     if services.checks_passed_on:
         hidden |= {key for key, api in PASSED.items() if api.is_hidden}
@@ -92,7 +92,7 @@ async def _restrict(context: RequestContext, response: Any) -> None:
         own = {key: versions for key, versions in own.items() if key not in of_consumers}
     features = api_versions.HIDDEN_FEATURES
     if share_groups.are_offered(services):
-        features -= {api_versions.SHARE_VERSION}
+        features -= {SHARE_VERSION}
     api_versions.restrict(response, own, BOUNDS, hidden, features)
     if services.consumer_protocol:
         api_versions.add_group_version(response, context.version)

@@ -6,6 +6,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
+from gateway.upstream.share_groups import SHARE_VERSION
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
@@ -19,17 +20,8 @@ GROUP_VERSION = "group.version"
 _CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
 # Earlier clients take no feature whose lowest version is 0 (KAFKA-17011).
 _FIRST_WITH_LEVEL_0 = 4
-SHARE_VERSION = "share.version"
 # Features that announce group protocols. The broker's coordinator is not the one that clients reach.
 HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, "streams.version"})
-
-
-def share_level(response: Any, version: int) -> int | None:
-    """The level of the broker's feature `share.version`, None if this version does not tell it."""
-    if version < _FIRST_WITH_SOFTWARE:
-        return None
-    levels = {feature.name: feature.max_version_level for feature in response.finalized_features or []}
-    return int(levels.get(SHARE_VERSION, 0))
 
 
 def restrict(

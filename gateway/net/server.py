@@ -138,6 +138,7 @@ class Gateway:
         if self._security.tls is not None:
             self._note_server_names(self._security.tls)
         await self._cluster.refresh()
+        await self.share_groups.refresh()
         self._servers[None] = await self._serve(None, self._listen.port)
         self._first_port = _port_of(self._servers[None])
         for node_id in list(self._cluster.nodes):

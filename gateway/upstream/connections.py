@@ -3,6 +3,7 @@
 import asyncio
 import random
 import ssl
+from types import MappingProxyType
 from typing import Any, Self
 
 from kafka.protocol.api_key import ApiKey
@@ -19,6 +20,8 @@ _SIZE_BYTES = 4
 READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"
+SOFTWARE: codec.Fields = MappingProxyType({"client_software_name": CLIENT_ID, "client_software_version": "1"})
+"""The gateway's ApiVersions from version 3 on."""
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2
 _UNSUPPORTED_SASL_MECHANISM = 33
 # The part of a session's lifetime after which it is renewed, as in Java's client: drawn for each session,

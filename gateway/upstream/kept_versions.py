@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import CLIENT_ID, UpstreamLost
+from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 
@@ -40,8 +40,7 @@ class KeptVersions:
     async def _ask(
         self, header: RequestHeader, rewritten: Rewritten, kept: tuple[bytes, float] | None
     ) -> bytes:
-        software = {"client_software_name": CLIENT_ID, "client_software_version": "1"}
-        body = software if header.api_version >= _FIRST_WITH_SOFTWARE else {}
+        body = SOFTWARE if header.api_version >= _FIRST_WITH_SOFTWARE else {}
         request = codec.encode_request(
             ApiKey.ApiVersions, header.api_version, header.correlation_id, CLIENT_ID, body
         )

@@ -6,19 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 import structlog
 from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import CLIENT_ID, UpstreamLost
+from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
 from records.partitioner import REMEMBERED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.
 _OFFSETS_TOPIC = "__consumer_offsets"
 _METADATA_VERSION, _FIND_VERSION, _DESCRIBE_VERSION = 12, 4, 1
-_FIRST_LEVEL = 1  # of the feature `share.version`
+FIRST_WITH_FEATURES = 3
+"""The first version of ApiVersions whose response has the brokers' features."""
+SHARE_VERSION = "share.version"
+"""The brokers' feature."""
+_FIRST_LEVEL = 1  # of SHARE_VERSION
 _AGE_MAX_S = 30.0
 _ABSENT_AGE_MAX_S = 1.0
 _GROUPS_REMEMBERED = 10_000
@@ -70,6 +75,10 @@ class ShareGroups:
     def are_off(self) -> bool:
         """Whether their requests are refused."""
         return self.coordinators is Coordinators.OFF
+
+    async def refresh(self) -> None:
+        """Ask a broker for the level of the feature `share.version`. Raises UpstreamLost."""
+        self.learn(level_in(await self._cluster.ask(ApiKey.ApiVersions, FIRST_WITH_FEATURES, SOFTWARE)))
 
     def learn(self, level: int) -> None:
         """The brokers' feature `share.version` has this level, 0 without it."""
@@ -136,6 +145,12 @@ class ShareGroups:
         answer = await self._cluster.ask(ApiKey.Metadata, _METADATA_VERSION, request)
         (topic,) = answer.topics
         return [p.leader_id for p in sorted(topic.partitions, key=lambda p: int(p.partition_index))]
+
+
+def level_in(versions: Any) -> int:
+    """Return the level of the feature `share.version` in a broker's response to ApiVersions."""
+    levels = {feature.name: feature.max_version_level for feature in versions.finalized_features or []}
+    return int(levels.get(SHARE_VERSION, 0))
 
 
 def partition_hash(group_id: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -191,12 +192,15 @@ class GatewayFixture:
 async def world(
     authorizer: Authorizer | None = None,
     rules: QuotaRules = NO_RULES,
+    versions: codec.Fields = MappingProxyType({}),
     **options: Any,
 ) -> AsyncIterator[GatewayFixture]:
-    """Start a world and end it. `options` are of GatewayOptions."""
+    """Start a world and end it. The broker's ApiVersions has the fields `versions` when the gateway starts.
+    `options` are of GatewayOptions.
+    """
     broker, core = StubBroker(), CoreBackend()
     broker.open.set()
-    broker.answers[ApiKey.ApiVersions] = {"api_keys": []}
+    broker.answers[ApiKey.ApiVersions] = {"api_keys": [], **versions}
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
     told = GatewayOptions(ClientConfig(str(broker.address)), LAYOUT, Address(HOST, 0), **options)
@@ -239,23 +243,24 @@ def played(
     *,
     authorizer: Callable[[], Authorizer] | None = None,
     rules: QuotaRules = NO_RULES,
+    versions: codec.Fields = MappingProxyType({}),
     expose_internal_topics: bool = True,
     **options: Any,
 ) -> Callable[..., Any]:
     """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer.
-    `options` are of GatewayOptions, or of Limits. Few tests are about internal topics: for the others there
-    are none, so that nothing looks for their ids.
+    `versions` are fields of the broker's ApiVersions. `options` are of GatewayOptions, or of Limits. Few
+    tests are about internal topics: for the others there are none, so that nothing looks for their ids.
     """
     options["expose_internal_topics"] = expose_internal_topics
     if test is None:
-        return partial(played, authorizer=authorizer, rules=rules, **options)
+        return partial(played, authorizer=authorizer, rules=rules, versions=versions, **options)
     limits = {name: value for name, value in options.items() if name in _LIMITS}
     others = {name: value for name, value in options.items() if name not in _LIMITS}
     assert others.keys() <= {field.name for field in fields(GatewayOptions)}
 
     async def play() -> None:
         mine = None if authorizer is None else authorizer()
-        async with world(mine, rules, limits=Limits(**limits), **others) as playing:
+        async with world(mine, rules, versions, limits=Limits(**limits), **others) as playing:
             await test(playing)
 
     def run() -> None:

@@ -19,9 +19,7 @@ async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient
         "api_keys": [
             {"api_key": key, "min_version": 0, "max_version": last} for key, last in (names | {84: 0}).items()
         ],
-        "finalized_features": [
-            {"name": "share.version", "min_version_level": level, "max_version_level": level}
-        ],
+        **features(level),
     }
     stranger = await world.client()
     (broker,) = (await stranger.ask(ApiKey.Metadata, 12, topics=[])).brokers
@@ -29,6 +27,12 @@ async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient
     await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
     world.broker.passed.clear()
     return client
+
+
+def features(level: int) -> dict[str, Any]:
+    """The features in ApiVersions of a broker with this level of `share.version`."""
+    levels = {"min_version_level": level, "max_version_level": level}
+    return {"finalized_features": [{"name": "share.version", **levels}]}
 
 
 def beat(group_id: str = "g", names: list[str] | None = None) -> dict[str, Any]:

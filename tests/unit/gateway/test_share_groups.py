@@ -25,6 +25,7 @@ from tests.harness.share_frames import (
     SOFTWARE,
     beat,
     error_of,
+    features,
     fetched,
     finds_share_groups,
     listed,
@@ -73,11 +74,17 @@ def test_without_share_groups_clients_get_kafkas_refusal(key: int, level: int, w
     play()
 
 
+@pytest.mark.parametrize("asks_versions", [True, False])
 @pytest.mark.parametrize("key", REQUESTS)
-def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(key: int) -> None:
-    @played
+def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(key: int, asks_versions: bool) -> None:
+    """Also the first request after a start of the gateway, of a client that has not asked for versions."""
+
+    @any_played(share_groups=Coordinators.BROKERS, versions={} if asks_versions else features(1))
     async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
+        if asks_versions:
+            client = await finds_share_groups(world)
+        else:
+            client = await world.client(await world.broker_port())
         version, body = REQUESTS[key]
         world.broker.answers[key] = {"error_code": 7}
         if key in (DESCRIBE, OFFSETS):
