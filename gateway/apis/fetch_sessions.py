@@ -1,12 +1,15 @@
 """The sessions of one connection in which records are fetched, and what was checked of their topics."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.deliveries.member import Member
 from gateway.deliveries.service import Deliveries
+from gateway.telemetry.members import kafka_uuid
 from gateway.wire.framing import RequestHeader
+from gateway.wire.share_responses import error_of
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100
@@ -35,24 +38,46 @@ class FetchSessions:
         return self._versions.get(session_id) == version
 
 
+@dataclass(slots=True)
+class CheckedTopics:
+    """The topics of a share session, and the version of the ACLs that allowed them. The session `lacks` a
+    topic that a request named and these ACLs denied.
+    """
+
+    topics: set[UUID]
+    version: int
+    lacks: bool
+
+    def add(self, topics: set[UUID], version: int, *, lacks: bool) -> None:
+        """Add the topics of another request, which this version of the ACLs allowed."""
+        self.topics |= topics
+        self.lacks |= lacks
+        self.version = version
+
+
 class ShareSession:
     """The share session (KIP-932) of one connection: the member, and what was checked of its topics.
+
+    A broker finds a session by the ids of its group and member, whichever connection a request comes from,
+    and checks the rights of the gateway's principal. So another client could continue the session, begin it
+    anew or end it. Where the gateway checks ACLs, the broker knows the member by `broker_member_id`, a random
+    id that no client learns. Then all topics of the session were named, and checked, on this connection.
 
     A broker binds one session to a connection, and ends it with the connection. The sessions of other members
     on the same connection would live until the broker ends, and a broker has a limit of sessions
     (`group.share.max.share.sessions`). So a connection has one member.
 
-    A request names only the partitions that are new. `topics` are all that it named, and `version` is that of
-    the ACLs that allowed them. It `lacks` a topic that it named and that the ACLs denied. `is_doubted`: the
-    broker failed at a request, perhaps because a topic of the session is gone.
+    A request names only the partitions that are new. `checked` are all topics, or None until the broker has
+    accepted the latest beginning: it keeps the session of before if it refuses one. `is_doubted`: the broker
+    failed at a request, perhaps because a topic of the session is gone.
     """
 
     def __init__(self) -> None:
         self.member: tuple[str, str] | None = None
-        self.topics: set[UUID] = set()
-        self.version: int | None = None
-        self.lacks = False
+        self.broker_member_id = kafka_uuid(uuid4())
+        self.checked: CheckedTopics | None = None
         self.is_doubted = False
+        self._beginning: CheckedTopics | None = None
         self._counted: tuple[Deliveries, Member] | None = None
 
     @property
@@ -66,17 +91,20 @@ class ShareSession:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
 
-    def begin(self) -> bool:
-        """The member begins it anew, and names all its topics. Returns whether it was doubted."""
-        was_doubted, self.is_doubted, self.lacks = self.is_doubted, False, False
-        self.topics.clear()
+    def clear_doubt(self) -> bool:
+        """Forget a broker's failure, because the member begins anew. Return True if there was one."""
+        was_doubted, self.is_doubted = self.is_doubted, False
         return was_doubted
 
-    def goes_on(self, topics: set[UUID], version: int, *, lacks: bool) -> None:
-        """It has these topics, too, by this version of the ACLs, which perhaps denied others."""
-        self.topics |= topics
-        self.lacks |= lacks
-        self.version = version
+    def begin(self, topics: CheckedTopics) -> Callable[[bytes], None]:
+        """Begin anew with these topics. Return the function that takes the broker's response."""
+        self.checked, self._beginning = None, topics
+
+        def saw(response: bytes) -> None:
+            if self._beginning is topics and not error_of(response):
+                self.checked = topics
+
+        return saw
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
         """Count a request of the member. Returns what takes the parts of the response."""

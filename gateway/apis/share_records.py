@@ -18,31 +18,35 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis import nodes
 from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import RequestContext
-from gateway.apis.fetch_sessions import ShareSession
+from gateway.apis.fetch_sessions import CheckedTopics
 from gateway.apis.guards import TopicKey, topic_errors
 from gateway.apis.passed_records import CHANGED_MAX_BYTES
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation
+from gateway.authorization.authorizer import Authorizer
 from gateway.log_text import quoted
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
 from gateway.wire import beside, share_responses
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
+from gateway.wire.share_requests import with_member_id
 from state.errors import ErrorCode
 
 # ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
 # last one is -1.
-_INITIAL_EPOCH = 0
+_INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
+_MEMBER_ID_MAX_CHARACTERS = 36  # KafkaApis.isMemberIdValid
 # After a broker's failure. It is some requests of a client, and bounds how often a broker is asked.
 _FRESH_AGE_MAX_S = 0.1
+_INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
 _ENDED = {"error_code": GatewayError.SHARE_SESSION_NOT_FOUND}
 """After it clients begin a session, and name all their partitions."""
 
 _Errors = Mapping[TopicKey, GatewayError]
 
 
-async def screen_session(context: RequestContext, message: bytes) -> Screened | None:
+async def screen_session(context: RequestContext, message: bytes) -> Screened:
     """READ on the group, and on each topic of the session. A topic that is denied, or gone, is taken out of
     the request, and its partitions have the error. Raises ProtocolError if the connection has another
     member's session.
@@ -50,30 +54,64 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened | 
     request = await beside.decode_passed(context.header, message)
     session = context.remembered.shares
     if request.group_id is None or request.member_id is None:
-        return None  # the broker refuses it
+        return Screened(None, _INVALID)
     if not session.is_of(request.group_id, request.member_id):
         raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
-    checks = context.services.authorizer is not None and context.services.checks_passed_on
-    if checks and not may_read_group(context, request.group_id):
-        return Screened(None, GROUP_REFUSED)
-    is_doubted = _begins(context, request) and session.begin()
-    if not checks:
-        errors: _Errors | None = await _gone(context, request) if is_doubted else {}
-    else:
+    is_doubted = _begins(context, request) and session.clear_doubt()
+    authorizer = context.services.authorizer
+    if authorizer is not None and context.services.checks_passed_on:
         age_max_s = _FRESH_AGE_MAX_S if is_doubted else TOPIC_AGE_MAX_S
-        errors = await _errors(context, request, session, age_max_s)
-    if errors is None:
+        screened = await _checked(context, message, request, authorizer, age_max_s)
+    else:
+        gone = await _gone(context, request) if is_doubted else {}
+        screened = await _without(context, message, request, gone)
+    return screened if screened.remaining is None else _counted(context, request, screened)
+
+
+async def _checked(
+    context: RequestContext, message: bytes, request: Any, authorizer: Authorizer, age_max_s: float
+) -> Screened:
+    """Check the ACLs, and give the member the id by which the broker knows it on this connection."""
+    session, version, saw = context.remembered.shares, authorizer.version, None
+    if not may_read_group(context, request.group_id):
+        return Screened(None, GROUP_REFUSED)
+    if not 0 < len(request.member_id) <= _MEMBER_ID_MAX_CHARACTERS:
+        return Screened(None, _INVALID)
+    if _continues(context, request) and not await _may_continue(context, session.checked, version):
         return Screened(None, _ENDED)
+    named = {topic.topic_id for topic in request.topics}
+    errors = await topic_errors(context, named, Operation.READ, age_max_s)
+    allowed, lacks = named - errors.keys(), bool(errors)
+    if _begins(context, request):
+        saw = session.begin(CheckedTopics(allowed, version, lacks))
+    elif _continues(context, request) and session.checked is not None:
+        session.checked.add(allowed, version, lacks=lacks)
+    screened = await _without(context, message, request, errors)
+    assert screened.remaining is not None, "a request of which nothing is left passes, too"
+    remaining = with_member_id(context.header, screened.remaining, session.broker_member_id)
+    return replace(screened, remaining=remaining, saw=saw)
+
+
+async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
+    """Return True if the session was begun on this connection, and no change of the ACLs is about it."""
+    if checked is None:
+        return False
+    if checked.version == version:
+        return True
+    return not checked.lacks and not await topic_errors(context, checked.topics, Operation.READ)
+
+
+async def _without(context: RequestContext, message: bytes, request: Any, errors: _Errors) -> Screened:
+    """Take the topics with errors out of a request."""
     if not errors:
-        return _counted(context, request, Screened(message, {}))
+        return Screened(message, {})
     entry = _not_acknowledged
     if context.header.api_key == ApiKey.ShareFetch:
         entry = _not_fetched
         request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
     refused = await beside.made(message, _refused, request.topics, errors, entry)
     request.topics = [topic for topic in request.topics if topic.topic_id not in errors]
-    remaining = await beside.with_body(context.header, message, request)
-    return _counted(context, request, Screened(remaining, {"responses": refused}))
+    return Screened(await beside.with_body(context.header, message, request), {"responses": refused})
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
@@ -96,35 +134,15 @@ def _begins(context: RequestContext, request: Any) -> bool:
 
 def _continues(context: RequestContext, request: Any) -> bool:
     """Whether all topics of the session are fetched, not only those that the request names."""
-    return bool(context.header.api_key == ApiKey.ShareFetch and request.share_session_epoch > _INITIAL_EPOCH)
+    if context.header.api_key != ApiKey.ShareFetch:
+        return False
+    return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
 
 
 async def _gone(context: RequestContext, request: Any) -> _Errors:
     named = {topic.topic_id for topic in request.topics}
     found = await context.services.cluster.topics_by_id(named, _FRESH_AGE_MAX_S)
     return dict.fromkeys(named - found.keys(), GatewayError.UNKNOWN_TOPIC_ID)
-
-
-async def _errors(
-    context: RequestContext, request: Any, session: ShareSession, age_max_s: float
-) -> _Errors | None:
-    """The errors of the topics that a request names. None if the session may not go on, because of a topic
-    that it has, or lacks, since other ACLs.
-    """
-    authorizer = context.services.authorizer
-    assert authorizer is not None
-    version = authorizer.version
-    if (
-        _continues(context, request)
-        and session.version != version
-        and (session.lacks or await topic_errors(context, session.topics, Operation.READ))
-    ):
-        return None
-    named = {topic.topic_id for topic in request.topics}
-    errors = await topic_errors(context, named, Operation.READ, age_max_s)
-    if _begins(context, request) or _continues(context, request):
-        session.goes_on(named - errors.keys(), version, lacks=bool(errors))
-    return errors
 
 
 def _refused(
@@ -158,9 +176,9 @@ def _not_fetched(partition: Any, error: GatewayError) -> Fields:
     }
 
 
-def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened | None:
-    """Count what is left of a request. None if it may pass unchanged, and nothing is counted."""
+def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
+    """Count what is left of a request."""
     deliveries = context.services.deliveries
     if deliveries is None:
-        return screened if screened.refused else None
+        return screened
     return replace(screened, sees=context.remembered.shares.watch(deliveries, context.header, request))

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from gateway.apis.fetch_sessions import CheckedTopics, ShareSession
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.share_groups import Coordinators
@@ -33,6 +34,7 @@ from tests.harness.share_frames import (
 played = partial(any_played, share_groups=Coordinators.BROKERS)
 ME = "User:ANONYMOUS"
 TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID, NO_SESSION = 29, 30, 100, 122
+FAILED, INVALID_REQUEST = -1, 42
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 
 
@@ -138,6 +140,127 @@ async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acl
     assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
     assert not (await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses
     assert topics_passed(world, FETCH)[-1] == [topic_id("orders"), topic_id("prices")]
+
+
+@played(authorizer=READER)
+async def test_a_share_session_does_not_continue_where_it_did_not_begin(world: GatewayFixture) -> None:
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    elsewhere = await world.client()
+    passed = len(world.broker.messages)
+    for epoch in (1, 2, 2**31 - 1, -2):
+        for topics in ((), ("orders",)):
+            assert (await elsewhere.ask(FETCH, 2, **fetched(*topics, epoch=epoch))).error_code == NO_SESSION
+    assert len(world.broker.messages) == passed
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
+
+
+def members_passed(world: GatewayFixture) -> list[str]:
+    """The member of each request about a share session that a broker got."""
+    return [
+        codec.decode_request(header, message).member_id
+        for message in world.broker.messages
+        if (header := request_header(message)).api_key in (FETCH, ACKNOWLEDGE)
+    ]
+
+
+@played(authorizer=READER)
+async def test_a_broker_knows_a_member_by_an_id_of_the_connection(world: GatewayFixture) -> None:
+    """So nothing that another connection sends is about this one's session, whatever the epoch."""
+    world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
+    members = set()
+    for client in (await finds_share_groups(world), await world.client()):
+        world.broker.messages.clear()
+        assert not (await client.ask(FETCH, 2, **fetched("orders", "prices"))).error_code
+        assert not (await client.ask(FETCH, 1, **fetched("orders", epoch=1, offsets=(5, 7)))).error_code
+        for epoch in (0, 2, -1):
+            assert not (await client.ask(ACKNOWLEDGE, 2, **fetched("orders", epoch=epoch))).error_code
+        assert not (await client.ask(FETCH, 2, **fetched(epoch=-1))).error_code
+        assert len(members_passed(world)) == 6
+        members.update(members_passed(world))
+    assert len(members) == 2 and "m" not in members
+
+
+@played
+async def test_without_acls_a_broker_knows_a_member_by_its_own_id(world: GatewayFixture) -> None:
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    await client.ask(FETCH, 2, **fetched("orders"))
+    assert members_passed(world) == ["m"]
+
+
+@played(authorizer=READER)
+async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_beginning(
+    world: GatewayFixture,
+) -> None:
+    """A broker that refuses a beginning keeps the session of before, with other topics."""
+    client = await finds_share_groups(world)
+    for error, continues in ((0, 0), (INVALID_REQUEST, NO_SESSION), (0, 0), (FAILED, NO_SESSION)):
+        world.broker.answers[FETCH] = {"error_code": error}
+        await client.ask(FETCH, 2, **fetched("orders"))
+        world.broker.answers[FETCH] = {"error_code": 0}
+        assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == continues
+    world.broker.open.clear()
+    await client.send(FETCH, 2, **fetched("orders"))
+    await client.send(FETCH, 2, **fetched(epoch=1))
+    passed = len(world.broker.messages)
+    world.broker.open.set()
+    assert [(await client.receive())[1].error_code for _ in range(2)] == [0, NO_SESSION]
+    assert len(world.broker.messages) <= passed + 1
+
+
+def test_a_beginning_does_not_count_once_there_is_another() -> None:
+    """The broker may be busy with the second when it has answered the first."""
+    accepted = bytes(20)
+    session, both = (
+        ShareSession(),
+        [CheckedTopics({topic_id(name)}, 1, False) for name in ("orders", "prices")],
+    )
+    first, second = (session.begin(topics) for topics in both)
+    first(accepted)
+    assert session.checked is None
+    second(accepted)
+    assert session.checked is both[1]
+
+
+@played(authorizer=READER)
+async def test_a_share_session_ends_when_the_acls_deny_a_topic_that_was_added_or_forgotten(
+    world: GatewayFixture,
+) -> None:
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert world.authorizer is not None
+    group, orders, prices = acls(
+        (GROUP, "g", Operation.READ), *((TOPIC, name, Operation.READ) for name in ("orders", "prices"))
+    )
+    forgotten = [{"topic_id": topic_id("prices"), "partitions": [0]}]
+    for later in (
+        fetched("prices", epoch=1),
+        fetched("prices", epoch=1) | {"forgotten_topics_data": forgotten},
+    ):
+        world.authorizer.replace([group, orders, prices])
+        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+        assert (await client.ask(FETCH, 2, **later)).error_code == 0
+        world.authorizer.replace([group, orders])
+        assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
+        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+        assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
+
+
+@pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
+@pytest.mark.parametrize("member_id", [None, "", "m" * 37])
+def test_an_invalid_member_has_no_share_session(member_id: str | None, key: int) -> None:
+    """KafkaApis.isMemberIdValid."""
+
+    @played(authorizer=READER)
+    async def play(world: GatewayFixture) -> None:
+        client = await finds_share_groups(world)
+        answer = await client.ask(key, 2, **fetched("orders") | {"member_id": member_id})
+        assert answer.error_code == INVALID_REQUEST
+        assert not world.broker.passed
+
+    play()
 
 
 def assigned(*topics: str) -> dict[str, Any]:

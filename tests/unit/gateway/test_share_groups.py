@@ -107,16 +107,21 @@ async def test_clients_see_the_feature_and_the_versions_of_the_brokers(world: Ga
     assert levels["share.version"] == 1
 
 
-@played
-async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("other", ["group_id", "member_id"])
+def test_a_connection_has_the_share_session_of_one_member(other: str) -> None:
     """A broker would keep the sessions of the others until it ends."""
-    world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
-    client = await finds_share_groups(world)
-    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
-    assert (await client.ask(ACKNOWLEDGE, 2, **fetched("orders", epoch=1))).error_code == 0
-    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0  # its session begins anew
-    await client.send(FETCH, 2, **fetched("orders", member_id="another"))
-    assert await client.is_closed()
+
+    @played
+    async def play(world: GatewayFixture) -> None:
+        world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
+        client = await finds_share_groups(world)
+        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+        assert (await client.ask(ACKNOWLEDGE, 2, **fetched("orders", epoch=1))).error_code == 0
+        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0  # its session begins anew
+        await client.send(FETCH, 2, **fetched("orders") | {other: "another"})
+        assert await client.is_closed()
+
+    play()
 
 
 @played
