@@ -1,7 +1,7 @@
 """Which APIs the gateway answers, what it changes of the APIs that brokers answer, and which APIs it refuses.
 
 The tables are made of the rows that the modules here have: see `gateway.apis.api`. A request of an API in
-none of these tables passes undecoded.
+none of these tables passes undecoded. Where the gateway checks ACLs, it has to be a super user's.
 """
 
 from collections.abc import Mapping

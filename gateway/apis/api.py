@@ -1,6 +1,6 @@
 """The row of an API: all that the gateway has to know of its requests. `gateway.apis` has the tables of rows.
 
-An API without a row passes undecoded.
+A request of an API without a row passes undecoded, where ACLs are checked only a super user's.
 """
 
 from collections.abc import Awaitable, Callable
@@ -100,8 +100,8 @@ class Passed:
     forbid, `groups` what the coordinator answers, `brokers` what is the coordinator's among a broker's
     settings, `internal` what would change the coordinator's own topics, `screen` what is special to the API.
     A request without a guard needs the operation `needs` on the cluster, or is for super users, unless Kafka
-    has no ACLs for it or `screen` checks them (`is_free`). With `is_hidden` it is absent from ApiVersions
-    while the gateway checks ACLs.
+    has no ACLs for it (`is_free`) or `screen` checks them (`is_screened`). With `is_hidden` it is absent from
+    ApiVersions while the gateway checks ACLs.
 
     `rewrite` changes the responses for which `is_rewritten` returns true. That gets the version and the
     bytes, and raises ProtocolError.
@@ -115,17 +115,13 @@ class Passed:
     screen: Screen | None = None
     needs: Operation | None = None
     is_free: bool = False
+    is_screened: bool = False
     is_hidden: bool = False
     rewrite: Rewrite | None = None
     is_rewritten: Callable[[int, bytes], bool] = _always
     versions: range | None = None
-    """Those of the codec, if none are given and `is_decoded`; None: all."""
+    """Those of the codec, if none are given. None: all, because the gateway has no schema of the API."""
 
     def __post_init__(self) -> None:
-        if self.versions is None and self.is_decoded:
+        if self.versions is None and self.key in codec.REQUESTS:
             object.__setattr__(self, "versions", codec.versions(self.key))
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether the gateway may have to decode requests or responses."""
-        return any((self.guard, self.groups, self.brokers, self.internal, self.screen, self.rewrite))

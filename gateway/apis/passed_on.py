@@ -40,19 +40,21 @@ _TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 
 async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
-    """Check a request that passes to a broker. Returns None if it may pass unchanged. Raises ProtocolError if
-    the client may not send it, and the gateway has no response for that. Raises UpstreamLost.
+    """Check a request that passes to a broker, and read it. Returns None if it may pass unchanged. Raises
+    ProtocolError if a broker may read it as another one, and if the client may not send it and the gateway
+    has no response for that. Raises UpstreamLost.
     """
-    authorizer = context.services.authorizer
-    if authorizer is None or authorizer.is_super_user(context.principal):
+    authorizer, key = context.services.authorizer, context.header.api_key
+    if authorizer is None or (api is not None and api.is_screened):
         return None
-    if api is not None:
-        if api.guard is not None:
+    if not authorizer.is_super_user(context.principal):
+        if api is not None and api.guard is not None:
             return await api.guard(context, message)
-        if api.is_free or (api.needs is not None and may_on_cluster(context, api.needs)):
-            return None
-    key = context.header.api_key
-    raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
+        if api is None or not (api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))):
+            raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
+    if key in codec.REQUESTS:
+        await beside.decode_passed(context.header, message)  # a guard reads it, too
+    return None
 
 
 def _on_topic(
@@ -180,9 +182,8 @@ def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Scree
     """The check of a request about the cluster, with the response of one that is refused."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
-        if may_on_cluster(context, operation):
-            return None
-        return Screened(None, refused(await beside.decode_passed(context.header, message)))
+        request = await beside.decode_passed(context.header, message)
+        return None if may_on_cluster(context, operation) else Screened(None, refused(request))
 
     return guard_request
 
@@ -294,10 +295,7 @@ ROWS = (
     Passed(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),
     Passed(key=ApiKey.DescribeTransactions, guard=guard_description),
     Passed(key=ApiKey.ListTransactions, guard=guard_transactions),
-    *(
-        Passed(key=key, is_free=True, versions=codec.versions(key))
-        for key in (ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry)
-    ),
+    *(Passed(key=key, is_free=True) for key in (ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry)),
     Passed(
         key=ApiKey.ListConfigResources,
         guard=_on_cluster(Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}),

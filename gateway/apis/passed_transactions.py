@@ -70,11 +70,11 @@ _FIRST_ADD_BY_BROKERS = 4
 
 async def guard_addition(context: RequestContext, message: bytes) -> Screened | None:
     """AddPartitionsToTxn, which adds all partitions or none. From version 4 on only brokers send it."""
+    request = await beside.decode_passed(context.header, message)
     if context.version >= _FIRST_ADD_BY_BROKERS:
         if may_on_cluster(context, Operation.CLUSTER_ACTION):
             return None
         return Screened(None, {"error_code": ERRORS[ResourceType.CLUSTER]})
-    request = await beside.decode_passed(context.header, message)
     topics: list[Any] = request.v3_and_below_topics
     errors: Mapping[str, GatewayError]
     if not context.may(Operation.WRITE, _TRANSACTION, request.v3_and_below_transactional_id):
@@ -126,6 +126,7 @@ async def guard_description(context: RequestContext, message: bytes) -> Screened
 
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """ListTransactions shows the transactions that the client may describe."""
+    await beside.decode_passed(context.header, message)
 
     def hide(response: Any) -> None:
         response.transaction_states = [

@@ -64,15 +64,15 @@ ROWS = (
     *shares_at_brokers.ROWS,
     Passed(
         key=ApiKey.ShareFetch,
-        is_free=True,
         screen=screen_session,
+        is_screened=True,
         rewrite=rewrite_fetch,
         is_rewritten=is_fetch_rewritten,
     ),
     Passed(
         key=ApiKey.ShareAcknowledge,
-        is_free=True,
         screen=screen_session,
+        is_screened=True,
         rewrite=nodes.rewrite_endpoints,
         is_rewritten=nodes.ends_with_endpoints(ApiKey.ShareAcknowledge),
     ),

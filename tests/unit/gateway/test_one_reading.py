@@ -3,6 +3,7 @@ have two meanings, or cost more than they are worth, are refused. See docs/decis
 """
 
 import time
+from collections.abc import Callable
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -10,10 +11,12 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.share_groups import Coordinators
 from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
@@ -33,6 +36,7 @@ from tests.harness.hostile_frames import (
     tags,
     varint,
 )
+from tests.harness.share_frames import features
 
 ME = "User:ANONYMOUS"
 ALLOWED, SECRET = "orders", "prices"
@@ -86,6 +90,28 @@ async def test_a_replica_that_only_a_broker_would_see_does_not_pass(world: Gatew
     await client.send_bytes(framed(fetch_of_hidden_replica(ALLOWED_ID, 2)))
     assert await client.is_closed()
     assert not world.broker.passed
+
+
+def everything() -> Authorizer:
+    made, every = Authorizer([]), Operation.ALL
+    made.replace(Acl(kind, "*", PatternType.LITERAL, ME, "*", every, Permission.ALLOW) for kind in SUPPORTED)
+    return made
+
+
+@pytest.mark.parametrize("who", [everything, lambda: Authorizer([ME])], ids=["allowed", "super user"])
+@pytest.mark.parametrize("key", [key for key in apis.PASSED if key in codec.REQUESTS], ids=ApiKey)
+def test_no_request_passes_unread_whoever_sends_it(key: int, who: Callable[[], Authorizer]) -> None:
+    """Where ACLs are checked. A byte is behind the end of the request."""
+
+    @played(authorizer=who, share_groups=Coordinators.BROKERS, versions=features(1))
+    async def play(world: GatewayFixture) -> None:
+        for version in codec.versions(key):
+            client = await world.client()
+            await client.send_bytes(framed(codec.encode_request(key, version, 1, "me", {}) + b"x"))
+            assert await client.is_closed()
+        assert not world.broker.passed
+
+    play()
 
 
 def test_tags_of_a_replica_state_are_a_fault_of_the_client() -> None:
