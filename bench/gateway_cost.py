@@ -15,6 +15,7 @@ import timeit
 from functools import partial
 from itertools import count
 from multiprocessing import get_context
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,7 +33,7 @@ from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
-from gateway.upstream.share_groups import Coordinators
+from gateway.upstream.share_groups import SHARE_VERSION, Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
 from records.layout import TopicLayout
@@ -136,10 +137,15 @@ class InstantBackend:
 
 
 class NoBrokers(Cluster):
-    """A cluster without brokers."""
+    """A cluster without brokers, that has share groups."""
 
     async def refresh(self) -> None:
         """See `Cluster`."""
+
+    async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        """See `Cluster`: the gateway asks for ApiVersions when it starts."""
+        level = SimpleNamespace(name=SHARE_VERSION, max_version_level=1)
+        return SimpleNamespace(finalized_features=[level])
 
 
 class Beating(asyncio.Protocol):
@@ -256,7 +262,6 @@ async def measure(
         ClientConfig("no-broker:9092"), TopicLayout.named(), Address(HOST, 0), share_groups=Coordinators.OURS
     )
     gateway = Gateway(options, NoBrokers([], limits), backend, backend, authorizer=authorizer)
-    gateway.share_groups.learn(1)
     await gateway.start()
     context = get_context("spawn")
     results, theirs = context.Pipe(duplex=False)
