@@ -58,8 +58,8 @@ async def each(
 class _Batch:
     """The items of one request that are under way.
 
-    One has the request's own place at the coordinator (`gateway.net.room`). The others have places for which
-    nobody waits. So no request waits for a place while it holds one.
+    One has the request's own place at the coordinator (`gateway.fairness.room`). The others have places for
+    which nobody waits. So no request waits for a place while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:

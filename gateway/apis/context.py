@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.deliveries.service import Deliveries
+from gateway.fairness.room import Room
 from gateway.security.session import Session
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
@@ -62,8 +64,8 @@ class Services:
     consumer_protocol: bool = True
     telemetry: ClientTelemetry | None = None
     deliveries: Deliveries | None = None
-    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
-    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deciding: Room = field(default_factory=partial(Room, 1))
+    turns: Room = field(default_factory=partial(Room, 1))
 
 
 class Deferred(Struct, frozen=True):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import TypeVar
 
+from gateway.fairness.room import Room
+
 _SLICE_S = 0.002
 # So many entries take a small part of a slice.
 _BATCH = 256
@@ -26,7 +28,7 @@ class Slices:
 
     __slots__ = ("_began_s", "_turns")
 
-    def __init__(self, turns: asyncio.Lock) -> None:
+    def __init__(self, turns: Room) -> None:
         self._turns = turns
         self._began_s = time.monotonic()
 

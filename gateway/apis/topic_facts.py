@@ -5,7 +5,6 @@ A request for which the brokers do not answer in time goes on without it.
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from msgspec import structs
 from gateway.apis.authorized import may_describe_topic
 from gateway.apis.context import RequestContext
 from gateway.authorization.authorizer import Authorizer
+from gateway.fairness.thread import FairThread
 from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost
@@ -35,7 +35,7 @@ _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 _DECIDING_S = 0.005
 
 # RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
-_matching = ThreadPoolExecutor(1, "gateway-patterns")
+_matching = FairThread("gateway-patterns")
 
 T = TypeVar("T")
 
@@ -71,9 +71,7 @@ async def resolution_of(
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
     if known is None:
         return None
-    resolving = asyncio.get_running_loop().run_in_executor(
-        _matching, _resolved, pattern, known, context.services.internal_topics.own
-    )
+    resolving = _matching.run(_resolved, pattern, known, context.services.internal_topics.own)
     timeout_s = context.services.cluster.limits.topics_look_up_s
     done, _ = await asyncio.wait([resolving], timeout=timeout_s)
     if not done:

@@ -23,7 +23,9 @@ from gateway.apis.api_versions import is_valid, unsupported
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.remembered import Remembered
 from gateway.apis.screened import Screened
+from gateway.fairness.queue import TENANT
 from gateway.net.ends import forget_frames
+from gateway.net.forwarding import Forwarded
 from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.relay import HELD_MAX_BYTES, passes, relay
@@ -60,7 +62,7 @@ class Connection:
         self._passed_sasl = PassedSasl()
         self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
-        self._forwarded_count = 0
+        self._at_broker = Forwarded(listener.forwarding)
         self._upstream: Upstream | None = None
         self._returning: asyncio.Task[None] | None = None
 
@@ -77,7 +79,7 @@ class Connection:
     @property
     def forwarded(self) -> int:
         """The number of requests at the broker."""
-        return self._forwarded_count
+        return self._at_broker.requests
 
     @property
     def has_upstream(self) -> bool:
@@ -112,8 +114,7 @@ class Connection:
         self._remembered.shares.end()
         if self._upstream is not None:
             self._upstream.close()
-        for _ in range(self._forwarded_count):
-            self._listener.forwarding.release()
+        self._at_broker.close()
         self._client.abort()
 
     async def _end_with_client(self) -> None:
@@ -133,6 +134,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
         """Start a request. When this returns, the next one may start."""
+        TENANT.set(self._session.tenant(self._peer))
         place.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
         if header.api_key in apis.SASL or not self._session.is_open:
@@ -156,6 +158,7 @@ class Connection:
             return True
 
     def _has_started(self, message: bytes, place: Place) -> bool:
+        TENANT.set(self._session.tenant(self._peer))  # this may be called by the client's transport, too
         header = request_header(message)
         place.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
@@ -323,15 +326,14 @@ class Connection:
             await upstream.send(message)
             self._client.answer(place)
             return
-        await self._listener.forwarding.acquire()
-        self._forwarded_count += 1
+        await self._at_broker.enter(partial(self._client.turn, place))
         self._forwarded.put_nowait((header, place, screened))
         await upstream.send(message)
 
     async def _connected(self, tasks: asyncio.TaskGroup, place: Place) -> Upstream:
         """The connection to the broker, where the gateway has authenticated itself, or the client has."""
         upstream = self._upstream
-        if upstream is not None and not (upstream.ended and not self._forwarded_count):
+        if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:
                 await self._client.turn(place)
                 await upstream.authenticate()
@@ -353,23 +355,18 @@ class Connection:
         """Send the broker's responses to the client, in order."""
         while True:
             header, place, screened = await self._forwarded.get()
+            TENANT.set(self._session.tenant(self._peer))
             if await upstream.next_bytes() > HELD_MAX_BYTES and passes(header, screened):
                 await relay(upstream, self._client, header, place, screened)
-                await self._returned()
-                continue
-            response = await upstream.receive()
-            if correlation_id_of(response) != header.correlation_id:
-                raise UpstreamLost("the broker answers something else than what was asked")
-            response = await self._rewritten(header, response, screened)
-            self._client.answer(place, size_of(response), response)
-            del response
-            await self._returned()
-
-    async def _returned(self) -> None:
-        """A response is given to the client. Nothing more is read of the broker before it is taken."""
-        await self._client.drain()
-        self._forwarded_count -= 1
-        self._listener.forwarding.release()
+            else:
+                response = await upstream.receive()
+                if correlation_id_of(response) != header.correlation_id:
+                    raise UpstreamLost("the broker answers something else than what was asked")
+                response = await self._rewritten(header, response, screened)
+                self._client.answer(place, size_of(response), response)
+                del response
+            await self._client.drain()  # nothing more is read of the broker before the client has this
+            self._at_broker.leave()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)

@@ -1,20 +1,21 @@
 """A bound on the bytes of large JoinGroups and SyncGroups that all clients together send in a second.
 
-The coordinator parks these requests, so they take no room that others wait for (`gateway.net.room`), and a
-client may be gone before it is answered. But each of them is written to the log and handled. Clients that
+The coordinator parks these requests, so they take no room that others wait for (`gateway.fairness.room`), and
+a client may be gone before it is answered. But each of them is written to the log and handled. Clients that
 send large ones and do not wait would keep the coordinator busy for longer than the sessions of others last.
 """
 
 import asyncio
-from collections import deque
+
+from gateway.fairness.queue import FairQueue, Turn
 
 # Smaller requests pass at once. Their number is bounded by what the gateway can decode.
 SMALL_BYTES = 16 * 1024
 
 
 class Flow:
-    """Lets `rate` bytes a second pass, after `burst` bytes at once, in the order in which requests come. A
-    client that is gone loses its turn.
+    """Lets `rate` bytes a second pass, after `burst` bytes at once. Tenants that wait take turns. A client
+    that is gone loses its turn.
     """
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -22,20 +23,20 @@ class Flow:
         self._burst = burst
         self._left = burst
         self._at_s = -float("inf")
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: FairQueue[Turn] = FairQueue()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return sum(not turn.done() for _, turn in self._waiting)
+        return self._waiting.waiting
 
     async def enter(self, request_bytes: int) -> None:
         """Wait until the request may pass. The last one of a burst may exceed it."""
         if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request_bytes, turn))
+        turn = Turn.of(request_bytes)
+        self._waiting.append(turn)
         self._wake_later()
         await turn
 
@@ -56,11 +57,7 @@ class Flow:
 
     def _wake(self) -> None:
         self._timer = None
-        while self._waiting:
-            request_bytes, turn = self._waiting[0]
-            if not turn.done():
-                if not self._has_taken(request_bytes):
-                    break
-                turn.set_result(None)
+        while (turn := self._waiting.first()) is not None and self._has_taken(turn.request_bytes):
             self._waiting.popleft()
+            turn.set_result(None)
         self._wake_later()

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.apis.context import RequestContext
+from gateway.fairness.room import Room
 from gateway.metrics.counts import Counts
 from gateway.net.meter import Meter
-from gateway.net.room import Room
 
 # An item has no bytes of its own: those of its request are counted once.
 _NO_BYTES = 0

@@ -1,17 +1,17 @@
 """What the connections of one listener share, and how they report their ends."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.fairness.room import Room
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
 from gateway.net.ends import ClientGone
 from gateway.net.flow import Flow
+from gateway.net.forwarding import Forwarding
 from gateway.net.parked import Parked
-from gateway.net.room import Room
 from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream
@@ -59,7 +59,7 @@ class Listener:
     node_id: int | None
     services: Services
     limits: Limits
-    forwarding: asyncio.Semaphore
+    forwarding: Forwarding
     room: Room
     parked: Parked
     flow: Flow

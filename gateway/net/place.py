@@ -13,8 +13,8 @@ class Place:
     `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
     response. It is None until the response is ready.
     `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
-    `gateway.net.room`. `quota` is the quota that it is over, None if it is over none. `response_bytes` of the
-    response are counted as unread (`gateway.net.unread`).
+    `gateway.fairness.room`. `quota` is the quota that it is over, None if it is over none. `response_bytes`
+    of the response are counted as unread (`gateway.net.unread`).
     """
 
     __slots__ = (

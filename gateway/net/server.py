@@ -19,17 +19,18 @@ from gateway.coordinator.groups import Groups
 from gateway.deliveries.metrics import delivered
 from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
 from gateway.deliveries.service import Deliveries
+from gateway.fairness.room import Room
 from gateway.metrics.counts import DRAINING, Counts
 from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.admission import Admission
 from gateway.net.advertised import Advertised
 from gateway.net.connection import Connection
 from gateway.net.flow import Flow
+from gateway.net.forwarding import Forwarding
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.options import GatewayOptions
 from gateway.net.parked import Parked
 from gateway.net.received import Received
-from gateway.net.room import Room
 from gateway.net.stream import ClientGone, ClientStream
 from gateway.net.tls_entry import TlsEntry
 from gateway.net.unread import Unread
@@ -110,7 +111,7 @@ class Gateway:
         self._kept_versions = KeptVersions(cluster)
         self._unread = Unread(limits.unread_bytes)
         self._received = Received(limits.unanswered_bytes, limits.write_timeout_s)
-        self._forwarding = asyncio.Semaphore(limits.forwarded)
+        self._forwarding = Forwarding(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}

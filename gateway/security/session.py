@@ -90,6 +90,10 @@ class Session:
         """Whether the session has ended, and the client has not authenticated again."""
         return self.is_authenticated and not self.is_open
 
+    def tenant(self, address: str) -> str:
+        """Return who shares turns with this client: its principal, or its address if it is anonymous."""
+        return address if self.principal == ANONYMOUS else self.principal
+
     @property
     def mechanisms(self) -> list[str]:
         """The names of the mechanisms that a client may choose."""

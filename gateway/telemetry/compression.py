@@ -9,6 +9,7 @@ from records.wire.primitives import read_varint
 # with its size. librdkafka sends one block without any of this.
 _SNAPPY_JAVA = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES = 16
+_SNAPPY_JAVA_LEAST_BLOCK_BYTES = 1024  # that it can be set to; the default is 32 KiB
 _SIZE_BYTES = 4
 
 
@@ -31,7 +32,11 @@ ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, Com
 
 
 class Decompressor:
-    """Decompresses by streams that stop at a limit, so that a bomb costs no more than an honest payload."""
+    """Decompresses by streams that stop at a limit, so that a bomb costs no more than an honest payload.
+
+    Empty frames and blocks in 64 KiB cost pyarrow's streams less than 1 ms. Blocks of snappy-java are read
+    here, so their number has a limit, too.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         import pyarrow  # takes half a second, for which only a gateway with telemetry has a use
@@ -39,9 +44,10 @@ class Decompressor:
         self._pyarrow: Any = pyarrow
         self._snappy: Any = pyarrow.Codec("snappy")
         self._limit_bytes = limit_bytes
+        self._blocks_max = limit_bytes // _SNAPPY_JAVA_LEAST_BLOCK_BYTES
 
     def decompress(self, data: bytes, kind: CompressionType) -> bytes:
-        """Raises PayloadError, also for more bytes than the limit."""
+        """Raises PayloadError, also for more bytes or blocks than the limit."""
         if kind is CompressionType.NONE:
             plain = data
         elif kind is CompressionType.SNAPPY:
@@ -63,8 +69,11 @@ class Decompressor:
     def _snappy_blocks(self, data: bytes) -> bytes:
         if not data.startswith(_SNAPPY_JAVA):
             return self._snappy_block(data, self._limit_bytes)
-        plain, at = b"", _SNAPPY_JAVA_HEADER_BYTES
+        plain, at, blocks = b"", _SNAPPY_JAVA_HEADER_BYTES, 0
         while at < len(data):
+            blocks += 1
+            if blocks > self._blocks_max:
+                raise PayloadError(f"more than {self._blocks_max} blocks")
             begin = at + _SIZE_BYTES
             at = begin + int.from_bytes(data[at:begin], "big")
             if at > len(data):

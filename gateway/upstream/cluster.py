@@ -13,6 +13,7 @@ from uuid import UUID
 from kafka.protocol.api_key import ApiKey
 
 from connections.client_config import ClientConfig
+from gateway.fairness.room import Room
 from gateway.limits import Limits
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
@@ -71,7 +72,7 @@ class Cluster:
     """Requests metadata from the brokers, and caches it.
 
     One request is under way at a time. Those that wait for it share the next one, and its failure: so the
-    number of requests does not grow with the callers, and no caller waits for more than two of them.
+    number of requests does not grow with the callers. Tenants whose names do not fit into one take turns.
 
     `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
     latest metadata. `access` is how the gateway reaches brokers, with its own principal.
@@ -84,7 +85,7 @@ class Cluster:
         self.limits = limits
         self.access = access
         self._upstream: Upstream | None = None
-        self._asking = asyncio.Lock()
+        self._asking = Room(1)
         self._numbers = count(1)
         self._by_name: dict[str, _Known] = {}
         self._by_id: dict[UUID, _Known] = {}

@@ -1,10 +1,10 @@
 """The gateway's own requests to chosen brokers, over connections that are kept."""
 
-import asyncio
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from gateway.fairness.room import Room
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
@@ -24,7 +24,7 @@ class OwnRequests:
         self._cluster = cluster
         self._numbers = count(1)
         self._kept: dict[Address, list[Upstream]] = {}
-        self._room: dict[Address, asyncio.Semaphore] = {}
+        self._room: dict[Address, Room] = {}
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
         """Return the response of this broker, or with None of any. Raises UpstreamLost."""
@@ -36,7 +36,7 @@ class OwnRequests:
         return await self._cluster.ask(api_key, version, body)
 
     async def _ask(self, address: Address, api_key: int, version: int, body: codec.Fields) -> Any:
-        async with self._room.setdefault(address, asyncio.Semaphore(CONNECTIONS_PER_BROKER)):
+        async with self._room.setdefault(address, Room(CONNECTIONS_PER_BROKER)):
             kept = self._kept.setdefault(address, [])
             while kept:
                 with suppress(UpstreamLost):

@@ -1,4 +1,5 @@
-"""Encodes and decodes large messages beside the event loop, in one thread for all connections.
+"""Encodes and decodes large messages beside the event loop, in one thread for all connections, in which
+clients take turns.
 
 Python's code does not run in two threads at once. A thread that has the interpreter gives it up after 5 ms,
 so each turn of the loop would take so much longer. `pause` gives it up earlier.
@@ -7,9 +8,10 @@ so each turn of the loop would take so much longer. `pause` gives it up earlier.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
+from gateway.fairness.thread import FairThread
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
@@ -21,7 +23,8 @@ LONG = 1_000
 
 # The shortest sleep in which another thread gets the interpreter.
 _PAUSE_S = 20e-6
-_thread = ThreadPoolExecutor(1, "gateway-codec")
+run = FairThread("gateway-codec").run
+"""See `FairThread`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,10 +62,12 @@ async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
 
 
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
-    """See `codec.decode_frequent`."""
+    """See `codec.decode_frequent`. A response to the gateway itself has a turn of its own, because several
+    tenants may wait for it.
+    """
     if len(response) <= AT_ONCE_BYTES:
         return codec.decode_frequent(api_key, api_version, response)
-    return await run(codec.decode_frequent, api_key, api_version, response, pause)
+    return await Context().run(run, codec.decode_frequent, api_key, api_version, response, pause)
 
 
 async def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
@@ -75,11 +80,6 @@ async def decode_response(api_key: int, api_version: int, response: bytes) -> An
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:
     """See `codec.encode_response`. Belongs to the running loop."""
     return run(codec.encode_response, header, response)
-
-
-def run(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-    """The result of work beside the loop. What is cancelled in time does not begin."""
-    return asyncio.wrap_future(_thread.submit(work, *args, **kwargs))
 
 
 def is_long(fields: Fields) -> bool:

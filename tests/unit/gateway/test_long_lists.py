@@ -16,6 +16,7 @@ from gateway.authorization.acls import CLUSTER_NAME, Acl, Operation, PatternType
 from gateway.authorization.authorizer import Authorizer
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.groups import KnownGroup
+from gateway.fairness.room import Room
 from gateway.metrics.counts import Counts
 from gateway.net.unread import Unread
 from gateway.net.writing import Writing
@@ -135,7 +136,7 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
         services = SimpleNamespace(authorizer=None)
 
         def slices(self) -> Slices:
-            return Counting(asyncio.Lock())
+            return Counting(Room(1))
 
         def may(self, *_: Any) -> bool:
             return True

@@ -16,6 +16,7 @@ from gateway.apis.slices import Slices, at_once, batches
 from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.fairness.room import Room
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec
@@ -213,9 +214,9 @@ async def test_a_large_request_that_is_malformed_ends_its_connection_alone(world
     assert outcomes(await other.ask(COMMIT, 8, **commit(("orders", range(1))))) == [("orders", 0, 0)]
 
 
-def run(slices: Callable[[asyncio.Lock], Awaitable[Any]]) -> Any:
+def run(slices: Callable[[Room], Awaitable[Any]]) -> Any:
     async def play() -> Any:
-        return await slices(asyncio.Lock())
+        return await slices(Room(1))
 
     return asyncio.run(play())
 
@@ -231,7 +232,7 @@ def test_a_turn_has_a_slice_of_one_request_whatever_their_number() -> None:
             used(0.003)
             yield
 
-    async def play(turns: asyncio.Lock) -> float:
+    async def play(turns: Room) -> float:
         # The first slices are all in one turn.
         slices = [Slices(turns) for _ in range(20)]
         tasks = [asyncio.ensure_future(one.run(steps())) for one in slices]

@@ -102,14 +102,38 @@ def test_a_payload_of_the_limit_is_read_and_one_byte_more_is_not(
         decompressor.decompress(make(bytes(MAX_BYTES + 1)), kind)
 
 
+def in_blocks(*blocks: bytes) -> bytes:
+    """A stream of snappy-java."""
+    return b"\x82SNAPPY\0" + bytes(8) + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+
+
 def test_snappys_blocks_count_together(decompressor: Decompressor) -> None:
     block = compressed(CompressionType.SNAPPY, bytes(MAX_BYTES // 2))
-    begin = b"\x82SNAPPY\0" + bytes(8)
+    both = in_blocks(block, block)
+    assert decompressor.decompress(both, CompressionType.SNAPPY) == bytes(MAX_BYTES)
     framed = len(block).to_bytes(4, "big") + block
-    assert decompressor.decompress(begin + framed * 2, CompressionType.SNAPPY) == bytes(MAX_BYTES)
     for more in (framed, framed[:-1], b"\xff\xff\xff\xff", b"\0"):
         with pytest.raises(PayloadError):
-            decompressor.decompress(begin + framed * 2 + more, CompressionType.SNAPPY)
+            decompressor.decompress(both + more, CompressionType.SNAPPY)
+
+
+@pytest.mark.parametrize("block_bytes", [1_024, 32 * 1_024])
+def test_the_smallest_blocks_that_snappy_java_writes_are_read(
+    decompressor: Decompressor, block_bytes: int
+) -> None:
+    block = compressed(CompressionType.SNAPPY, bytes(block_bytes))
+    blocks = in_blocks(*[block] * (MAX_BYTES // block_bytes))
+    assert decompressor.decompress(blocks, CompressionType.SNAPPY) == bytes(MAX_BYTES)
+
+
+@pytest.mark.parametrize("plain", [b"", b"\0"])
+def test_more_blocks_than_snappy_java_writes_are_refused(decompressor: Decompressor, plain: bytes) -> None:
+    """13,000 empty ones are as large as one honest payload, and took 17 ms."""
+    block = compressed(CompressionType.SNAPPY, plain)
+    most = MAX_BYTES // 1_024
+    assert decompressor.decompress(in_blocks(*[block] * most), CompressionType.SNAPPY) == plain * most
+    with pytest.raises(PayloadError, match="more than 64 blocks"):
+        decompressor.decompress(in_blocks(*[block] * 9_000), CompressionType.SNAPPY)
 
 
 def test_unknown_fields_are_skipped_and_a_sum_is_read() -> None:

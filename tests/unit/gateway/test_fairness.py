@@ -1,0 +1,282 @@
+"""Tenants take turns where all clients wait: one that sends much delays the others by one turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.fairness.queue import TENANT, FairQueue
+from gateway.fairness.room import Room
+from gateway.fairness.thread import FairThread
+from gateway.net.flow import SMALL_BYTES, Flow
+from gateway.net.forwarding import Forwarded, Forwarding
+from gateway.security.authentication import Security
+from gateway.security.settings import SecuritySettings
+from gateway.wire import beside, codec
+from gateway.wire.framing import RequestHeader
+from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import HEARTBEAT
+from tests.harness.sasl import authenticate, by_password
+from tests.harness.still_time import StillLoop, in_still_time
+from tests.harness.waiting import until
+from tests.unit.gateway.test_pipelining import asked, beat, hold, until_asked
+from tests.unit.gateway.test_server import passed_on
+
+USERS = Security(SecuritySettings(users=Path(__file__).parents[2] / "data" / "gateway_users"))
+OTHER_LOOPBACK = "127.0.0.2"
+LARGE = 2 * SMALL_BYTES
+
+T = TypeVar("T")
+
+
+def of(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that serves this tenant."""
+    context = copy_context()
+    context.run(TENANT.set, tenant)
+    return asyncio.create_task(work, context=context)
+
+
+class Item(str):
+    """A waiter that may be gone."""
+
+    is_gone = False
+
+    def done(self) -> bool:
+        return self.is_gone
+
+
+def queue_of(*items: tuple[str, Item]) -> FairQueue[Item]:
+    queue: FairQueue[Item] = FairQueue()
+    for tenant, item in items:
+        context = copy_context()
+        context.run(TENANT.set, tenant)
+        context.run(queue.append, item)
+    return queue
+
+
+def taken(queue: FairQueue[Item]) -> list[str]:
+    order = []
+    while queue.first() is not None:
+        order.append(str(queue.popleft()))
+    assert not queue
+    return order
+
+
+def test_tenants_take_turns_and_each_keeps_its_order() -> None:
+    queue = queue_of(
+        *(("a", Item(f"a{n}")) for n in range(4)), ("b", Item("b0")), ("b", Item("b1")), ("c", Item("c0"))
+    )
+    assert queue.waiting == 7
+    assert taken(queue) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+
+
+def test_who_is_gone_costs_its_tenant_no_turn() -> None:
+    """So clients of one principal that come and go do not delay another client of it."""
+    items = [("a", Item(f"a{n}")) for n in range(9)] + [("b", Item(f"b{n}")) for n in range(3)]
+    for _, item in items[:8]:
+        item.is_gone = True
+    queue = queue_of(*items)
+    assert queue.waiting == 4
+    assert taken(queue) == ["a8", "b0", "b1", "b2"]
+
+
+def test_large_joins_of_one_tenant_delay_another_by_one() -> None:
+    passed: list[str] = []
+
+    async def play(loop: StillLoop) -> None:
+        flow = Flow(LARGE, LARGE)
+
+        async def enter() -> None:
+            await flow.enter(LARGE)
+            passed.append(TENANT.get())
+
+        tasks = [of("many", enter()) for _ in range(10)]
+        await loop.settle()
+        tasks.append(of("one", enter()))
+        await loop.advance(20)
+        await asyncio.gather(*tasks)
+
+    in_still_time(play)
+    # The first is the burst, and the second waited before the other tenant came.
+    assert passed == ["many", "many", "one", *["many"] * 8]
+
+
+def test_room_is_given_by_turns_and_given_back() -> None:
+    async def play() -> list[str]:
+        room, entered = Room(1), list[str]()
+
+        async def enter() -> None:
+            async with room:
+                entered.append(TENANT.get())
+                await asyncio.sleep(0)
+
+        tasks = [of("many", enter()) for _ in range(10)]
+        one = of("one", enter())
+        await asyncio.sleep(0)
+        tasks[5].cancel()
+        await asyncio.gather(*tasks, one, return_exceptions=True)
+        assert room.waiting == 0
+        assert room.enter_at_once()
+        return entered
+
+    assert asyncio.run(play()) == ["many", "many", "one", *["many"] * 7]
+
+
+def test_the_thread_works_for_tenants_by_turns() -> None:
+    async def play() -> list[str]:
+        thread, free, done = FairThread("test"), Event(), list[str]()
+
+        async def work(name: str) -> None:
+            await thread.run(done.append, name)
+
+        blocking = thread.run(free.wait, PATIENCE_S)
+        many = [of("many", work(f"many-{number}")) for number in range(4)]
+        one = of("one", work("one"))
+        await asyncio.sleep(0)
+        many[1].cancel()
+        await asyncio.sleep(0)
+        free.set()
+        await asyncio.gather(blocking, *many, one, return_exceptions=True)
+        return done
+
+    assert asyncio.run(play()) == ["many-0", "one", "many-2", "many-3"]
+
+
+def test_what_fails_in_the_thread_fails_for_its_caller_alone() -> None:
+    async def play() -> None:
+        thread = FairThread("test")
+        failed, fine = thread.run(int, "x"), thread.run(int, "1")
+        assert [type(failure) for failure in await asyncio.gather(failed, return_exceptions=True)] == [
+            ValueError
+        ]
+        assert await fine == 1
+
+    asyncio.run(play())
+
+
+@played
+async def test_what_brokers_answer_the_gateway_is_not_decoded_behind_its_callers_requests(
+    _: GatewayFixture,
+) -> None:
+    """Callers of other tenants may wait for the same answer."""
+    topics: list[codec.Fields] = [
+        {"name": f"{number:032}", "topic_id": None, "partitions": []} for number in range(500)
+    ]
+    answer = {"brokers": [], "cluster_id": "c", "controller_id": 1, "topics": topics}
+    response = codec.encode_response(RequestHeader(ApiKey.Metadata, 12, 1, "gateway", 0), answer)
+    assert len(response) > beside.AT_ONCE_BYTES
+    TENANT.set("many")
+    free, first = Event(), Event()
+    own = [beside.run(event.wait, PATIENCE_S) for event in (first, first, free)]
+    decoding = asyncio.create_task(beside.decode_frequent(ApiKey.Metadata, 12, response))
+    await asyncio.sleep(0)
+    first.set()
+    async with asyncio.timeout(PATIENCE_S / 2):
+        assert len((await decoding).topics) == len(topics)
+    free.set()
+    await asyncio.gather(*own)
+
+
+@played
+async def test_names_of_one_tenant_delay_another_by_one_request_to_the_brokers(world: GatewayFixture) -> None:
+    before = world.broker.metadata_asked
+    many = [
+        of("many", world.cluster.topics([f"absent-{caller}-{number}" for number in range(500)]))
+        for caller in range(40)
+    ]
+    await asyncio.sleep(0)
+    assert await of("one", world.cluster.topics(["orders"]))
+    assert world.broker.metadata_asked - before <= 3
+    await asyncio.gather(*many)
+    assert world.broker.metadata_asked - before > 10
+
+
+@asynccontextmanager
+async def clients_of(world: GatewayFixture, names: str) -> AsyncIterator[list[RawClient]]:
+    """A client of the address or the user of each name."""
+    passwords = {"ann": "secret", "bob": "zażółć"}
+    clients = []
+    for name in names.split():
+        address = None if name in passwords else (name, 0)
+        client = RawClient(
+            *await asyncio.open_connection(HOST, world.gateway.address.port, local_addr=address)
+        )
+        if name in passwords:
+            assert (await authenticate(client, by_password("PLAIN", name, passwords[name]))).error_code == 0
+        clients.append(client)
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            client.writer.close()
+
+
+def has_waiting(world: GatewayFixture, clients: int) -> bool:
+    """Return True if so many clients wait for room at the coordinator."""
+    return world.gateway.numbers()["held_clients"]["room",] == [clients]
+
+
+async def order_of(world: GatewayFixture, names: str) -> list[str]:
+    """Send a heartbeat of each while there is no room at the coordinator, then make room. Return the order in
+    which they reach it.
+    """
+    held = hold(world, "g")
+    async with clients_of(world, names) as clients:
+        for number, client in enumerate(clients):
+            group_id = f"g{number}" if number else "g"
+            await client.send(HEARTBEAT, 4, **beat(group_id))
+            await until(partial(has_waiting, world, number))
+        await until_asked(world, 1)
+        held.set()
+        await until_asked(world, len(clients))
+        assert asked(world) == ["Heartbeat"] * len(clients)
+    return [names.split()[int(request.group_id[1:] or 0)] for request in world.core.asked]
+
+
+@played(at_coordinator=1, security=USERS)
+async def test_principals_take_turns(world: GatewayFixture) -> None:
+    assert await order_of(world, "ann ann ann ann bob bob") == ["ann", "ann", "bob", "ann", "bob", "ann"]
+
+
+@played(at_coordinator=1)
+async def test_addresses_of_anonymous_clients_take_turns(world: GatewayFixture) -> None:
+    order = await order_of(world, f"{HOST} {HOST} {HOST} {HOST} {OTHER_LOOPBACK}")
+    assert order == [HOST, HOST, OTHER_LOOPBACK, HOST, HOST]
+
+
+@played(forwarded=4)
+async def test_requests_behind_others_leave_places_at_brokers_to_other_clients(world: GatewayFixture) -> None:
+    """A broker may take as long as the client says, as for a Fetch."""
+    many, one = await world.client(), await world.client()
+    world.broker.open.clear()
+    await many.send_bytes(b"".join(passed_on(number) for number in range(10)))
+    await until(lambda: len(world.gateway.connections()) == 2 and world.broker.passed)
+    await one.send_bytes(passed_on(500))
+    await until(lambda: [header.correlation_id for header in world.broker.passed][-1:] == [500])
+    world.broker.open.set()
+    answers = [await many.receive_bytes() for _ in range(10)]
+    assert [int.from_bytes(answer[:4], "big") for answer in answers] == [*range(10)]
+    await until(lambda: world.gateway.numbers()["in_flight"]["brokers",] == [0])
+
+
+def test_a_connection_gives_all_its_places_at_brokers_back() -> None:
+    async def never() -> None:
+        raise AssertionError("there are places behind others")
+
+    async def play() -> None:
+        forwarding = Forwarding(6)
+        for _ in range(3):
+            mine = Forwarded(forwarding)
+            for _ in range(4):
+                await mine.enter(never)
+            mine.leave()
+            mine.close()
+            assert mine.requests == 0
+
+    asyncio.run(play())
