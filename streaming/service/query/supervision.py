@@ -37,6 +37,9 @@ FAILURES_TO_NAME_THE_BATCH = 3
 POLL_S = 0.2
 # How often the disk is tried while it is full.
 SPACE_POLL_S = 1.0
+# How often it is checked whether a query can ever continue, while there is an obstacle. The check may wait
+# for a broker for 10 s.
+CHECK_S = 30.0
 
 log = structlog.get_logger()
 
@@ -174,18 +177,22 @@ class Supervisor:
                 continue
             self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
-            self._check_can_continue(batch)
+            self._check_files(batch)
+            self._check_can_continue()
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
             pause_s = pause_before(failures)
             self._report_failure(error, batch, failures, pause_s)
             self._pause(pause_s)
 
-    def _check_can_continue(self, batch: int) -> None:
-        """After a batch has failed: raise what ends the service, because each later attempt would fail."""
+    def _check_files(self, batch: int) -> None:
+        """After this batch has failed: raise CannotContinue if files are damaged that it needs."""
         remove_torn_state(self._checkpoint.files)
         if damage := describe_damage(self._checkpoint.files):
             raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
+
+    def _check_can_continue(self) -> None:
+        """Raise what ends the service, because each later query would fail."""
         try:
             self._query.check_can_continue()
         except KafkaError as error:
@@ -241,9 +248,13 @@ class Supervisor:
         self._status.enter(Phase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
         self._look_at_disk()  # it may be full, and the broker have died of that
         self._set_alarms()
+        self._check_can_continue()  # the topic may be what is missing
         running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
-        looked_s = float("-inf")
+        looked_s, checked_s = float("-inf"), time.monotonic()
         while self._query.obstacle() and not self._stopping.is_set():
+            if time.monotonic() - checked_s > CHECK_S:
+                self._check_can_continue()
+                checked_s = time.monotonic()
             if time.monotonic() - looked_s > SPACE_POLL_S:
                 self._look_at_disk()
                 looked_s = time.monotonic()
@@ -299,9 +310,15 @@ class Supervisor:
 
 @contextmanager
 def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
-    """Stop a query if the block raises. While it runs, Spark starts no other one of its name."""
+    """Stop a query if the block raises. While it runs, Spark starts no other one of its name.
+
+    A query that cannot continue is left to the end of its JVM, because Kafka's clients in it may wait for
+    minutes for records that are gone.
+    """
     try:
         yield
+    except CannotContinue:
+        raise
     except BaseException:
         with suppress(Exception):  # the JVM may have ended; the block's error says more
             running.stop()

@@ -81,6 +81,18 @@ def test_a_topic_that_was_created_again_is_no_longer_the_log(broker: Broker) -> 
     assert watch.why_silent() == watch.loss() == "t was deleted and created again"
 
 
+def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Admin, "describe_topics", failing(Admin.describe_topics, KafkaError.UNKNOWN_TOPIC_OR_PART)
+        )
+        watch.look()
+    assert watch.why_silent() == watch.loss() == "t does not exist any more"
+    watch.look()
+    assert watch.loss() == ""
+
+
 @pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
 def test_brokers_that_do_not_answer_permit_nothing_new(
     watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch, call: str
@@ -94,11 +106,13 @@ def test_brokers_that_do_not_answer_permit_nothing_new(
     assert watch.why_silent() == "the start of the requests topic is not known"
 
 
-def failing(call: Callable[..., dict[Any, Future[Any]]]) -> Callable[..., dict[Any, Future[Any]]]:
+def failing(
+    call: Callable[..., Any], code: int = KafkaError._TIMED_OUT
+) -> Callable[..., dict[Any, Future[Any]]]:
     def fail(*arguments: Any, **settings: Any) -> dict[Any, Future[Any]]:
         futures = call(*arguments, **settings)
         failed: Future[Any] = Future()
-        failed.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        failed.set_exception(KafkaException(KafkaError(code)))
         return dict.fromkeys(futures or ["t"], failed)
 
     return fail

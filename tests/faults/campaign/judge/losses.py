@@ -135,7 +135,9 @@ class Loss:
     def _judge_counts(self) -> Iterator[Verdict]:
         """No lost request is left out, and every group is one of the clients'."""
         groups = {commit.key[0] for commit in self.commits}
-        lost = Counter(commit.key[0] for commit in self._acknowledged() if not self._is_there(commit))
+        # A request commits one offset for each of its partitions, and no other one of its group has that.
+        requests = {(it.key[0], it.offset) for it in self._acknowledged() if not self._is_there(it)}
+        lost = Counter(group_id for group_id, _ in requests)
         for group in self.report.groups:
             if group.group_id not in groups:
                 yield self._wrong(group.group_id, f"{group.group_id!r} is reported, and has sent nothing")
