@@ -53,7 +53,7 @@ class HttpPort:
                 def server_bind(self) -> None:
                     """Bind. HTTPServer would wait for DNS, because it asks for the full name of the host."""
                     TCPServer.server_bind(self)
-                    self.server_name, self.server_port = self.server_address[:2]
+                    self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
                     self.setup_environ()
 
             self._server = make_server(host, port, self._answer, Server, handler_class=_Quiet)
