@@ -21,7 +21,8 @@ def make_private_folder(path: Path) -> None:
     """
     if path.is_dir():
         return
-    make_private_folder(path.parent)
+    if not path.parent.exists():
+        make_private_folder(path.parent)
     path.mkdir(mode=stat.S_IRWXU, exist_ok=True)
     sync(path.parent)
 

@@ -175,7 +175,7 @@ def test_folders_for_data_are_private() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))
     }
     assert makers == {
-        "checkpoints/private_folder.py",
+        "checkpoints/folders.py",
         "embedded/ivy.py",
         "embedded/jars.py",
         "streaming/observing/output_folder.py",

@@ -7,6 +7,7 @@ The tests share one coordinator, and each has groups of its own. It is stopped a
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,13 +214,16 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
     assert status.reason.startswith("the start failed: the state in")
 
 
-def test_topic_that_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_topic_that_is_gone_or_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout = new_layout()
     before = prepare_topics(broker.client_config, layout)
     Checkpoint.at(tmp_path).pin(before)
-    admin = kafka_clients.admin(broker.client_config)
-    admin.delete_topics([layout.requests_topic])
-    wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
-    admin.close()
+    with closing(kafka_clients.admin(broker.client_config)) as admin:
+        admin.delete_topics([layout.requests_topic])
+        wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
+        with pytest.raises(FolderError, match=f"the topic {layout.requests_topic} does not exist any more"):
+            Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+        assert layout.requests_topic not in admin.list_topics()
+    prepare_topics(broker.client_config, layout)
     with pytest.raises(FolderError, match=f"requests_topic_id was '{before.requests_topic_id}' and is"):
         Coordinator(Options(broker.client_config, tmp_path, layout)).start()
