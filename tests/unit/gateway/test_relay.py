@@ -97,7 +97,7 @@ async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_conn
     await client.send_bytes(framed(bytes.fromhex("0000 0008 00000007 ffff ffff 0001")))
     await until(lambda: world.broker.passed)
     world.broker.writers[-1].write(large(7))
-    await until(lambda: unread(world) == MUCH + 4)
+    await until(lambda: unread(world) == MUCH + 8)
     await until(lambda: not world.gateway.connections())
     await until(lambda: not unread(world))
 
