@@ -26,6 +26,7 @@ COSTLY = {
     "retention ate unread requests",
     "requests topic deleted under load",
     "requests topic made again under load",
+    "requests topic made again, and grown",
     "retention by time under load",
     "retention by size under load",
     "broker's clock stepped",
