@@ -26,6 +26,8 @@ INTERVAL_S = 0.1
 CONFIRMED_FOR_S = 0.5
 # A machine that paused for a moment has old looks only. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
+OTHER_TOPIC = "was deleted and created again"
+"""What `LogWatch.loss` says of a topic with another id."""
 _TIMEOUT_S = 0.5
 
 
@@ -121,7 +123,7 @@ class LogWatch:
             return f"{self._topic} does not exist any more"
         bits = found.get_most_significant_bits(), found.get_least_significant_bits()
         is_same = str(UUID(bytes=struct.pack(">qq", *bits))) == self._topic_id
-        return "" if is_same else f"{self._topic} was deleted and created again"
+        return "" if is_same else f"{self._topic} {OTHER_TOPIC}"
 
     def _run(self) -> None:
         while not self._stopped.is_set():

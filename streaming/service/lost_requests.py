@@ -211,19 +211,18 @@ def losses_reported(ours: LogAndState, folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, report: LostRequests) -> str:
-    """Write the report, unless the folder has one of the same loss with more. Return its path."""
+    """Write the report, unless the folder has one with as many requests. Return its path.
+
+    A state that has lost requests never continues, so both are of the same loss, and answers are kept for an
+    hour only.
+    """
     path = folder / FILE
     with suppress(OSError, msgspec.DecodeError):
         earlier = msgspec.json.decode(path.read_bytes(), type=LostRequests)
-        if earlier.requests >= report.requests and _is_same_loss(earlier, report):
+        if earlier.requests >= report.requests:
             return str(path)
     try:
         LocalFiles(folder).write(FILE, msgspec.json.format(msgspec.json.encode(report), indent=2))
     except FolderError as error:
         log.error("the lost requests cannot be written", error=str(error))
     return str(path)
-
-
-def _is_same_loss(earlier: LostRequests, report: LostRequests) -> bool:
-    """Return True if both are about records behind the same last committed batch."""
-    return [it.from_offset for it in earlier.deleted] == [it.from_offset for it in report.deleted]

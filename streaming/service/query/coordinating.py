@@ -20,6 +20,7 @@ from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
 from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
+from streaming.replica.log_watch import OTHER_TOPIC
 from streaming.service.can_continue import RequestsLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
 from streaming.service.log_and_state import LogAndState
@@ -163,6 +164,8 @@ class CoordinatorsQuery(SupervisedQuery):
         elif self._loss_since_s is None:
             self._loss_since_s = time.monotonic()
             self._status.enter(Phase.FAILING, loss)
+            if OTHER_TOPIC in loss:  # nothing can turn out otherwise, and the query would read on there
+                self.check_can_continue()
         elif time.monotonic() - self._loss_since_s > LOSS_S:
             self.check_can_continue()
 

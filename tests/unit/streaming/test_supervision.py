@@ -44,6 +44,9 @@ class Spark:
     def has_lost_jvm(self) -> bool:
         return False
 
+    def kill(self) -> None:
+        """Its queries end with it."""
+
     def check_running(self) -> None:
         pass
 
