@@ -58,6 +58,22 @@ def sound(last_s: float = LOST_S + 0.25) -> Loss:
     return Loss(commits, {STORED: 7, GONE: 1}, {WAITING: 4}, reported(3), LOST_S)
 
 
+def of_two_partitions() -> Loss:
+    """The lost requests have committed another partition, too."""
+    loss, other = sound(), (GONE[0], GONE[1], 9)
+    commits = [acknowledged(other, it.offset, it.answered_s) for it in loss.commits if it.key == GONE][:3]
+    report = reported(3)
+    report.groups[0].offsets.append(ReportedOffset("orders", 9, 3))
+    return replace(loss, commits=[*loss.commits, *commits], stored={**loss.stored, other: 1}, report=report)
+
+
+def handled_later() -> Loss:
+    """The query has read a commit that was sent after the loss, from another topic."""
+    loss = sound()
+    late = Commit(STORED, 8, LOST_S + 1.5, is_acknowledged=True, sent_s=LOST_S + 1.25)
+    return replace(loss, commits=[*loss.commits, late], stored={**loss.stored, STORED: 8})
+
+
 def wrongs(loss: Loss) -> list[str]:
     verdicts = list(loss.judge())
     assert {verdict.wrong for verdict in verdicts} <= {Wrong.LOST}
@@ -77,6 +93,7 @@ def test_sound_loss_is_without_a_wrong() -> None:
         (replace(sound(), waiting={}), "4 of ('orders', 1) was acknowledged and is lost, unreported"),
         (replace(sound(), stored={STORED: 6, GONE: 1}), "7 of ('orders', 0) was acknowledged and is lost"),
         (sound(last_s=LOST_S + 1.5), "a commit was acknowledged 1.50 s after requests were lost"),
+        (handled_later(), "a commit was acknowledged 1.50 s after requests were lost"),
         (replace(sound(), report=reported(9)), "9 of ('orders', 2) is reported, and no client was told so"),
         (
             replace(sound(), report=reported(4)),
@@ -95,6 +112,7 @@ def test_sound_loss_is_without_a_wrong() -> None:
         "no longer on the requests topic",
         "not on the offsets topic",
         "acknowledged 1.5 s later",
+        "sent after the loss and stored",
         "reported and never sent",
         "reported and refused",
         "a group that nobody has",
@@ -114,8 +132,15 @@ def test_planted_bug_is_caught(loss: Loss, wrong: str) -> None:
         replace(sound(), commits=[*sound().commits, acknowledged(STORED, 7, LOST_S + 5)]),
         replace(sound(last_s=LOST_S + 1.5), stalled_s=0.6),
         replace(sound(), report=reported(5, requests=3)),
+        of_two_partitions(),
     ],
-    ids=["offset not known", "late answer to what is stored", "slow machine", "answer that nobody received"],
+    ids=[
+        "offset not known",
+        "late answer to what is stored",
+        "slow machine",
+        "answer that nobody received",
+        "two partitions of one request",
+    ],
 )
 def test_what_is_allowed_is_no_wrong(loss: Loss) -> None:
     assert wrongs(loss) == []

@@ -32,6 +32,7 @@ class Commit:
     offset: int
     answered_s: float = 0.0
     is_acknowledged: bool | None = None
+    sent_s: float = 0.0
 
 
 class ReportedOffset(Struct):
@@ -91,8 +92,15 @@ class Loss:
 
     @property
     def silence_s(self) -> float:
-        """The time from the loss to the last acknowledgement of a commit that no batch handled."""
-        times = [commit.answered_s for commit in self._acknowledged() if not self._is_stored(commit)]
+        """The time from the loss to the last acknowledgement of a commit that no batch handled.
+
+        What was sent after the loss is no batch's to handle. A query that has stored it reads another topic.
+        """
+        times = [
+            commit.answered_s
+            for commit in self._acknowledged()
+            if commit.sent_s > self.lost_s or not self._is_stored(commit)
+        ]
         return max([self.lost_s, *times]) - self.lost_s
 
     def judge(self) -> Iterator[Verdict]:

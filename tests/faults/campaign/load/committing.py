@@ -104,7 +104,8 @@ class Committing:
 
     def _commit(self, consumer: Consumer, group: str, offsets: list[tuple[int, int]]) -> None:
         """Commit synchronously, and note the answer for each partition."""
-        sent = [Commit((group, TOPIC, partition), offset) for partition, offset in offsets]
+        now_s = time.monotonic()
+        sent = [Commit((group, TOPIC, partition), offset, sent_s=now_s) for partition, offset in offsets]
         self.commits += sent
         committed = [TopicPartition(TOPIC, partition, offset) for partition, offset in offsets]
         try:
