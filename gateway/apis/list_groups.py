@@ -70,7 +70,7 @@ async def _encoded(context: RequestContext, wanted: _Wanted, groups: Listing) ->
 
 
 def _filter(context: RequestContext, wanted: _Wanted) -> Callable[[KnownGroup], bool]:
-    """What tells whether a list has a group."""
+    """Return the function that decides whether a list has a group."""
     states, types = wanted.states, wanted.types
     may_describe = None
     if context.services.authorizer is not None and not may_on_cluster(context, Operation.DESCRIBE):

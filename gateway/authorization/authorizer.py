@@ -42,7 +42,7 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
 _ANY_NAME = "hardcode"
 
 _Decision = tuple[str, str, Operation, ResourceType, str | None]
-"""What was decided: about the resource of this name, or with None about any."""
+"""A decision about the resource of this name, or about any with None."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Section:
                 yield from self.prefixed.get(name[:length], ())
 
     def covers(self, allow: Acl) -> bool:
-        """Whether these ACLs, which deny, leave nothing of one that allows."""
+        """Return True if these ACLs, which deny, leave nothing of one that allows."""
         is_literal = allow.pattern_type is PatternType.LITERAL
         if WILDCARD in self.literal or (is_literal and allow.name in self.literal):
             return True

@@ -43,7 +43,7 @@ class KnownGroup(ListedGroup, frozen=True, kw_only=True):
 
 
 def known_of(group: GroupSnapshot) -> KnownGroup:
-    """What is kept of a group on the groups topic."""
+    """Return what is kept of a group on the groups topic."""
     return KnownGroup(
         group.group_id,
         group.state,

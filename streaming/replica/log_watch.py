@@ -27,7 +27,7 @@ CONFIRMED_FOR_S = 0.5
 # A machine that paused for a moment has old looks only. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
 OTHER_TOPIC = "was deleted and created again"
-"""What `LogWatch.loss` says of a topic with another id."""
+"""The words of `LogWatch.loss` for a topic with another id."""
 _TIMEOUT_S = 0.5
 
 
