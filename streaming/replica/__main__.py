@@ -84,11 +84,17 @@ def _say(report: Report | Pending) -> None:
         os.write(sys.stdout.fileno(), line(report))
 
 
+def write_traceback() -> None:
+    """Write the present traceback to stderr, perhaps a terminal, with what it quotes escaped."""
+    lines = traceback.format_exc().splitlines()
+    sys.stderr.write("".join(f"{ascii(line)[1:-1]}\n" for line in lines))
+
+
 if __name__ == "__main__":
     try:
         main()
     except BaseException:  # noqa: BLE001 - it ends the process
-        traceback.print_exc()
+        write_traceback()
         os._exit(1)
     # Python itself would end with an error, because a thread still reads standard input.
     os._exit(0)

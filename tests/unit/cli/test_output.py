@@ -57,10 +57,11 @@ def test_an_error_of_an_unexpected_kind_is_one_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> None:
-    """With a folder of a hostile name, too, which click quotes itself, before the command runs."""
+    """Whether click quotes it, before the command runs, or a library warns of it past the writer."""
     ours, theirs = pty.openpty()
     for words in (["orders", "--from-dir", str(folder)], ["orders", "--from-dir", "\x1b[2J\x9b\u202e"]):
-        program = "from cli import main; main()"
+        warns = r"atexit.register(lambda: sys.stderr.write('warning \x1b[3J'))"
+        program = f"import atexit, sys; from cli import main; {warns}; main()"
         subprocess.run(
             [sys.executable, "-c", program, "why", *words],
             stdin=theirs,
@@ -70,6 +71,7 @@ def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> No
         )
         printed = os.read(ours, 100_000).decode().replace("\r\n", "\n")
         assert r"\x1b[2J" in printed
+        assert r"warning \x1b[3J" in printed
         assert is_safe(printed)
     os.close(ours)
     os.close(theirs)

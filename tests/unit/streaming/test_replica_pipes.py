@@ -11,6 +11,7 @@ from connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
 from state.configs import ConfigChange, Configs
 from state.inputs import Outage
+from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import Difference
 from streaming.replica.pipes import (
     Committed,
@@ -137,3 +138,13 @@ def test_the_last_outage_is_the_one_that_a_promoted_replicas_owner_has_ended() -
 def test_a_new_checkpoint_has_no_outage() -> None:
     promote = Promote(replica=ReplicaId(8, 1), epochs=[FIRST], outages=[], handled={})
     assert later_terms(START, seed(), promote).ended_outage is None
+
+
+def test_a_traceback_for_a_terminal_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise RuntimeError("group a\x1b[2J\x9b\u202e")
+    except RuntimeError:
+        write_traceback()
+    told = capsys.readouterr().err
+    assert told.endswith("RuntimeError: group a\\x1b[2J\\x9b\\u202e\n")
+    assert told.replace("\n", "").isprintable()
