@@ -62,7 +62,7 @@ class Groups(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether the reader has passed the topic's end as of its start."""
+        """Return True if the reader has passed the topic's end as of its start."""
 
     def groups(self) -> list[KnownGroup]:
         """The existing groups by id."""

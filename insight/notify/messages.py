@@ -107,7 +107,7 @@ def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
 
 
 def shortened_id(name: str) -> str:
-    """Return an id that is not too long. One that is cut ends with a digest, so it is told from other ids."""
+    """Return an id that is not too long. One that is cut ends with a digest, which keeps it unique."""
     return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
 
 

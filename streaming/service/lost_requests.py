@@ -84,7 +84,7 @@ class _Topic(Struct):
 
 
 class _Answer(Struct):
-    """What is read of a response."""
+    """The fields of a response that the report needs."""
 
     type: str = ""
     request: str = ""

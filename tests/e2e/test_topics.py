@@ -126,7 +126,7 @@ def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
 
 
 def test_brokers_that_delete_by_size_do_not_do_so_in_new_topics(tmp_path: Path) -> None:
-    """What a topic does not say itself has the brokers' value."""
+    """A setting that the topic does not have itself is the brokers' default."""
     by_size = {"log.retention.bytes": str(2**40)}
     layout = new_layout()
     with EmbeddedBroker(tmp_path, overrides=by_size) as broker:

@@ -152,8 +152,8 @@ class CoordinatorsQuery(SupervisedQuery):
         self._reports.on_batch(batch)
 
     def watch(self) -> None:
-        """Raise NotOwner when another coordinator has taken the topics, and CannotContinue when the replica
-        has seen a loss of requests that is one.
+        """Raise NotOwner when another coordinator has taken the topics, and CannotContinue when a loss of
+        requests that the replica has seen is confirmed.
         """
         successor = self._ownership.lost()
         if successor is not None:
@@ -161,12 +161,12 @@ class CoordinatorsQuery(SupervisedQuery):
         loss = self._continuity.loss()
         if not loss:
             self._loss_since_s = None
-        elif self._loss_since_s is None:
+            return
+        if self._loss_since_s is None:
             self._loss_since_s = time.monotonic()
             self._status.enter(Phase.FAILING, loss)
-            if OTHER_TOPIC in loss:  # nothing can turn out otherwise, and the query would read on there
-                self.check_can_continue()
-        elif time.monotonic() - self._loss_since_s > LOSS_S:
+        # Another topic stays another one, whatever was reported before it, and the query would read on there.
+        if OTHER_TOPIC in loss or time.monotonic() - self._loss_since_s > LOSS_S:
             self.check_can_continue()
 
     def obstacle(self) -> str | None:

@@ -111,7 +111,7 @@ class CampaignCluster:
         self.verdicts: list[Verdict] = []
         """What was wrong on topics of a fault's own."""
         self.losses: list[MeasuredLoss] = []
-        """What was measured of coordinators that lost requests."""
+        """Measurements of coordinators that lost requests."""
         self.has_load = with_load
         self._session: Session | None = None
         self._seed, self._step, self._share = seed, step, share

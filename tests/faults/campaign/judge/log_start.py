@@ -50,7 +50,7 @@ class LogStart:
 
     @property
     def is_same_topic(self) -> bool:
-        """Whether the topic is the one of the beginning."""
+        """Return True if the topic is the one of the first look."""
         return self.looks[-1].topic_id == self.looks[0].topic_id
 
     def _run(self) -> None:
