@@ -198,7 +198,7 @@ class Follower:
             compared=self._audit.compared,
             groups=sum(len(p.groups) for p in self._machine.partitions.values()),
             alarm=lead.alarm(),
-            loss=self.log_watch.loss() if self._held is None else "",
+            loss=self.log_watch.loss() if self._held is None else None,
             difference=self.responses.difference,
         )
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from msgspec import Struct
 
 from connections import kafka_clients
 from connections.client_config import ClientConfig
@@ -26,9 +27,14 @@ INTERVAL_S = 0.1
 CONFIRMED_FOR_S = 0.5
 # A machine that paused for a moment has old looks only. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
-OTHER_TOPIC = "was deleted and created again"
-"""The words of `LogWatch.loss` for a topic with another id."""
 _TIMEOUT_S = 0.5
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """Why the query can never read on. `is_other_topic`: it would read on in another topic of this name."""
+
+    reason: str
+    is_other_topic: bool = False
 
 
 class LogWatch:
@@ -52,7 +58,7 @@ class LogWatch:
         self._topic_id = topic_id
         self._positions = dict(positions)
         self._starts: dict[int, int] = {}
-        self._other_topic = ""
+        self._topic_loss: Loss | None = None
         self._seen_s = float("-inf")
         self._now_s = now_s
         self._stopped = threading.Event()
@@ -73,23 +79,26 @@ class LogWatch:
         """Move the positions: the query has committed a batch that ends before these offsets."""
         self._positions.update(ends)
 
-    def loss(self) -> str:
-        """Describe what the query can never read, "" if it can read all that it has not read."""
-        if self._other_topic:
-            return self._other_topic
+    def loss(self) -> Loss | None:
+        """Describe what the query can never read, None if it can read all that it has not read."""
+        if self._topic_loss is not None:
+            return self._topic_loss
         positions = self._positions
         lost = [
             f"{self._topic}[{number}] {positions[number]} to {start - 1}"
             for number, start in sorted(self._starts.items())
             if start > positions.get(number, start)
         ]
-        return f"records were deleted before they were handled: {', '.join(lost)}" if lost else ""
+        if not lost:
+            return None
+        return Loss(reason=f"records were deleted before they were handled: {', '.join(lost)}")
 
     def why_silent(self) -> str:
         """Return why no answer may be given, "" if one may."""
         if self._now_s() - self._seen_s > CONFIRMED_FOR_S:
             return "the start of the requests topic is not known"
-        return self.loss()
+        loss = self.loss()
+        return "" if loss is None else loss.reason
 
     def renew(self) -> None:
         """Wait a moment for a new look at the topic if the last one is too old."""
@@ -108,22 +117,23 @@ class LogWatch:
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         starts = self._admin.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
         described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_TIMEOUT_S)
-        self._other_topic = self._difference(described[self._topic])
+        self._topic_loss = self._difference(described[self._topic])
         self._starts = {place.partition: start.result().offset for place, start in starts.items()}
         with self._changed:
             self._seen_s = began_s
             self._changed.notify_all()
 
-    def _difference(self, described: Future[Any]) -> str:
+    def _difference(self, described: Future[Any]) -> Loss | None:
         try:
             found = described.result().topic_id
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-            return f"{self._topic} does not exist any more"
+            return Loss(reason=f"{self._topic} does not exist any more")
         bits = found.get_most_significant_bits(), found.get_least_significant_bits()
-        is_same = str(UUID(bytes=struct.pack(">qq", *bits))) == self._topic_id
-        return "" if is_same else f"{self._topic} {OTHER_TOPIC}"
+        if str(UUID(bytes=struct.pack(">qq", *bits))) == self._topic_id:
+            return None
+        return Loss(reason=f"{self._topic} was deleted and created again", is_other_topic=True)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -12,6 +12,7 @@ from connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout
 from streaming.replica.audit import Difference
+from streaming.replica.log_watch import Loss
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -74,8 +75,8 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
     applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
     `streaming.replica.lead`. `answers` were appended, `compared` of them with the query's. `groups` are in
-    its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is, "" if
-    it can. `difference` ends it.
+    its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is, None
+    if it can. `difference` ends it.
     """
 
     phase: Phase
@@ -90,7 +91,7 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     compared: int = 0
     groups: int = 0
     alarm: str | None = None
-    loss: str = ""
+    loss: Loss | None = None
     difference: Difference | None = None
 
 

@@ -39,6 +39,12 @@ class RequestsLost(CannotContinue):
         self.lost = lost
 
 
+class TopicLost(RequestsLost):
+    """The topic is gone, or another one has its name. Spark's Kafka clients wait for minutes for the first,
+    and read on in the second.
+    """
+
+
 def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
     """Check the topic, its records and Spark's logs. Raises CannotContinue, FolderError, and KafkaError if no
     broker answers.
@@ -66,7 +72,7 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
     lost = {number: (begin, None) for number, begin in handled(checkpoint, topic).items()}
     is_same_cluster = found.cluster_id == pinned.cluster_id
     if is_same_cluster and not found.ids:
-        raise RequestsLost(
+        raise TopicLost(
             f"the topic {topic} does not exist any more, so the state in {checkpoint} cannot continue. "
             f"Requests that were not handled are gone with it {_UNREAD}",
             lost,
@@ -79,7 +85,7 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
         checkpoint.pin(is_now)
     except FolderError as error:
         if is_same_cluster and topic_id != pinned.requests_topic_id:
-            raise RequestsLost(str(error), lost) from error
+            raise TopicLost(str(error), lost) from error
         raise CannotContinue(str(error)) from error
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from checkpoints.metadata import KnownOutage
 from records.early_answers import ReplicaId
+from streaming.replica.log_watch import Loss
 from streaming.service.log_and_state import LogAndState
 from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage
 from streaming.service.replica.supervision import Replica, Spark
@@ -107,9 +108,9 @@ class Continuity:
         if self._replica is not None:
             self._replica.committed(ends, watermark_ms)
 
-    def loss(self) -> str:
-        """Return what the replica has seen that the query cannot continue from, "" if nothing."""
-        return "" if self._replica is None else self._replica.loss()
+    def loss(self) -> Loss | None:
+        """Return what the replica has seen that the query cannot continue from, None if nothing."""
+        return None if self._replica is None else self._replica.loss()
 
     def end(self) -> None:
         """End the replica, because the service stops."""

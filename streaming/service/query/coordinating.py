@@ -20,8 +20,7 @@ from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
 from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
-from streaming.replica.log_watch import OTHER_TOPIC
-from streaming.service.can_continue import RequestsLost, check_can_continue
+from streaming.service.can_continue import RequestsLost, TopicLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
 from streaming.service.log_and_state import LogAndState
 from streaming.service.lost_requests import report_lost
@@ -159,14 +158,15 @@ class CoordinatorsQuery(SupervisedQuery):
         if successor is not None:
             _depose(successor)
         loss = self._continuity.loss()
-        if not loss:
+        if loss is None:
             self._loss_since_s = None
             return
         if self._loss_since_s is None:
             self._loss_since_s = time.monotonic()
-            self._status.enter(Phase.FAILING, loss)
-        # Another topic stays another one, whatever was reported before it, and the query would read on there.
-        if OTHER_TOPIC in loss or time.monotonic() - self._loss_since_s > LOSS_S:
+            self._status.enter(Phase.FAILING, loss.reason)
+        if loss.is_other_topic:
+            self._session.kill()  # the query would read on there, and answer
+        if loss.is_other_topic or time.monotonic() - self._loss_since_s > LOSS_S:
             self.check_can_continue()
 
     def obstacle(self) -> str | None:
@@ -216,11 +216,15 @@ class CoordinatorsQuery(SupervisedQuery):
         return error
 
     def check_can_continue(self) -> None:
-        """Check the ownership, the requests topic and the checkpoint."""
+        """Check the ownership, the requests topic and the checkpoint. A lost topic ends the JVM, too."""
         successor = self._ownership.confirm_lost()
         if successor is not None:
             _depose(successor)
-        check_can_continue(self._options.client_config, self._checkpoint)
+        try:
+            check_can_continue(self._options.client_config, self._checkpoint)
+        except TopicLost:
+            self._session.kill()
+            raise
 
     def ended(self, error: Exception) -> None:
         """End the replica, and report which of its answers are lost."""

@@ -18,6 +18,7 @@ import structlog
 from checkpoints.files import FolderNotWritable
 from streaming.query.jvm import SparkFailed
 from streaming.query.watchdog import Watchdog
+from streaming.service.can_continue import CannotContinue
 from streaming.service.pauses import pause_before
 
 MOST_RESTARTS = 5
@@ -109,6 +110,8 @@ class SparkKeeper:
             self._restart(reason)
 
     def _has_ended(self, error: Exception) -> bool:
+        if isinstance(error, CannotContinue):
+            return False  # no other JVM could either
         return isinstance(error, SparkFailed) or self._spark.has_lost_jvm()
 
     def _reason(self, error: Exception) -> str:

@@ -162,8 +162,6 @@ class Supervisor:
                 reason = f"the supervisor of the {service} ended: {type(error).__name__}: {first_line(error)}"
                 log.exception("the service failed", service=service)
             self._status.enter(Phase.STOPPED, reason)
-            if isinstance(error, CannotContinue):
-                self._session.kill()  # a query in another topic would read on, and answer
             self._query.ended(error)
             self._on_end(reason, error)
 
@@ -312,15 +310,9 @@ class Supervisor:
 
 @contextmanager
 def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
-    """Stop a query if the block raises. While it runs, Spark starts no other one of its name.
-
-    A query that cannot continue ends with its JVM, which is killed, because Kafka's clients in it may wait
-    for minutes for records that are gone.
-    """
+    """Stop a query if the block raises. While it runs, Spark starts no other one of its name."""
     try:
         yield
-    except CannotContinue:
-        raise
     except BaseException:
         with suppress(Exception):  # the JVM may have ended; the block's error says more
             running.stop()

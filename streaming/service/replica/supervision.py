@@ -20,6 +20,7 @@ from checkpoints.metadata import KnownOutage, OwnerRecord
 from records.early_answers import ReplicaId
 from records.reader import TopicReader
 from streaming.replica.audit import Difference
+from streaming.replica.log_watch import Loss
 from streaming.replica.pipes import Committed, Phase, Promote, Report, Start
 from streaming.replica.seed import write_seed
 from streaming.replica.terms import NO_OWNER
@@ -120,8 +121,8 @@ class Replica:
         report = self._report()
         return report.phase is Phase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
-    def loss(self) -> str:
-        """Return what the query can never read, as the replica sees it, "" if nothing."""
+    def loss(self) -> Loss | None:
+        """Return what the query can never read, as the replica sees it, None if nothing."""
         return self._report().loss
 
     def follow(self, spark: Spark, outages: list[KnownOutage]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from streaming.replica.log_watch import CONFIRMED_FOR_S, LogWatch
+from streaming.replica.log_watch import CONFIRMED_FOR_S, LogWatch, Loss
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, Admin, Broker
 
 OTHER_ID = "00000000-0000-0007-8000-000000000009"
@@ -70,15 +70,17 @@ def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
 ) -> None:
     broker.starts["t", 0], broker.starts["t", 1] = 5, 8
     watch.look()
-    assert watch.why_silent() == watch.loss() == "records were deleted before they were handled: t[1] 7 to 7"
+    assert watch.loss() == Loss(reason="records were deleted before they were handled: t[1] 7 to 7")
+    assert watch.why_silent() == "records were deleted before they were handled: t[1] 7 to 7"
     watch.committed({1: 8})
-    assert watch.why_silent() == watch.loss() == ""
+    assert (watch.why_silent(), watch.loss()) == ("", None)
 
 
 def test_a_topic_that_was_created_again_is_no_longer_the_log(broker: Broker) -> None:
     watch = LogWatch(CLIENT_CONFIG, "t", OTHER_ID, {0: 5})
     watch.look()
-    assert watch.why_silent() == watch.loss() == "t was deleted and created again"
+    assert watch.loss() == Loss(reason="t was deleted and created again", is_other_topic=True)
+    assert watch.why_silent() == "t was deleted and created again"
 
 
 def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +90,10 @@ def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: py
             Admin, "describe_topics", failing(Admin.describe_topics, KafkaError.UNKNOWN_TOPIC_OR_PART)
         )
         watch.look()
-    assert watch.why_silent() == watch.loss() == "t does not exist any more"
+    assert watch.loss() == Loss(reason="t does not exist any more")
+    assert watch.why_silent() == "t does not exist any more"
     watch.look()
-    assert watch.loss() == ""
+    assert watch.loss() is None
 
 
 @pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])

@@ -13,6 +13,7 @@ from state.configs import ConfigChange, Configs
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import Difference
+from streaming.replica.log_watch import Loss
 from streaming.replica.pipes import (
     Committed,
     Pending,
@@ -53,7 +54,7 @@ REPORT = Report(
     answers=9,
     compared=8,
     groups=2,
-    loss="requests[0] 3 to 4",
+    loss=Loss(reason="requests[0] 3 to 4"),
     difference=Difference("requests-0-7", b"\xff\n", None),
 )
 MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
