@@ -45,9 +45,9 @@ class Limits:
     in_flight_bytes_per_connection: int = 16 * MIB
     at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
     bytes_at_coordinator: int = 256 * MIB
+    large_bytes_per_s: int = 8 * MIB  # of requests to it, after a burst
+    large_burst_bytes: int = 16 * MIB  # of the members of a group that all start at once
     parked_bytes: int = 256 * MIB  # of requests that the coordinator parks
-    parked_bytes_per_s: int = 8 * MIB  # of large ones, after a burst
-    parked_burst_bytes: int = 16 * MIB  # of the members of a group that all start at once
     groups_per_request: int = 10_000  # Kafka has no bound
     groups_answer_bytes: int = 32 * MIB  # of the answer to such a request
     forwarded: int = 20_000

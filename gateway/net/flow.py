@@ -1,8 +1,8 @@
-"""A bound on the bytes of large JoinGroups and SyncGroups that all clients together send in a second.
+"""A bound on the bytes of large requests that all clients together send to the coordinator in a second.
 
-The coordinator parks these requests, so they take no room that others wait for (`gateway.fairness.room`), and
-a client may be gone before it is answered. But each of them is written to the log and handled. Clients that
-send large ones and do not wait would keep the coordinator busy for longer than the sessions of others last.
+The log has one order for all, so a heartbeat is handled behind every request that was written before it.
+Clients that send large requests at once would keep the coordinator busy for longer than the sessions of
+others last, and with a JoinGroup they need not even wait for the answer.
 """
 
 import asyncio

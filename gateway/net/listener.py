@@ -53,7 +53,7 @@ class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
     any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
     `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it: `parked` bounds these, and `flow` how much of them is sent in a second.
+    their wait may need it: `parked` bounds these. `flow` bounds the bytes of large requests in a second.
     """
 
     node_id: int | None

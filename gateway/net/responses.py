@@ -80,12 +80,11 @@ class Responses:
         return place.has_room
 
     async def enter(self, api: Api, place: Place) -> None:
-        """Wait for room at the coordinator. Meanwhile nothing is read of the client. A request that may be
-        parked waits for its turn, and the end of its client is seen.
+        """Wait for the turn of a large request, and then for room at the coordinator, which a request that may
+        be parked does not take. While it waits for room, nothing is read of the client.
         """
-        if api.parks is not None:
-            await self._flow.enter(place.request_bytes)
-        elif not self.enter_at_once(place):
+        await self._flow.enter(place.request_bytes)
+        if api.parks is None and not self.enter_at_once(place):
             self._client.pause(paused=True)
             await self._room.enter(place.request_bytes)
             self._client.pause(paused=False)

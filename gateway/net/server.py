@@ -107,7 +107,7 @@ class Gateway:
         self.is_draining = False
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._parked = Parked(limits.parked_bytes)
-        self._flow = Flow(limits.parked_bytes_per_s, limits.parked_burst_bytes)
+        self._flow = Flow(limits.large_bytes_per_s, limits.large_burst_bytes)
         self._kept_versions = KeptVersions(cluster)
         self._unread = Unread(limits.unread_bytes)
         self._received = Received(limits.unanswered_bytes, limits.write_timeout_s)

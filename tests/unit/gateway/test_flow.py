@@ -5,12 +5,12 @@ from typing import Any
 
 from gateway.net.flow import SMALL_BYTES, Flow
 from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
+from tests.harness.gateway_requests import COMMIT, HEARTBEAT, JOIN, SYNC, commit_fields, join_fields
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, nothing_more, until_asked
 
 LARGE = 4 * SMALL_BYTES
-SLOW: dict[str, Any] = {"parked_bytes_per_s": 1, "parked_burst_bytes": LARGE}
+SLOW: dict[str, Any] = {"large_bytes_per_s": 1, "large_burst_bytes": LARGE}
 """One large request passes, and the next one not before the end of the test."""
 
 
@@ -87,12 +87,15 @@ async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: 
 
 
 @played(**SLOW)
-async def test_a_large_sync_waits_as_a_join_does(world: GatewayFixture) -> None:
+async def test_large_requests_of_each_kind_wait_for_their_turn(world: GatewayFixture) -> None:
     client = await world.client()
     await join(client, "large", LARGE)
     await until_asked(world, 1)
     assignments = [{"member_id": "m", "assignment": bytes(LARGE)}]
     other = await world.client()
     await other.send(SYNC, 3, group_id="g", generation_id=1, member_id="m", assignments=assignments)
-    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [1])
+    other = await world.client()
+    offsets = [("orders", number, 0) for number in range(LARGE // 32)]
+    await other.send(COMMIT, 8, **commit_fields("", *offsets))
+    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [2])
     await nothing_more(world, 1)
