@@ -80,8 +80,8 @@ class Responses:
         return place.has_room
 
     async def enter(self, api: Api, place: Place) -> None:
-        """Wait for the turn of a large request, and then for room at the coordinator, which a request that may
-        be parked does not take. While it waits for room, nothing is read of the client.
+        """Wait for the turn of a large request, and then for room at the coordinator, which a request that
+        may be parked does not take. While it waits for room, nothing is read of the client.
         """
         await self._flow.enter(place.request_bytes)
         if api.parks is None and not self.enter_at_once(place):
