@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from cli.demo.strike import wait_until_gone
+from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, Children
 from clients.coordinator_client import layout_on
 from connections.client_config import ClientConfig
