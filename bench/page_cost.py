@@ -106,7 +106,7 @@ class Bench:
             courses=self.courses,
             read_age_s=lambda: 0.0,
             service_topics=ServiceTopics(),
-            service_metrics=None,
+            service_state=None,
             connect_to="localhost:9092",
             now_ms=lambda: self.now_ms,
         )

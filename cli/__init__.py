@@ -106,12 +106,6 @@ def _why() -> click.Command:
     return why
 
 
-def _consume() -> click.Command:
-    from cli.consume import consume
-
-    return consume
-
-
 COMMANDS: dict[str, Callable[[], click.Command]] = {
     "adopt": _adopt,
     "assign": _assign,
@@ -129,7 +123,6 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "state": _state,
     "whatif": _whatif,
     "why": _why,
-    "consume": _consume,
 }
 
 

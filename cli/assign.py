@@ -48,7 +48,6 @@ class AssignOptions:
     come: Sequence[str]
     weights: Path | None
     summary: bool
-    plot: Path | None
     output: str
 
 
@@ -95,7 +94,6 @@ class AssignOptions:
 )
 @click.option("--weights", type=_file, metavar="FILE", help="Weights of partitions, such as lags, as JSON.")
 @click.option("--summary", is_flag=True, help="Show only the comparison of the strategies.")
-@click.option("--plot", type=_file, metavar="FILE.png", help="Also draw the assignments as a PNG file.")
 @output_option
 @as_object(AssignOptions, "options")
 def assign(options: AssignOptions) -> None:
@@ -115,8 +113,6 @@ def assign(options: AssignOptions) -> None:
         raise click.ClickException(str(error)) from error
     names = Names([*before.members, *after.members])
     _show(answer, names, options.output, summary=options.summary)
-    if options.plot is not None:
-        _plot(answer, names, options.plot)
 
 
 def _group(options: AssignOptions) -> GroupSpec:
@@ -188,12 +184,3 @@ def _show(answer: Sequence[StrategyResult], names: Names, output: str, *, summar
     if summary or len(answer) > 1:
         blocks.append(summary_text(answer))
     show(visible_text(blocks, "\n\n"))
-
-
-def _plot(answer: Sequence[StrategyResult], names: Names, path: Path) -> None:
-    from insight.assign.plot import draw  # matplotlib takes a second to import
-
-    try:
-        draw(answer, names, path)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error}") from error

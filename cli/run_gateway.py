@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import accumulate
 
 import click
 from kafka.errors import KafkaError
@@ -12,12 +13,14 @@ from clients.pending import ClientError
 from gateway.health import CHECKS, COORDINATOR, LISTENING
 from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
+from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from insight.metrics.http import Checks, Note
 from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, metrics_of
+from insight.service_state import Durations, GatewayState, durations
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
@@ -99,6 +102,26 @@ def coordinator_checks(status: Status, replica: ReplicaState) -> Checks:
     return found if status.alarm is None else {**found, ALARM: Note(status.alarm)}
 
 
+def gateway_state(numbers: Numbers) -> GatewayState:
+    """Return a gateway's state from what it has counted."""
+    (connections,) = numbers.get("connections", {}).get((), [0.0])
+    return GatewayState(
+        connections=round(connections),
+        latencies=_durations(numbers, "request_duration_seconds"),
+        answers=_durations(numbers, "coordinator_duration_seconds"),
+    )
+
+
+def _durations(numbers: Numbers, name: str) -> dict[str, Durations]:
+    """Return the histograms of this name that have counted something, by their label."""
+    found: dict[str, Durations] = {}
+    for (label,), (*counted, sum_s) in sorted(numbers.get(name, {}).items()):
+        of_label = durations(BUCKETS_S, list(accumulate(counted)), sum_s)
+        if of_label is not None:
+            found[label] = of_label
+    return found
+
+
 def metrics_and_checks(
     coordinator: Coordinator,
     gateway: GatewayToStart | None,
@@ -124,5 +147,6 @@ def metrics_and_checks(
         with_members=with_members,
         series=series,
         collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
+        gateway=None if gateway is None else lambda: gateway_state(gateway.numbers()),
         checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
     )

@@ -1,7 +1,6 @@
 """`group-coordinator whatif`: what other settings would have made of a group's recorded time."""
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -38,12 +37,6 @@ NOT_REPRODUCED = 1
     help="One more experiment, with these settings; repeatable.",
 )
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE.png",
-    help="Also draw what happened and each experiment, as `why --plot` does.",
-)
 def whatif(
     source: Source,
     group_id: str,
@@ -51,7 +44,6 @@ def whatif(
     assignor: str | None,
     tries: tuple[str, ...],
     output: str,
-    plot: Path | None,
 ) -> None:
     """Show what other settings would have made of a GROUP's recorded time.
 
@@ -71,8 +63,6 @@ def whatif(
     _show(found, output)
     if found.validation.objections:
         sys.exit(NOT_REPRODUCED)
-    if plot is not None:
-        _plot(found, plot)
 
 
 def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[str, ...]) -> list[Changes]:
@@ -89,12 +79,3 @@ def _show(found: Answer, output: str) -> None:
         show_json(summary(found))
     else:
         show(answer_text(found, Clock()))
-
-
-def _plot(found: Answer, path: Path) -> None:
-    from insight.whatif.plot import draw  # matplotlib takes a second to import
-
-    try:
-        draw(found, path, Clock())
-    except OSError as error:
-        raise click.ClickException(f"the picture cannot be written: {error}") from error

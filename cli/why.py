@@ -19,7 +19,7 @@ from clients.pending import ClientError
 from connections.client_config import ClientConfig
 from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock
-from insight.why.course import Course, course_of
+from insight.why.course import course_of
 from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
 from insight.why.deliveries.reading import read_since
 from insight.why.deliveries.text import alone_text, strangers
@@ -51,13 +51,6 @@ class _Found(NamedTuple):
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _SHARE = "share"
 
-_NO_PICTURE = (
-    "{} is a RocketMQ group, for which there is no picture: its clients rebalance by themselves, so there "
-    "are no rebalances to draw. Leave the option out to see which clients came and went."
-)
-
-_NO_HISTORY = "{} has no history here, so there is no picture. Leave the option out to see its deliveries."
-
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
@@ -79,12 +72,6 @@ _NO_HISTORY = "{} has no history here, so there is no picture. Leave the option 
     default="text",
     show_default=True,
 )
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE.png",
-    help="Also draw the group's states and its members over time (Kafka's groups).",
-)
 @page_url_option
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -95,7 +82,6 @@ def why(
     from_dir: Path | None,
     since: str | None,
     output: str,
-    plot: Path | None,
     page_url: str | None,
     prefix: str,
 ) -> None:
@@ -123,11 +109,11 @@ def why(
     history = found.history
     if history is None:
         assert found.deliveries is not None, "there is one of both"
-        _show_alone(LoneDeliveries(group_id, found.deliveries), output, plot)
+        _show(LoneDeliveries(group_id, found.deliveries), alone_text, output)
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
-        _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
+        _show_rocketmq(group_id, history, now_ms, since_ms, output)
     else:
-        _show_kafka(group_id, history, found, now_ms, since_ms, output, plot)
+        _show_kafka(group_id, history, found, now_ms, since_ms, output)
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
 
@@ -178,7 +164,6 @@ def _show_kafka(
     now_ms: int,
     since_ms: int | None,
     output: str,
-    plot: Path | None,
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
@@ -192,21 +177,9 @@ def _show_kafka(
         notes += strangers(found.deliveries, known)
     shown = replace(report, deliveries=found.deliveries, notes=notes)
     _show(shown, report_text, output)
-    if plot is not None:
-        _plot(shown, course, plot)
 
 
-def _show_alone(alone: LoneDeliveries, output: str, plot: Path | None) -> None:
-    if plot is not None:
-        raise click.BadParameter(_NO_HISTORY.format(alone.group_id), param_hint="--plot")
-    _show(alone, alone_text, output)
-
-
-def _show_rocketmq(
-    group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
-) -> None:
-    if plot is not None:
-        raise click.BadParameter(_NO_PICTURE.format(group_id), param_hint="--plot")
+def _show_rocketmq(group_id: str, history: History, now_ms: int, since_ms: int | None, output: str) -> None:
     ours = [event for event in history.entries if isinstance(event, RocketMqHistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "Kafka's")
     _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
@@ -224,12 +197,3 @@ def _show(shown: R, as_text: Callable[[R, Clock], VisibleText], output: str) -> 
         show_json(shown)
     else:
         show(as_text(shown, Clock()))
-
-
-def _plot(shown: Report, course: Course, path: Path) -> None:
-    from insight.why.plot import draw  # matplotlib takes a second to import
-
-    try:
-        draw(shown, course.states, course.lanes, path, Clock())
-    except OSError as error:
-        raise click.ClickException(f"the picture cannot be written: {error}") from error

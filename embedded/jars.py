@@ -62,51 +62,6 @@ def broker_classpath() -> list[Path]:
     return jar_paths("broker")
 
 
-def broker_3_9_classpath() -> list[Path]:
-    """Absolute paths of the jars of a broker of Kafka 3.9, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("broker_3_9")
-
-
-def broker_4_3_classpath() -> list[Path]:
-    """Absolute paths of the jars of a broker of Kafka 4.3, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("broker_4_3")
-
-
-def tools_classpath() -> list[Path]:
-    """Absolute paths of the jars of Kafka's command-line tools, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("tools")
-
-
-def streams_classpath() -> list[Path]:
-    """Absolute paths of the jars of Kafka Streams and its examples, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("streams")
-
-
-def connect_classpath() -> list[Path]:
-    """Absolute paths of the jars of Kafka Connect with its file connectors, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("connect")
-
-
-def hdfs_jars() -> list[Path]:
-    """Absolute paths of HDFS's own jars, fetched first if missing. Raises `JarsUnavailable`."""
-    return jar_paths("hdfs")
-
-
-def axe_jars() -> list[Path]:
-    """Absolute path of the jar with `axe.min.js`, fetched first if missing. Raises `JarsUnavailable`."""
-    return jar_paths("axe")
-
-
 def jar_paths(name: SetName) -> list[Path]:
     """Absolute paths of a set's jars, fetched first if missing. Raises `JarsUnavailable`."""
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]

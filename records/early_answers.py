@@ -5,7 +5,7 @@ drops early answers of a replica that has been replaced (`EarlyAnswers`). Header
 so the values stay the same.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -146,12 +146,6 @@ class EarlyAnswers:
             return False
         early = as_of(headers)
         return early is None or partition not in self._first or early.replica >= self._first[partition]
-
-
-def that_count(records: Iterable[R]) -> Iterator[R]:
-    """The records of the responses topic with answers that count, early ones and the query's."""
-    answers = EarlyAnswers()
-    return (record for record in records if answers.counts(record.partition, record.headers))
 
 
 def lists_changed(value: bytes) -> bool:

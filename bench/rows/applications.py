@@ -28,7 +28,7 @@ from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, Running
 from connections import kafka_clients
 from connections.address import Address
 from connections.client_config import ClientConfig
-from embedded.jars import tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 
 DESCRIBED_GROUPS = 60
@@ -217,7 +217,7 @@ async def _describe(world: RunningSystems, plan: Plan) -> tuple[list[float], lis
 
 
 def _run_tool(address: Address) -> None:
-    classpath = os.pathsep.join(map(str, tools_classpath()))
+    classpath = os.pathsep.join(map(str, jar_paths("tools")))
     java = [str(find_java()), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", classpath, _TOOL]
     arguments = ["--bootstrap-server", str(address), "--timeout", str(_TOOL_TIMEOUT_MS)]
     subprocess.run(

@@ -2,10 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,14 +15,13 @@ from connections.client_config import ClientConfig
 class Load:
     """A thread that produces numbered records at a steady rate, to all partitions in turn, until `stop`.
 
-    `acknowledged` has the values of the records that the broker has acknowledged, `failed` the errors.
+    `acknowledged` has the values of the records that the broker has acknowledged.
     """
 
     def __init__(
         self, client_config: ClientConfig, topic: str, partitions: int, records_per_s: float
     ) -> None:
         self.acknowledged: set[str] = set()
-        self.failed: list[BaseException] = []
         self._topic = topic
         self._partitions = partitions
         self._pause_s = 1 / records_per_s
@@ -51,28 +49,15 @@ class Load:
     def _send(self, value: str, partition: int) -> None:
         sent = self._producer.send(self._topic, value=value.encode(), partition=partition)
         sent.add_callback(lambda _metadata: self.acknowledged.add(value))
-        sent.add_errback(self.failed.append)
 
 
 def consumed(paths: Iterable[Path]) -> Counter[str]:
     """Count each record's value in the consumers' files. A line cut short by a kill does not count."""
-    return Counter(record["value"] for record in _records(paths))
-
-
-def consumed_by_partition(paths: Iterable[Path]) -> dict[int, int]:
-    """Return the offset after the last consumed record of each partition of the one topic."""
-    ends: dict[int, int] = {}
-    for record in _records(paths):
-        ends[record["partition"]] = max(ends.get(record["partition"], 0), record["offset"] + 1)
-    return ends
-
-
-def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    counts: Counter[str] = Counter()
     for path in paths:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield msgspec.json.decode(line)
+        counts.update(msgspec.json.decode(line)["value"] for line in lines if line.endswith(b"\n"))
+    return counts
 
 
 def _create_topic(client_config: ClientConfig, topic: str, partitions: int) -> None:

@@ -18,10 +18,10 @@ from kafka.errors import KafkaError
 
 from assignors.kafka.api import TopicPartition
 from assignors.rocketmq.message_queue import MessageQueue
-from clients.committer import Committer
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError, R
 from clients.rocketmq.api import ConsumerConfig
+from clients.rocketmq.committer import Committer
 from state.rocketmq.requests import (
     ConsumeFromWhere,
     GetConsumerListByGroup,
@@ -70,7 +70,7 @@ class CoordinatorBroker:
         self._client = client
         self._consumer = consumer
         self._tell = tell
-        self._committer = Committer(client, f"{OFFSET_GROUP_PREFIX}{group_id}", None, tell)
+        self._committer = Committer(client, f"{OFFSET_GROUP_PREFIX}{group_id}", tell)
         self._local_offsets = local_offsets
         self._local = _read_offsets(local_offsets)
         self.connection = ""

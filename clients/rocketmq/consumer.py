@@ -14,7 +14,6 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from assignors.rocketmq.message_queue import MessageQueue
-from clients.consumer import Process
 from clients.coordinator_client import CoordinatorClient
 from clients.partition_text import number_list
 from clients.rocketmq.api import ConsumerConfig
@@ -25,6 +24,9 @@ from state.rocketmq.responses import AnyToConnection, CloseConnection
 
 _POLL_MS = 100
 _POLL_MAX_RECORDS = 1_000
+
+# The argument has kafka-python's ConsumerRecords of one poll. When the call returns, they count as processed.
+Process = Callable[[Sequence[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

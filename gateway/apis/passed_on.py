@@ -36,7 +36,6 @@ from gateway.wire.framing import ProtocolError
 from gateway.wire.newer_messages import NewerApiKey
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-_TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 
 async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:

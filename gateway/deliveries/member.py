@@ -89,10 +89,6 @@ class Member:
             self._joined = self._join()
         return self._joined is not None and not self.has_ended
 
-    def offsets_held(self) -> int:
-        """How many offsets it holds, as far as they are followed."""
-        return sum(one.offsets for _, one in self._held)
-
     def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
         """A decoded request goes to the broker. Returns what takes the parts of the response."""
         answer = _Answer(self, request, self._shared.clock_ms)

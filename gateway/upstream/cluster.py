@@ -169,10 +169,6 @@ class Cluster:
                 self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
             return self._all[0]
 
-    def cached_entries(self) -> int:
-        """How many topics are cached, by name and by id, with those that do not exist."""
-        return len(self._by_name) + len(self._by_id)
-
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic] | None:
         """As `topics`, None if metadata would have to be requested."""
         return _cached(self._by_name, filter(is_topic_name, names), age_max_s)

@@ -2,7 +2,8 @@
 
 `/healthz` says whether the process lives, `/readyz` whether it does its work. Both answer 200 or 503 with a
 JSON object that has each check and why it fails, and notes about checks that do not fail. `?exclude=NAME`
-leaves a check out, as at Kubernetes' own API server. All other paths are the metrics.
+leaves a check out, as at Kubernetes' own API server. `/status` is the service's state, where there is one.
+All other paths are the metrics.
 """
 
 import json
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from insight.client_slots import ClientSlots
+from insight.service_state import PATH
 
 MAX_CONNECTIONS = 100
 SILENT_MAX_S = 10
@@ -43,14 +45,22 @@ class MetricsUnavailable(RuntimeError):
 
 
 class HttpPort:
-    """Serves until closed. `checks` are by path. Port 0 means any free port. Raises MetricsUnavailable."""
+    """Serves until closed. `checks` are by path. `state` returns the service's state as JSON. Port 0 means
+    any free port. Raises MetricsUnavailable.
+    """
 
     def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, checks: Mapping[str, Check] | None = None
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        checks: Mapping[str, Check] | None = None,
+        state: Callable[[], bytes] | None = None,
     ) -> None:
         self._host = host
         self._metrics = make_wsgi_app(registry)
         self._checks = checks or {}
+        self._state = state
         # Two scrapes at the same time would only slow each other, and the threads of the process.
         self._scraping = threading.Lock()
 
@@ -92,6 +102,10 @@ class HttpPort:
         self.close()
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if self._state is not None and environ["PATH_INFO"] == PATH:
+            document = self._state()
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [document]
         check = self._checks.get(environ["PATH_INFO"])
         if check is None:
             with self._scraping:

@@ -1,11 +1,13 @@
 """The metrics of one coordinator: fed from the topics and the query, served over HTTP."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.registry import Collector
 
@@ -24,6 +26,7 @@ from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
 from insight.metrics.series import SeriesBounds
 from insight.metrics.share_state import ShareStateCollector
+from insight.service_state import BatchesState, GatewayState, ServiceState, durations
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.observing.service import Observer
@@ -46,6 +49,8 @@ class BatchMetrics:
 
     def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
+        self._rows_dropped = 0
+        self._last_s = float("nan")
         self._watermark_s: float | None = None
         self._batch_at_s: float | None = None
         self._duration = Histogram(
@@ -69,7 +74,7 @@ class BatchMetrics:
         self._last = Gauge(
             f"{OWN}_last_batch_duration_seconds", "Duration of the last committed batch.", registry=registry
         )
-        self._last.set(float("nan"))
+        self._last.set_function(lambda: self._last_s)
         self._age = Gauge(
             f"{OWN}_last_batch_age_seconds", "Seconds since a batch was last committed.", registry=registry
         )
@@ -78,12 +83,26 @@ class BatchMetrics:
     def observe(self, batch: BatchProgress) -> None:
         """Count one batch."""
         self._duration.observe(batch.total_ms / 1000)
-        self._last.set(batch.total_ms / 1000)
+        self._last_s = batch.total_ms / 1000
+        self._rows_dropped += batch.rows_dropped
         self._batch_at_s = self._wall_s()
         self._rows.inc(batch.num_input_rows)
         self._dropped.inc(batch.rows_dropped)
         if batch.watermark_ms:
             self._watermark_s = batch.watermark_ms / 1000
+
+    def state(self) -> BatchesState:
+        """Return the figures of the batches so far."""
+        (family,) = self._duration.collect()
+        counted = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+        (sum_s,) = (sample.value for sample in family.samples if sample.name.endswith("_sum"))
+        return BatchesState(
+            last_ms=_ms(self._last_s),
+            age_ms=_ms(self._batch_age_s()),
+            durations=durations(BATCH_BUCKETS_S, counted, sum_s),
+            time_lag_ms=_ms(self._event_time_lag_s()),
+            rows_dropped=self._rows_dropped,
+        )
 
     def _event_time_lag_s(self) -> float:
         """Return the lag in seconds; NaN, Prometheus' "unknown", until there is a watermark."""
@@ -123,7 +142,7 @@ class RebalanceMetrics:
 @dataclass(frozen=True, slots=True)
 class Readings:
     """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
-    no transactions, no tasks of share groups and no replica.
+    no transactions, no tasks of share groups, no replica and no gateway.
     """
 
     status: Callable[[], Status]
@@ -132,6 +151,26 @@ class Readings:
     transactions: Callable[[], Summary] | None = None
     share_state: Callable[[], ShareStateSummary] | None = None
     replica: Callable[[], ReplicaState] | None = None
+    gateway: Callable[[], GatewayState] | None = None
+
+
+def service_state(readings: Readings, batches: BatchesState, backlog_records: int | None) -> ServiceState:
+    """Return the state of the service. `backlog_records` is None if it is not known."""
+    return ServiceState(
+        status=readings.status(),
+        spark_restarts=readings.spark_restarts(),
+        ticker_age_ms=_ms(readings.ticker_age_s()),
+        backlog_records=backlog_records,
+        batches=batches,
+        replica=None if readings.replica is None else readings.replica(),
+        transactions=None if readings.transactions is None else readings.transactions(),
+        gateway=None if readings.gateway is None else readings.gateway(),
+    )
+
+
+def _ms(seconds: float) -> int | None:
+    """Return milliseconds, or None for NaN."""
+    return None if math.isnan(seconds) else max(round(seconds * 1000), 0)
 
 
 class Metrics:
@@ -159,6 +198,7 @@ class Metrics:
         collectors: Sequence[Collector] = (),
         checks: Mapping[str, Check] | None = None,
     ) -> None:
+        self._readings = readings
         self._host = host
         self._port = port
         self._log_rebalances = log_rebalances
@@ -197,7 +237,7 @@ class Metrics:
         return self._http.url
 
     def start(self) -> None:
-        self._http = HttpPort(self._host, self._port, self._registry, self._checks)
+        self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._state)
 
     def follow(self) -> None:
         """Read the groups, their offsets and what happens from now on."""
@@ -223,6 +263,11 @@ class Metrics:
         """Count one committed batch."""
         self._metrics_state.observe_batch(batch)
         self._batches.observe(batch)
+
+    def _state(self) -> bytes:
+        """Return the state of the service as JSON."""
+        backlog_records = self._metrics_state.backlog_records()
+        return msgspec.json.encode(service_state(self._readings, self._batches.state(), backlog_records))
 
     def _observe_entry(self, event: HistoryEntry) -> None:
         self._rebalances.observe(event)
@@ -261,6 +306,7 @@ def metrics_of(
     series: SeriesBounds | None = None,
     collectors: Sequence[Collector] = (),
     checks: Mapping[str, Check] | None = None,
+    gateway: Callable[[], GatewayState] | None = None,
 ) -> Metrics:
     """Return a coordinator's metrics, which count its batches from now on."""
     metrics = Metrics(
@@ -275,6 +321,7 @@ def metrics_of(
             transactions=coordinator.transactions,
             share_state=coordinator.share_state,
             replica=coordinator.replica,
+            gateway=gateway,
         ),
         log_rebalances=log_rebalances,
         with_members=with_members,

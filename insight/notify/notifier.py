@@ -23,8 +23,8 @@ from insight.notify.shapes import Shape
 from insight.notify.troubles import Sources, TroublesThread
 from insight.page.fleet import Fleet
 from insight.page.follower import Follower
-from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
+from insight.service_state import StateReader
 from records.layout import TopicLayout
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
@@ -66,8 +66,8 @@ class Notifier:
         now_ms = time.time_ns() // 1_000_000
         fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
         follower = Follower(client_config, layout, fleet, _READER)
-        metrics = None if metrics_url is None else ServiceMetrics(metrics_url)
-        sources = Sources(fleet, topics, metrics, follower.read_age_s)
+        state = None if metrics_url is None else StateReader(metrics_url)
+        sources = Sources(fleet, topics, state, follower.read_age_s)
         episodes = Episodes(
             kept.open,
             settled_ms=now_ms + SETTLED_MS,

@@ -10,8 +10,8 @@ from insight.notify.outbox import Outbox
 from insight.page.coordinator import coordinator_page
 from insight.page.fleet import Fleet
 from insight.page.overview import Overview
-from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
+from insight.service_state import StateReader
 from streaming.service.background import BackgroundThread
 
 LOOK_INTERVAL_S = 5.0
@@ -22,20 +22,20 @@ _FIGURES = re.compile(r"[:\d]")
 
 class Sources:
     """What the page knows of groups and of the coordinator. `read_age_s` returns how long ago the topics were
-    read. `metrics` is None if nobody said where the coordinator's metrics are.
+    read. `state` is None if nobody said where the coordinator's metrics are.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         topics: ServiceTopics,
-        metrics: ServiceMetrics | None,
+        state: StateReader | None,
         read_age_s: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._overview = Overview(fleet)
         self._topics = topics
-        self._metrics = metrics
+        self._state = state
         self._read_age_s = read_age_s
 
     @property
@@ -53,7 +53,7 @@ class Sources:
             yield Trouble(ALARM, alarm_of(sentence), None, sentence)
 
     def _alarms(self, now_ms: int) -> list[str]:
-        asked = None if self._metrics is None else self._metrics.asked()
+        asked = None if self._state is None else self._state.asked()
         facts = self._topics.facts(now_ms)
         return coordinator_page(facts, (), asked, self._read_age_s(), now_ms).findings
 

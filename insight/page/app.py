@@ -47,8 +47,8 @@ from insight.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
 from insight.page.rebalance import rebalance_page
 from insight.page.rocketmq import RocketMqPage, rocketmq_page
 from insight.page.security import Access, Guard
-from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
+from insight.service_state import StateReader
 from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
 from state.kafka.snapshot import GroupSnapshot
@@ -68,7 +68,7 @@ log = structlog.get_logger()
 
 class Sources(NamedTuple):
     """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
-    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_metrics` is None if
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_state` is None if
     the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
     `broker_groups` are groups of the embedded broker's own coordinator.
     """
@@ -81,7 +81,7 @@ class Sources(NamedTuple):
     courses: Courses
     read_age_s: Callable[[], float]
     service_topics: ServiceTopics
-    service_metrics: ServiceMetrics | None
+    service_state: StateReader | None
     connect_to: str
     deliveries: KeptDeliveries = NO_DELIVERIES
     log: Source | None = None
@@ -316,7 +316,7 @@ class _Pages:
         return coordinator_page(
             sources.service_topics.facts(now_ms),
             sources.fleet.starts(now_ms),
-            None if sources.service_metrics is None else sources.service_metrics.asked(),
+            None if sources.service_state is None else sources.service_state.asked(),
             sources.read_age_s(),
             now_ms,
         )

@@ -1,6 +1,6 @@
 """The coordinator itself, for its page and `/api/coordinator`: whether it answers, and what needs a look.
 
-What the topics say is known beside any coordinator. What only its process knows comes from its metrics. What
+What the topics say is known beside any coordinator. What only its process knows comes from its state. What
 is not known is said to be so, and is never 0.
 """
 
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from insight.page.service_metrics import Durations, ServiceState, Unreadable
 from insight.page.service_topics import DeadLetterLine, Pending, ServiceFacts
 from insight.page.words import thousands
+from insight.service_state import Durations, ServiceState, Unreadable
 from insight.why.clock import duration_text
 from insight.why.wording import count
 from records.claims import Claim
 from records.history import CoordinatorStarted
-from streaming.replica.pipes import Phase as ReplicaPhase
-from streaming.service.replica.state import OFF
+from streaming.service.replica.state import OFF, ReplicaState
 from streaming.service.status import Phase
+from streaming.service.transactions.pending import Summary
 
 MAX_SHOWN = 50
 """Dead letters that the page has."""
@@ -27,8 +27,7 @@ _READ_S = 5
 _CLOCK_MS = 30_000
 """A clock record that was seen so long ago says nothing of now: looks for one have failed since."""
 _OBSERVED = "These groups are the cluster's own coordinator's"
-_COORDINATOR, _REPLICA, _ALARM = "coordinator", "replica", "alarm"
-"""The checks of `/readyz`."""
+_MAX_TEXT_CHARS = 500
 
 
 class Section(Struct, frozen=True):
@@ -88,8 +87,8 @@ def coordinator_page(
     read_age_s: float,
     now_ms: int,
 ) -> CoordinatorPage:
-    """Return the page. `asked` is what the metrics say, or why they do not answer; None if nobody said where
-    they are. `read_age_s` is how long ago the topics were read.
+    """Return the page. `asked` is the state of the process, or why it does not answer; None if nobody said
+    where it is. `read_age_s` is how long ago the topics were read.
     """
     is_read = read_age_s <= _READ_S
     known = [_start(one) for one in starts]
@@ -141,7 +140,7 @@ def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool,
 def _of_observer(service: ServiceState | None) -> str:
     if service is None:
         return f"whether the observer runs is {UNKNOWN}"
-    if service.phase != Phase.READY:
+    if service.status.phase is not Phase.READY:
         return f"the observer does not write: {_why(service)}"
     return f"the observer runs, {_last_batch(service)}"
 
@@ -153,7 +152,7 @@ def _no_metrics(asked: ServiceState | Unreadable | None) -> str:
 
 
 def _of_service(service: ServiceState) -> str:
-    if service.phase == Phase.STANDBY:
+    if service.status.phase is Phase.STANDBY:
         return "This coordinator is a standby: another one owns the topics, and it waits until that one ends"
     if not answers(service):
         return f"The coordinator does not answer: {_why(service)}"
@@ -162,27 +161,24 @@ def _of_service(service: ServiceState) -> str:
 
 def answers(service: ServiceState) -> bool:
     """Whether clients are answered, by the query or by the replica."""
-    if service.phase == Phase.STOPPED:
-        return False
-    return service.phase == Phase.READY or service.replica == ReplicaPhase.ANSWERING
+    phase = service.status.phase
+    is_answering = service.replica is not None and service.replica.is_answering
+    return phase is Phase.READY or (is_answering and phase is not Phase.STOPPED)
 
 
 def _replica(service: ServiceState) -> str:
-    if service.replica is None:
-        return f"whether a replica helps is {UNKNOWN}"
-    if service.replica == OFF.phase:
+    replica = service.replica or OFF
+    if replica.phase == OFF.phase:
         return "without a replica"
-    if service.replica != ReplicaPhase.ANSWERING:
-        return f"by batches, replica {service.notes.get(_REPLICA, service.replica)}"
-    lag_ms = service.replica_lag_ms
-    behind = f"lag {UNKNOWN}" if lag_ms is None else f"{duration_text(lag_ms)} behind"
-    return f"replica answering, {behind}"
+    if not replica.is_answering:
+        return f"by batches, replica {replica.phrase[:_MAX_TEXT_CHARS]}"
+    return f"replica answering, {duration_text(replica.lag_ms)} behind"
 
 
 def _last_batch(service: ServiceState) -> str:
-    if service.batch_age_ms is None:
+    if service.batches.age_ms is None:
         return "no batch since its start"
-    return f"last batch {duration_text(service.batch_age_ms)} ago"
+    return f"last batch {duration_text(service.batches.age_ms)} ago"
 
 
 def _of_topics(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
@@ -217,81 +213,83 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
         if is_read and topics.is_silent:
             yield "No group is coordinated: start the coordinator, or read its log"
         return
-    if service.alarm:
-        yield f"It has an alarm: {service.notes.get(_ALARM, 'status.json says what it is about')}"
-    if service.phase not in (Phase.READY, Phase.STANDBY) and answers(service):
+    if service.status.alarm is not None:
+        yield f"It has an alarm: {service.status.alarm[:_MAX_TEXT_CHARS]}"
+    if service.status.phase not in (Phase.READY, Phase.STANDBY) and answers(service):
         yield f"Its query commits no batch, so views and history stand still: {_why(service)}"
-    if service.replica_differences:
-        times = count(service.replica_differences, "time")
+    if service.replica is not None and service.replica.differences:
+        times = count(service.replica.differences, "time")
         yield f"The replica answered {times} in another way than the query; the log has both answers"
-    if service.rows_dropped:
-        yield f"Spark dropped {count(service.rows_dropped, 'request')} as late, which must not happen"
+    if service.batches.rows_dropped:
+        yield f"Spark dropped {count(service.batches.rows_dropped, 'request')} as late, which must not happen"
 
 
 def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
     """An observer has no clients. What it does is known by its metrics only."""
     if isinstance(asked, Unreadable):
         yield f"The observer does not answer, so views and history may stand still: {asked}"
-    elif asked is not None and asked.phase not in (Phase.READY, Phase.STARTING):
+    elif asked is not None and asked.status.phase not in (Phase.READY, Phase.STARTING):
         yield f"The observer commits no batch, so views and history stand still: {_why(asked)}"
 
 
 def _why(service: ServiceState) -> str:
-    return service.notes.get(_COORDINATOR) or service.phase or UNKNOWN
+    status = service.status
+    return f"{status.phase}: {status.reason}"[:_MAX_TEXT_CHARS]
 
 
 def _ms(value: int | None) -> str:
     return UNKNOWN if value is None else duration_text(value)
 
 
-def _number(value: int | None, noun: str = "") -> str:
-    if value is None:
-        return UNKNOWN
-    return thousands(value) if not noun else f"{thousands(value)} {noun}{'' if value == 1 else 's'}"
+def _number(value: int | None, noun: str) -> str:
+    return UNKNOWN if value is None else f"{thousands(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
     """What an observer has are batches only."""
-    batches = service.batches
+    batches, took = service.batches, service.batches.durations
     of_time = [
         ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
-        ("Event time", f"{_ms(service.time_lag_ms)} behind the clock"),
+        ("Event time", f"{_ms(batches.time_lag_ms)} behind the clock"),
         ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
     ]
     yield Section(
         "Batches",
         [
-            ("Phase", service.phase or UNKNOWN),
-            ("Last batch", f"{_number(service.batch_id)}, {_ms(service.batch_age_ms)} ago")
-            if service.batch_age_ms is not None
+            ("Phase", service.status.phase),
+            ("Last batch", f"{thousands(service.status.batch_id)}, {_ms(batches.age_ms)} ago")
+            if batches.age_ms is not None
             else ("Last batch", "none since the start"),
-            ("Its duration", _ms(service.batch_ms)),
-            ("All batches", "none yet" if batches is None else f"{_number(batches.number)}: {batches.text}"),
+            ("Its duration", _ms(batches.last_ms)),
+            ("All batches", "none yet" if took is None else f"{thousands(took.number)}: {took.text}"),
             *([] if is_observed else of_time),
-            ("Spark restarts", _number(service.spark_restarts)),
+            ("Spark restarts", thousands(service.spark_restarts)),
         ],
     )
     if is_observed:
         return
-    yield Section("Replica", list(_replica_rows(service)))
-    oldest = "" if not service.transactions else f", the oldest since {_ms(service.transactions_oldest_ms)}"
-    yield Section("Transactions", [("Pending", f"{_number(service.transactions)}{oldest}")])
+    yield Section("Replica", list(_replica_rows(service.replica or OFF)))
+    open_ = service.transactions or Summary()
+    oldest = "" if not open_.pending else f", the oldest since {duration_text(open_.oldest_age_ms)}"
+    yield Section("Transactions", [("Pending", f"{thousands(open_.pending)}{oldest}")])
 
 
-def _replica_rows(service: ServiceState) -> Iterator[tuple[str, str]]:
-    yield "Phase", service.notes.get(_REPLICA) or service.replica or UNKNOWN
-    if service.replica in (None, OFF.phase):
+def _replica_rows(replica: ReplicaState) -> Iterator[tuple[str, str]]:
+    yield "Phase", replica.phrase[:_MAX_TEXT_CHARS]
+    if replica.phase == OFF.phase:
         return
-    records = _number(service.replica_lag_records, "record")
-    yield "Behind", f"{_ms(service.replica_lag_ms)}, {records}"
-    yield "Ahead of the query", _ms(service.replica_lead_ms)
-    compared = _number(service.replica_compared)
-    yield "Answers", f"{_number(service.replica_answers)} early, {compared} compared with the query's"
-    yield "Differences", _number(service.replica_differences)
-    yield "Started", _number(service.replica_seedings, "time")
+    yield "Behind", f"{duration_text(replica.lag_ms)}, {_number(replica.lag_records, 'record')}"
+    yield "Ahead of the query", duration_text(round(replica.lead_s * 1000))
+    compared = thousands(replica.compared)
+    yield "Answers", f"{thousands(replica.answers)} early, {compared} compared with the query's"
+    yield "Differences", thousands(replica.differences)
+    yield "Started", _number(replica.seedings, "time")
 
 
 def _latencies(service: ServiceState) -> Iterator[Latency]:
-    for of, found in (("clients", service.latencies), ("coordinator", service.answers)):
+    gateway = service.gateway
+    if gateway is None:
+        return
+    for of, found in (("clients", gateway.latencies), ("coordinator", gateway.answers)):
         for name, durations in sorted(found.items(), key=lambda item: -item[1].number):
             yield Latency(of, name, durations)

@@ -26,8 +26,8 @@ from insight.page.follower import Follower
 from insight.page.histories import Histories
 from insight.page.overview import OverviewThread
 from insight.page.security import Access
-from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceFollower, ServiceTopics
+from insight.service_state import StateReader
 from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
 from records.layout import TopicLayout
@@ -161,7 +161,7 @@ class Page:
             courses=courses,
             read_age_s=self._follower.read_age_s,
             service_topics=topics,
-            service_metrics=None if metrics_url is None else ServiceMetrics(metrics_url),
+            service_state=None if metrics_url is None else StateReader(metrics_url),
             connect_to=connect_to,
             log=log,
             deliveries=KeptDeliveries(partial(read_deliveries, client_config, layout)),

@@ -6,7 +6,7 @@ configurations with their times, and the outages. So a recording has these, and 
 topics for the same groups: answers, history, dead letters and views.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from msgspec import Struct
@@ -203,20 +203,3 @@ class Recording(Protocol):
     def outputs(self) -> Iterator[OutputLine]:
         """What is on the topics, each partition in its order."""
         ...
-
-
-class Lines:
-    """A recording in memory."""
-
-    def __init__(self, header: Header, lines: Iterable[Line]) -> None:
-        self.header = header
-        self.lines: Sequence[Line] = list(lines)
-
-    def states(self) -> Iterator[ExportedGroup]:
-        return (line.group for line in self.lines if isinstance(line, StartGroup))
-
-    def log(self) -> Iterator[LogLine]:
-        return (line for line in self.lines if isinstance(line, LogLine))
-
-    def outputs(self) -> Iterator[OutputLine]:
-        return (line for line in self.lines if isinstance(line, OutputLine))

@@ -48,8 +48,6 @@ DEFAULT_MS: Final[Mapping[Kind, int]] = MappingProxyType(
     }
 )
 
-_READS = (DescribeGroup, OffsetFetch)
-
 
 def derive(log: Log) -> tuple[Fleet, Run]:
     """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""

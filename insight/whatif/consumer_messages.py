@@ -84,11 +84,6 @@ def assignments(
     ]
 
 
-def subscribed_topics(request: JoinGroup) -> tuple[str, ...]:
-    """Return the topics of a JoinGroup that `check_readable` accepts."""
-    return _read(request.protocols[0]).topics if request.protocols else ()
-
-
 def _updated(protocol: Protocol, owned: tuple[TopicPartition, ...], claim: Claim | None) -> Protocol:
     """Return the protocol with the metadata of a member that holds `owned`."""
     name = _bare(protocol.name)

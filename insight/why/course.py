@@ -24,7 +24,7 @@ class Course:
     """What happened to a group. It does not keep the entries, but for the first, the last and `removals`,
     which say that a member was removed.
 
-    `members` are those at the end. `states` and `lanes` are the lanes of a picture. `notes` name gaps and
+    `members` are those at the end. `states` and `lanes` are for the page's picture. `notes` name gaps and
     faults. `clients` are as in `insight.why.names.clients_of`, and `names` are for all members. `shares` says
     how far the partitions of a share group are.
     """

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from insight.why.course import Course, course_of
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
-from insight.why.state_timelines import Span, StateTimeline
 from state.kafka.history import HistoryEntry
 
 
@@ -135,12 +134,6 @@ def client_of(rebalance: Rebalance) -> str:
         return "the group"
     lasting = cause.group_instance_id or cause.client_id
     return lasting or next(iter(cause.member_ids), "unknown")
-
-
-def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[StateTimeline]]:
-    """Return the spans of the group's states and the lanes of its members, for a picture."""
-    course = course_of(history)
-    return course.states, course.lanes
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:

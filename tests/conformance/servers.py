@@ -18,7 +18,7 @@ from kafka.protocol.api_key import ApiKey
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from embedded.jars import broker_4_3_classpath
+from embedded.jars import jar_paths
 from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.limits import Limits
@@ -90,7 +90,7 @@ SECURED = "secured"
 NEWEST_KAFKA = "4.4"
 VERSIONS: Mapping[str, Callable[[], list[Path] | None]] = {
     NEWEST_KAFKA: lambda: None,
-    "4.3": broker_4_3_classpath,
+    "4.3": lambda: jar_paths("broker_4_3"),
 }
 """The jars of Kafka's broker by its version, None for those of the embedded broker."""
 

@@ -20,7 +20,7 @@ from clients.views_barrier import wait_for_views
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN, CommittedOffset
-from records.early_answers import is_by_query, that_count
+from records.early_answers import EarlyAnswers, is_by_query
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -70,7 +70,9 @@ def read_topic(servers: ClientConfig, topic: str) -> list[ConsumerRecord]:
 
 def read_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:
     """The records of the responses topic that count, early answers and the query's."""
-    return list(that_count(read_topic(client_config, layout.responses_topic)))
+    answers = EarlyAnswers()
+    records = read_topic(client_config, layout.responses_topic)
+    return [record for record in records if answers.counts(record.partition, record.headers)]
 
 
 def querys_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:

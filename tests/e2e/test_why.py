@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterable
 from itertools import count
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -62,7 +61,7 @@ def why(broker: EmbeddedBroker, layout: TopicLayout, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["why", *arguments, *common])
 
 
-def test_text_json_and_picture(broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path) -> None:
+def test_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     history = Recorder().play(*STORY)
     others = Recorder().play(*(f"join m{number} api=3 group=other-{number}" for number in range(9)))
     write(broker, layout, [*history[:20], *others, *history[10:]])
@@ -73,20 +72,16 @@ def test_text_json_and_picture(broker: EmbeddedBroker, layout: TopicLayout, tmp_
     assert text.stdout.endswith("\n\nhttp://127.0.0.1:8080/group?id=g\n")
     assert "Note" not in text.stdout  # the ten entries that are there twice are no gap
 
-    picture = tmp_path / "why.png"
-    told = why(broker, layout, "g", "-o", "json", "--plot", str(picture))
+    told = why(broker, layout, "g", "-o", "json")
     assert [r["cause"]["kind"] for r in json.loads(told.stdout)["rebalances"]] == [
         "member joined",
         "session timeout",
         "member joined",
         "member left",
     ]
-    assert picture.stat().st_size > 10_000
 
 
-def test_a_name_that_is_a_rocketmq_groups_now(
-    broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
-) -> None:
+def test_a_name_that_is_a_rocketmq_groups_now(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     before, now = Recorder().play(*STORY), night()
     write(broker, layout, [*before, *now[:5], *now])
 
@@ -98,11 +93,6 @@ def test_a_name_that_is_a_rocketmq_groups_now(
 
     told = json.loads(why(broker, layout, "g", "-o", "json").stdout)
     assert (told["protocol"], len(told["changes"])) == ("RocketMQ", 7)
-
-    picture = tmp_path / "why.png"
-    refused = why(broker, layout, "g", "--plot", str(picture))
-    assert (refused.exit_code, refused.stdout, picture.exists()) == (2, "", False)
-    assert "there is no picture" in refused.stderr
 
 
 def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:

@@ -5,7 +5,7 @@ from functools import cache
 
 from selenium.webdriver import Chrome
 
-from embedded.jars import axe_jars
+from embedded.jars import jar_paths
 
 SERIOUS = ("serious", "critical")
 _RUN = """
@@ -26,6 +26,6 @@ def serious_faults(driver: Chrome) -> list[str]:
 
 @cache
 def _axe() -> str:
-    (jar,) = axe_jars()
+    (jar,) = jar_paths("axe")
     with zipfile.ZipFile(jar) as archive:
         return archive.read("axe.min.js").decode()

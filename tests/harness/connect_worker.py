@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cli.processes.child import Child
-from embedded.jars import connect_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_tools import java_options_of
 from tests.harness.ports import free_port
@@ -59,7 +59,7 @@ class Worker:
         file = folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (folder / "log4j2.properties").write_text(_LOG4J2)
-        options = [*java_options_of(connect_classpath()), "-Xmx256m"]
+        options = [*java_options_of(jar_paths("connect")), "-Xmx256m"]
         log_settings = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         arguments = [*options, log_settings, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)]
         self.process = Child(folder.name, arguments, folder / "worker.log", program=find_java())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from insight.replay.collect import Collector, TopicRecord
-from insight.replay.recording import Handled, Header, Lines
+from insight.replay.recording import Handled, Header
 from records.codec import is_clock_record
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
@@ -15,6 +15,7 @@ from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service.configuring import config_epochs
 from tests.harness.operator_call import call, spark_state
+from tests.harness.recordings import Lines
 from tests.spark.log import LAYOUT, NAMESPACE, Record
 from tests.spark.recorded_log import claim_of
 

@@ -176,6 +176,10 @@ class GatewayFixture:
         self.clients.append(client)
         return client
 
+    def cached_topics(self) -> int:
+        """Return how many topics are cached, by name and by id, with those that do not exist."""
+        return len(self.cluster._by_name) + len(self.cluster._by_id)
+
     async def stop_broker(self) -> None:
         """End the stub broker: no one can connect to it any more."""
         self.broker_server.close()

@@ -12,7 +12,7 @@ from typing import Self
 import pyspark
 
 from embedded import parent_watchdog
-from embedded.jars import hdfs_jars
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.e2e.harness import START_TIMEOUT_S, wait_until
 from tests.harness.ports import free_port
@@ -89,7 +89,7 @@ class Hdfs:
 
     def _java(self, main: str, *arguments: str) -> list[str]:
         sparks = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
-        classpath = ":".join(map(str, [self._folder / "conf", *hdfs_jars(), *sparks]))
+        classpath = ":".join(map(str, [self._folder / "conf", *jar_paths("hdfs"), *sparks]))
         return [str(find_java()), *_JVM_OPTIONS, "-cp", classpath, main, *arguments]
 
     def _has_data_node(self) -> bool:

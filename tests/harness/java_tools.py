@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.processes.child import Child
 from embedded.broker import archive_options
-from embedded.jars import broker_classpath, tools_classpath
+from embedded.jars import broker_classpath, jar_paths
 from embedded.java import find_java
 
 _RUN_TIMEOUT_S = 120
@@ -92,7 +92,7 @@ class JavaTools:
 
     def _java(self, tool: str, log_path: Path) -> list[str]:
         server = ["--bootstrap-server", self._servers]
-        return [*java_options(tools_classpath()), *log_options(log_path), tool, *server]
+        return [*java_options(jar_paths("tools")), *log_options(log_path), tool, *server]
 
 
 def java_options(jars: Iterable[Path] = ()) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from assignors.kafka.api import TopicPartition
-from embedded.jars import tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
 from tests.harness.java_program import JavaProgram, ReportingProgram
@@ -106,7 +106,7 @@ class JavaConsumers(ReportingProgram):
         self._servers = servers
         self._members: dict[str, JavaMember] = {}
         self._numbers = count(1)
-        options = [*java_options(tools_classpath()), *log_options(folder / "consumers.log")]
+        options = [*java_options(jar_paths("tools")), *log_options(folder / "consumers.log")]
         super().__init__([str(find_java()), *options, str(HARNESS)])
 
     def join(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from embedded.jars import streams_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_program import JavaProgram
 from tests.harness.java_tools import java_options, log_options
@@ -30,7 +30,7 @@ class JavaGroups(JavaProgram):
 
     def __init__(self, servers: str, folder: Path) -> None:
         self._folder = folder
-        options = [*java_options(streams_classpath()), *log_options(folder / "groups.log")]
+        options = [*java_options(jar_paths("streams")), *log_options(folder / "groups.log")]
         super().__init__([str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"])
 
     def join_share(self, name: str, group_id: str, topic: str) -> None:

@@ -8,7 +8,7 @@ from queue import Queue
 from types import MappingProxyType
 from typing import Self
 
-from embedded.jars import connect_classpath, tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_program import ReportingProgram
 from tests.harness.java_tools import java_options, java_options_of, log_options
@@ -72,7 +72,7 @@ class JavaShares(ReportingProgram):
         self._file.write_text("".join(f"{name}={value}\n" for name, value in common.items()))
         self._members: dict[str, ShareMember] = {}
         self._printed: Queue[str | None] = Queue()
-        options = java_options_of(connect_classpath()) if is_older else java_options(tools_classpath())
+        options = java_options_of(jar_paths("connect")) if is_older else java_options(jar_paths("tools"))
         # Tools print an exception, with all its calls, where others print a line.
         self._errors = log_path.with_suffix(".err").open("w")
         super().__init__(

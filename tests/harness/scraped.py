@@ -20,8 +20,9 @@ from insight.metrics.collector import (
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.replica import ReplicaCollector
 from insight.metrics.series import SeriesBounds
-from insight.metrics.service import BatchMetrics, RebalanceMetrics
+from insight.metrics.service import BatchMetrics, Readings, RebalanceMetrics, service_state
 from insight.metrics.share_state import ShareStateCollector
+from insight.service_state import ServiceState
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from records.layout import TopicLayout
 from state.errors import ErrorCode
@@ -96,6 +97,17 @@ class Scraped:
     def text(self) -> str:
         """Return the scraped text."""
         return generate_latest(self.registry).decode()
+
+    def state(self) -> ServiceState:
+        """Return the state of the service."""
+        readings = Readings(
+            status=lambda: self.status,
+            ticker_age_s=lambda: 0.25,
+            spark_restarts=lambda: 2,
+            transactions=lambda: self.transactions,
+            replica=lambda: self.replica,
+        )
+        return service_state(readings, self.batches.state(), self.metrics_state.backlog_records())
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from embedded.jars import streams_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from embedded.paths import cache_dir
 from tests.harness.java_tools import java_options, log_options
@@ -49,7 +49,7 @@ class Library:
 def _java(library: str) -> Callable[[Path], Sequence[str]]:
     def command(log: Path) -> Sequence[str]:
         # The JVM writes warnings about its archive of classes to the standard output.
-        options = ["-Xlog:disable", *java_options([compiled(), *streams_classpath()]), *log_options(log)]
+        options = ["-Xlog:disable", *java_options([compiled(), *jar_paths("streams")]), *log_options(log)]
         return [str(find_java()), *options, "MembersOfKafka", "--library", library]
 
     return command
@@ -61,7 +61,7 @@ def compiled() -> Path:
     source, folder = CLIENTS / "members_of_kafka.java", cache_dir() / "members"
     classes = folder / "MembersOfKafka.class"
     if not classes.exists() or source.stat().st_mtime > classes.stat().st_mtime:
-        options = java_options(streams_classpath())
+        options = java_options(jar_paths("streams"))
         compiler = [
             "-m",
             "jdk.compiler/com.sun.tools.javac.Main",

@@ -25,7 +25,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from cli.processes.child import Children
 from cli.why import why
 from embedded.broker import EmbeddedBroker
-from embedded.jars import broker_3_9_classpath
+from embedded.jars import jar_paths
 from insight.why.report import Report
 from tests.e2e.harness import read_topic
 from tests.harness.commands import invoke
@@ -117,7 +117,7 @@ class Stage:
         broker = EmbeddedBroker(
             self.folder / "broker",
             overrides=BROKERS[self.name],
-            classpath=broker_3_9_classpath() if "3.9" in self.name else None,
+            classpath=jar_paths("broker_3_9") if "3.9" in self.name else None,
         )
         stack.enter_context(broker)
         self.servers, self._brokers = broker.bootstrap_servers, broker.client_config

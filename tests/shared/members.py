@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from embedded.jars import connect_classpath, tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.faults.campaign.keeper import Keeper
 from tests.harness.java_tools import java_options, java_options_of, log_options
@@ -16,7 +16,7 @@ _COMPILE_TIMEOUT_S = 300
 def compiled(folder: Path) -> Path:
     """A folder with the classes of this package's Java files."""
     folder.mkdir()
-    options = java_options(tools_classpath())
+    options = java_options(jar_paths("tools"))
     classpath = options[options.index("-cp") + 1]
     subprocess.run(
         [
@@ -34,9 +34,9 @@ def java_command(
 ) -> list[str]:
     """The command line of one of these classes, with the clients of Kafka 4.4, or 4.3."""
     if is_older:
-        options = java_options_of([*connect_classpath(), classes])
+        options = java_options_of([*jar_paths("connect"), classes])
     else:
-        options = java_options([*tools_classpath(), classes])
+        options = java_options([*jar_paths("tools"), classes])
     return [str(find_java()), *options, *log_options(log_path), main, *arguments]
 
 

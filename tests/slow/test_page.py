@@ -271,9 +271,9 @@ def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
 
         wait_until(answers, "the topics and the metrics")
         assert found["no_metrics"] == ""
-        assert found["service"]["phase"] == "ready"
-        assert found["service"]["batch_age_ms"] < 60_000
-        assert found["service"]["batches"]["number"] > 0
+        assert found["service"]["status"]["phase"] == "ready"
+        assert found["service"]["batches"]["age_ms"] < 60_000
+        assert found["service"]["batches"]["durations"]["number"] > 0
         assert found["claim"]["pid"] == coordinated.pid
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from cli.demo.strike import wait_until_gone
+from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, Children
 from clients.coordinator_client import layout_on
 from connections.client_config import ClientConfig
@@ -19,13 +19,14 @@ from embedded.broker import EmbeddedBroker
 from insight.replay.judge import judge
 from insight.replay.live import recorded
 from insight.replay.read_topics import Part
-from insight.replay.recording import Answer, Bytes, Event, Line, Lines
+from insight.replay.recording import Answer, Bytes, Event, Line
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
 from records.layout import TopicLayout
 from tests.e2e.harness import START_TIMEOUT_S, wait_until, waits_for_a_request
 from tests.harness import form
 from tests.harness.live_log import SETTINGS, LiveLogs
+from tests.harness.recordings import Lines
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from bench.memory import WORKERS, parts_of
 from checkpoints.checkpoint import Checkpoint
-from cli.demo.strike import wait_until_gone
+from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, ChildFailed, Children
 from clients.coordinator_client import CoordinatorClient, layout_on
 from connections.client_config import ClientConfig

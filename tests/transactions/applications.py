@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from embedded.jars import streams_classpath, tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from embedded.paths import cache_dir
 from tests.harness.java_tools import java_options
@@ -143,7 +143,9 @@ class MessageCopier(Copying):
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         arguments += ["--group-mode", "--use-group-metadata", "--enable-random-aborts"]
-        return _java(seat, tools_classpath(), "org.apache.kafka.tools.TransactionalMessageCopier", *arguments)
+        return _java(
+            seat, jar_paths("tools"), "org.apache.kafka.tools.TransactionalMessageCopier", *arguments
+        )
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class WordCount:
         file = seat.folder / "streams.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
-        return _java(seat, streams_classpath(), main, str(file))
+        return _java(seat, jar_paths("streams"), main, str(file))
 
     def value(self, partition: int, number: int) -> bytes:
         return word_of(partition, number, PARTITIONS, WORDS).encode()

@@ -1,7 +1,7 @@
 """Adds up what gateways counted of one share group, and concludes from it. No IO here."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from insight.why.deliveries.model import DeliveryReport, Interval, MemberSum, Row, SuspectLine, Verdict
 from records.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
@@ -93,16 +93,6 @@ class Sums:
         names = ("delivered", "redelivered", "accepted", "released", "rejected", "expired")
         told = {name: getattr(counted, name) for name in names}
         return Interval(from_ms=self._from_ms + number * self._step_ms, **told)
-
-
-def report(
-    group_id: str, records: Iterable[tuple[int, GroupDeliveries]], from_ms: int, to_ms: int
-) -> DeliveryReport | None:
-    """Return what these records say, with the time of each. None if there are none."""
-    sums = Sums(group_id, from_ms, to_ms)
-    for at_ms, record in records:
-        sums.add(record, at_ms)
-    return sums.report()
 
 
 def conclude(members: Sequence[MemberSum], suspects: Sequence[SuspectLine]) -> tuple[Verdict, str | None]:

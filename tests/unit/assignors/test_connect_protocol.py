@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assignors.kafka.connect_protocol import CONFIG_MISMATCH, ConnectAssignment, Work, decode_assignment
 from assignors.kafka.wire import ProtocolError, Writer
-from embedded.jars import tools_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_tools import java_options_of
 
@@ -54,7 +54,7 @@ def recorded() -> list[bytes]:
 
 def test_the_bytes_of_kafkas_classes_are_read(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("rewrite"):
-        command = [str(find_java()), *java_options_of(tools_classpath()), str(PEER)]
+        command = [str(find_java()), *java_options_of(jar_paths("tools")), str(PEER)]
         RECORDED.write_text(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     assert [decode_assignment(data) for data in recorded()] == ALL
 

@@ -19,7 +19,7 @@ from assignors.kafka.streams_protocol import (
     decode_assignment_info,
 )
 from assignors.kafka.wire import ProtocolError
-from embedded.jars import streams_classpath
+from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_tools import java_options_of
 
@@ -54,7 +54,7 @@ def recorded() -> list[bytes]:
 
 def test_the_bytes_of_kafkas_class_are_read_in_every_version(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("rewrite"):
-        command = [str(find_java()), *java_options_of(streams_classpath()), str(PEER)]
+        command = [str(find_java()), *java_options_of(jar_paths("streams")), str(PEER)]
         RECORDED.write_text(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     assert [decode_assignment_info(data) for data in recorded()] == [
         info for version in range(1, 12) for info in of_version(version)

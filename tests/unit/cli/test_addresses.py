@@ -42,7 +42,6 @@ def test_every_command_that_needs_a_cluster_is_among_them() -> None:
     with_servers = {path[0] for path, parameter in OPTIONS if parameter.type is SERVERS}
     assert with_servers == {
         "assign",
-        "consume",
         "gateway",
         "groups",
         "notify",

@@ -127,7 +127,7 @@ def test_what_two_sets_share_is_fetched_once(
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
     jars.broker_classpath()
     shutil.rmtree(tmp_path / "repository")
-    (jar,) = jars.tools_classpath()
+    (jar,) = jars.jar_paths("tools")
     assert jar.read_bytes() == b"thing"
 
 

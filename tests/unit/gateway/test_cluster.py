@@ -91,6 +91,6 @@ async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: Gateway
     for first in range(0, 50_000, 10_000):
         names = [f"absent-{number}" for number in range(first, first + 10_000)]
         assert await world.cluster.topics(names) == {}
-    assert world.cluster.cached_entries() <= 10_000
+    assert world.cached_topics() <= 10_000
     assert world.cluster.cached_topics(["absent-49999"], 30.0) == {}
     assert await world.cluster.topics(["orders"])

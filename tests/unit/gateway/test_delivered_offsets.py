@@ -111,7 +111,7 @@ def test_what_was_delivered_is_acknowledged_released_expired_or_held(steps: list
             for row in record.rows:
                 totals[row.member_id].add(row)
         for who, row in totals.items():
-            held = world.member(who).offsets_held()
+            held = world.offsets_held(who)
             ended = row.acknowledged + row.gaps + row.expired + row.ended + row.unfollowed
             assert row.delivered == ended + held
             for counted in ("delivered", *NAMES.values(), "expired", "ended", "renewed", "late"):

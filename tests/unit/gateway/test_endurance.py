@@ -106,6 +106,6 @@ def test_topics_that_do_not_exist_are_not_kept_for_ever(monkeypatch: pytest.Monk
             fields = commit_fields("", ("orders", 0, number), *((name, 0, 7) for name in names), by_id=by_id)
             answer = await client.ask(COMMIT, 10 if by_id else 9, **fields)
             assert sum(error == 0 for _, _, error in outcomes(answer)) == 1
-        assert world.cluster.cached_entries() <= 100 + 20 + 2
+        assert world.cached_topics() <= 100 + 20 + 2
 
     ask()

@@ -1,8 +1,5 @@
 """Strategies' assignments of groups, and their moves: examples, and properties of any group."""
 
-import struct
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +8,6 @@ from assignors.kafka.api import TopicPartition
 from insight.assign.compare import StrategyResult, outcomes, standing
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import parse_members, partitions
-from insight.assign.plot import MAX_MEMBERS, draw
 from insight.assign.strategies import KAFKA, KNOWN, rounds
 from insight.assign.text import outcome_text, summary_text
 from insight.why.assignments import Holdings
@@ -213,14 +209,3 @@ def test_strategies_side_by_side() -> None:
     after = before.having("c", Member(tuple(TOPICS)))
     found = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
     assert summary_text(found) == SUMMARY
-
-
-def test_a_picture(tmp_path: Path) -> None:
-    before = GroupSpec({"orders": 500}, parse_members(str(MAX_MEMBERS + 20), {"orders": 500}))
-    found = outcomes(before, before.having("d$1", Member(("orders",))), ["range", "sticky"])
-    draw(found, Names(before.members), tmp_path / "assign.png")
-    data = (tmp_path / "assign.png").read_bytes()
-    width, height = struct.unpack(">II", data[16:24])
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    assert 800 < width < 2_500
-    assert 1_000 < height < 3_000

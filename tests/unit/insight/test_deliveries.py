@@ -1,12 +1,13 @@
 """What `why` and the page say of a share group's deliveries: rows SP32, SP33 and SP35."""
 
+from collections.abc import Iterable
 from datetime import UTC
 
 import pytest
 
 from insight.why.clock import Clock
 from insight.why.deliveries.model import DeliveryReport, Verdict
-from insight.why.deliveries.report import INTERVALS, ROWS_MAX, SUSPECTS_MAX, report
+from insight.why.deliveries.report import INTERVALS, ROWS_MAX, SUSPECTS_MAX, Sums
 from insight.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
 from records.deliveries import (
     ACCEPTED,
@@ -24,6 +25,16 @@ from records.deliveries import (
 from records.telemetry import is_of_group, telemetry_key
 
 MINUTE_MS = 60_000
+
+
+def report(
+    group_id: str, records: Iterable[tuple[int, GroupDeliveries]], from_ms: int, to_ms: int
+) -> DeliveryReport | None:
+    """Return the sums of these records, with the time of each, or None if there are none."""
+    sums = Sums(group_id, from_ms, to_ms)
+    for at_ms, record in records:
+        sums.add(record, at_ms)
+    return sums.report()
 
 
 def counted(rows: list[Counted], suspects: tuple[Suspect, ...] = (), **fields: object) -> GroupDeliveries:

@@ -56,7 +56,7 @@ def serving(
         courses=Courses(histories, fleet),
         read_age_s=lambda: 0.0,
         service_topics=ServiceTopics(),
-        service_metrics=None,
+        service_state=None,
         connect_to="127.0.0.1:9092",
         log=log,
         deliveries=deliveries,

@@ -1,17 +1,17 @@
 """The page of the coordinator: what it says where something is known, and where it is not."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
-from gateway.metrics.collector import GatewayCollector
+from cli.run_gateway import gateway_state
 from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
-from insight.metrics.http import Check, HttpPort, Note
-from insight.page import service_metrics
+from insight import service_state
+from insight.metrics.http import HttpPort
 from insight.page.coordinator import MAX_SHOWN, UNKNOWN, CoordinatorPage, coordinator_page
 from insight.page.fleet import MAX_STARTS, WINDOW_MS, Fleet
-from insight.page.service_metrics import Durations, ServiceMetrics, ServiceState, Unreadable, service_state
 from insight.page.service_topics import (
     MAX_DEAD_LETTERS,
     MAX_MESSAGE_CHARS,
@@ -19,6 +19,7 @@ from insight.page.service_topics import (
     ServiceFacts,
     ServiceTopics,
 )
+from insight.service_state import MAX_BYTES, Durations, ServiceState, StateReader, Unreadable, decoded
 from records.claims import Claim
 from records.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
 from records.history import CoordinatorStarted
@@ -34,10 +35,6 @@ NOW_MS = 1_795_230_000_000
 @pytest.fixture(scope="module")
 def busy() -> Scraped:
     return scraped.busy()
-
-
-def state(of: Scraped, ready: bytes = b"") -> ServiceState:
-    return service_state(generate_latest(of.registry), ready)
 
 
 def facts(**fields: object) -> ServiceFacts:
@@ -77,7 +74,7 @@ def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused
     topics.complete()
     for _ in range(3):
         letter(NOW_MS - 1, topics)
-    found = page(topics.facts(NOW_MS), state(busy))
+    found = page(topics.facts(NOW_MS), busy.state())
     assert found.sentence == (
         "The coordinator answers: replica answering, 250 ms behind; last batch 0 ms ago; "
         "3 dead letters in the last hour."
@@ -85,16 +82,16 @@ def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused
     assert found.reasons == {"KEY_MISMATCH": 3}
 
 
-def test_the_figures_are_those_of_the_metrics(busy: Scraped) -> None:
-    found = state(busy)
-    assert (found.phase, found.batch_id, found.batch_ms, found.backlog_records) == ("ready", 41, 340, 7)
-    assert (found.replica, found.replica_lag_records, found.replica_differences) == ("answering", 12, 1)
-    assert (found.transactions, found.transactions_oldest_ms, found.ticker_age_ms) == (2, 61_500, 250)
-    assert found.batches == Durations(number=2, mean_ms=230, half_ms=150, most_ms=400)
+def test_state_has_the_figures_of_the_metrics_and_survives_its_document(busy: Scraped) -> None:
+    found = busy.state()
+    assert (found.batches.last_ms, found.batches.age_ms) == (340, 0)
+    assert (found.backlog_records, found.ticker_age_ms, found.spark_restarts) == (7, 250, 2)
+    assert found.batches.durations == Durations(number=2, mean_ms=230, half_ms=150, most_ms=400)
+    assert decoded(msgspec.json.encode(found)) == found
 
 
 def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
-    found = page(service=state(Scraped(complete=False)))
+    found = page(service=Scraped(complete=False).state())
     assert "no batch since its start" in found.sentence
     (batches, _, _) = found.sections
     rows = dict(batches.rows)
@@ -114,32 +111,29 @@ def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
         (Phase.READY, "seeding", "The coordinator answers: by batches, replica seeding: why"),
         (Phase.RESTARTING, "answering", "The coordinator answers: replica answering, 250 ms behind"),
         (Phase.RESTARTING, "seeding", "The coordinator does not answer: restarting: the JVM has ended"),
-        (Phase.STOPPED, "answering", "The coordinator does not answer: restarting: the JVM has ended"),
+        (Phase.STOPPED, "answering", "The coordinator does not answer: stopped: the JVM has ended"),
         (Phase.STANDBY, "standby", "This coordinator is a standby"),
     ],
 )
 def test_it_answers_by_its_query_or_by_its_replica(phase: Phase, replica: str, head: str) -> None:
     of = Scraped()
-    of.status = Status(phase, "", 0)
-    of.replica = OFF if replica == "off" else replace(of.replica, phase=replica)
-    ready = (
-        b'{"ok": false, "checks": {"coordinator": "restarting: the JVM has ended", "replica": "ok"},'
-        b' "notes": {"replica": "seeding: why"}}'
-    )
-    assert page(service=state(of, ready)).sentence.startswith(head)
+    of.status = Status(phase, "the JVM has ended", 0)
+    reason = "why" if replica == "seeding" else ""
+    of.replica = OFF if replica == "off" else replace(of.replica, phase=replica, reason=reason)
+    assert page(service=of.state()).sentence.startswith(head)
 
 
 def test_what_a_person_has_to_look_at_is_told_apart() -> None:
     of = Scraped()
-    of.status = Status(Phase.RESTARTING, "", 0, alarm="the disk is full")
-    ready = b'{"checks": {}, "notes": {"alarm": "the disk is full", "coordinator": "restarting: x"}}'
-    found = page(service=state(of, ready)).findings
+    of.status = Status(Phase.RESTARTING, "x", 0, alarm="the disk is full")
+    found = page(service=of.state()).findings
     assert found == [
         "It has an alarm: the disk is full",
         "Its query commits no batch, so views and history stand still: restarting: x",
         "The replica answered 1 time in another way than the query; the log has both answers",
     ]
-    assert page(service=replace(state(of), alarm=False, phase="ready", replica_differences=0)).findings == []
+    of.status, of.replica = Status(Phase.READY, "", 0), replace(of.replica, differences=0)
+    assert page(service=of.state()).findings == []
 
 
 @pytest.mark.parametrize(
@@ -293,56 +287,41 @@ def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
 
 
 def test_latencies_are_those_of_the_gateway_in_the_same_process(busy: Scraped) -> None:
-    registry = CollectorRegistry()
     buckets = [0.0] * len(BUCKETS_S)
     counted = [*buckets[:3], 98.0, *buckets[4:], 2.0, 12.5]
     numbers: Numbers = {"request_duration_seconds": {("Heartbeat",): counted}, "connections": {(): [4.0]}}
-    registry.register(GatewayCollector(lambda: numbers))
-    text = generate_latest(busy.registry) + generate_latest(registry)
-    found = service_state(text, b"")
+    found = gateway_state(numbers)
     assert found.connections == 4
     bound_ms = round(BUCKETS_S[3] * 1000)
     assert found.latencies == {"Heartbeat": Durations(100, 125, bound_ms, None)}
-    (shown,) = page(service=found).latencies
+    (shown,) = page(service=replace(busy.state(), gateway=found)).latencies
     assert (shown.name, shown.of) == ("Heartbeat", "clients")
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"<html>", b"\xff", b"up 1\n", b'group_coordinator_phase{phase="ready" 1\n']
-)
-def test_what_is_no_coordinators_metrics_is_refused(text: bytes) -> None:
+@pytest.mark.parametrize("document", [b"", b"<html>", b"\xff", b"{}", b"[" * 100_000, b" " * (MAX_BYTES + 1)])
+def test_another_document_than_a_coordinators_state_is_refused(document: bytes) -> None:
     with pytest.raises(Unreadable):
-        service_state(text, b"")
-
-
-@pytest.mark.parametrize("ready", [b"", b"[]", b"\xff", b'{"checks": 5, "notes": {"a": 7}}', b"[" * 100_000])
-def test_an_answer_of_readyz_that_is_none_leaves_the_texts_out(busy: Scraped, ready: bytes) -> None:
-    assert state(busy, ready).notes == {}
+        decoded(document)
 
 
 def test_a_real_port_is_read_and_not_again_within_two_seconds(
     busy: Scraped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where /readyz fails."""
-    checks: dict[str, Check] = {"/readyz": lambda _: {"coordinator": "failing: x", "replica": Note("off")}}
-    with HttpPort("127.0.0.1", 0, busy.registry, checks) as port:
-        metrics = ServiceMetrics(port.url)
-        found = metrics.asked()
-        assert found == with_notes(state(busy), {"coordinator": "failing: x", "replica": "off"})
-    assert metrics.asked() is found
-    monkeypatch.setattr(service_metrics, "FRESH_S", -1.0)
-    refused = metrics.asked()
+    document = msgspec.json.encode(busy.state())
+    with HttpPort("127.0.0.1", 0, busy.registry, state=lambda: document) as port:
+        reader = StateReader(port.url)
+        found = reader.asked()
+        assert found == busy.state()
+    assert reader.asked() is found
+    monkeypatch.setattr(service_state, "FRESH_S", -1.0)
+    refused = reader.asked()
     assert isinstance(refused, Unreadable) and "refused" in str(refused)
 
 
-def with_notes(found: ServiceState, notes: dict[str, str]) -> ServiceState:
-    return replace(found, notes=notes)
-
-
-def test_a_port_without_metrics_is_named() -> None:
+def test_a_port_without_a_state_is_named() -> None:
     with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port:
-        found = ServiceMetrics(port.url).asked()
-    assert isinstance(found, Unreadable) and "does not serve a coordinator's metrics" in str(found)
+        found = StateReader(port.url).asked()
+    assert isinstance(found, Unreadable) and "does not serve a coordinator's state" in str(found)
 
 
 def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:
@@ -352,7 +331,7 @@ def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:
 def test_the_page_of_an_observer_speaks_of_the_observer_and_of_no_clock_replica_or_owner(
     busy: Scraped,
 ) -> None:
-    running = observed(state(busy))
+    running = observed(busy.state())
     assert running.sentence.startswith(
         "These groups are the cluster's own coordinator's; the observer runs, last batch"
     )
@@ -371,8 +350,9 @@ def test_an_observer_that_does_not_answer_or_commits_no_batch_is_found(busy: Scr
     assert gone.findings == [
         "The observer does not answer, so views and history may stand still: Connection refused"
     ]
-    restarting = observed(replace(state(busy), phase="restarting"))
+    restarting = observed(replace(busy.state(), status=Status(Phase.RESTARTING, "x", 0)))
     assert restarting.findings == [
-        "The observer commits no batch, so views and history stand still: restarting"
+        "The observer commits no batch, so views and history stand still: restarting: x"
     ]
-    assert observed(replace(state(busy), phase="starting")).findings == []
+    starting = observed(replace(busy.state(), status=Status(Phase.STARTING, "x", 0)))
+    assert starting.findings == []

@@ -6,12 +6,11 @@ from insight.page.deliveries import KEPT_MS, KeptDeliveries
 from insight.page.fleet import Fleet
 from insight.page.words import thousands
 from insight.why.deliveries.model import DeliveryReport
-from insight.why.deliveries.report import report
 from insight.why.history import History, HistoryUnavailable
 from records.deliveries import GONE, Counted
 from state.kafka.observed.view import view_of
 from tests.unit.insight.page_facts import LAYOUT, take_view, view
-from tests.unit.insight.test_deliveries import counted, row, suspect
+from tests.unit.insight.test_deliveries import counted, report, row, suspect
 from tests.unit.insight.test_page_access import answer, serving
 from tests.unit.insight.test_page_observed import watched
 

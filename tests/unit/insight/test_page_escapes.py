@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from connections.client_config import ClientConfig
-from insight.metrics.http import HttpPort, Note
+from insight.metrics.http import HttpPort
 from insight.page.app import Sources, app
 from insight.page.courses import Courses
 from insight.page.direction import isolated
@@ -24,8 +24,8 @@ from insight.page.histories import Histories
 from insight.page.overview import Overview
 from insight.page.security import Access
 from insight.page.server import Web, listening_at, names_of
-from insight.page.service_metrics import ServiceMetrics
 from insight.page.service_topics import ServiceTopics
+from insight.service_state import StateReader
 from insight.why.history import read_history
 from records.claims import Claim
 from records.codec import encode
@@ -88,10 +88,10 @@ def served() -> Iterator[socket.socket]:
     overview = Overview(fleet)
     lines = overview.lines(END_MS)
     busy = scraped.busy()
-    busy.status = replace(busy.status, alarm="a")
-    notes = {name: Note(hostile(name)) for name in ("alarm", "replica")}
+    busy.status = replace(busy.status, alarm=hostile("alarm"))
+    busy.replica = replace(busy.replica, phase="seeding", reason=hostile("replica"))
     with (
-        HttpPort("127.0.0.1", 0, busy.registry, {"/readyz": lambda _: notes}) as port,
+        HttpPort("127.0.0.1", 0, busy.registry, state=lambda: encode(busy.state())) as port,
         listening_at("127.0.0.1", 0) as listening,
     ):
         histories = Histories(partial(read_history, ClientConfig("127.0.0.1:1"), LAYOUT), fleet)
@@ -104,7 +104,7 @@ def served() -> Iterator[socket.socket]:
             courses=Courses(histories, fleet),
             read_age_s=lambda: 0.0,
             service_topics=topics,
-            service_metrics=ServiceMetrics(port.url),
+            service_state=StateReader(port.url),
             connect_to="",
             now_ms=lambda: END_MS,
         )

@@ -19,7 +19,6 @@ from insight.replay.recording import (
     Event,
     Letter,
     Line,
-    Lines,
     LogClock,
     LogRequest,
     StartGroup,
@@ -37,6 +36,7 @@ from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import CoordinatedLog
+from tests.harness.recordings import Lines
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave, txn_commit
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)

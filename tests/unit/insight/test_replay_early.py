@@ -5,10 +5,11 @@ import re
 from msgspec.structs import replace
 
 from insight.replay.judge import judge
-from insight.replay.recording import Answer, Bytes, Lines, LogClock
+from insight.replay.recording import Answer, Bytes, LogClock
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
 from tests.harness.coordinated_log import CoordinatedLog
+from tests.harness.recordings import Lines
 from tests.spark.log import T0, Log, heartbeat
 from tests.unit.insight.test_replay import CONFIG, a_member_expires
 

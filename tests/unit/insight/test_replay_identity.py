@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from insight.replay.judge import judge
-from insight.replay.recording import Answer, Bytes, Event, Line, Lines, LogClock, LogRequest
+from insight.replay.recording import Answer, Bytes, Event, Line, LogClock, LogRequest
 from insight.replay.verdict import How
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
@@ -17,6 +17,7 @@ from tests.harness import rocketmq_log
 from tests.harness.batches import chosen, failing_step
 from tests.harness.coordinated_log import CoordinatedLog
 from tests.harness.examples import examples
+from tests.harness.recordings import Lines
 from tests.spark import recorded_log
 from tests.spark.log import LAYOUT
 

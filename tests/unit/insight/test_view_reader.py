@@ -13,6 +13,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from clients.partition_text import partition_list
 from insight.view import entry_line, holdings, member_line, render
+from records import rocketmq_history
 from records.history import (
     CoordinatorStarted,
     GroupTable,
@@ -191,6 +192,11 @@ def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
     assert decode_snapshot(msgspec.json.encode(snapshot(7))) == snapshot(7)
 
 
+def test_rocketmqs_readers_leave_kafkas_records_out() -> None:
+    assert rocketmq_history.decode_entry(b'{"type":"Stable"}') is None
+    assert rocketmq_history.decode_snapshot(b'{"group_id":"g"}') is None
+
+
 def test_partitions_are_drawn_together_by_topic() -> None:
     partitions = [TopicPartition("prices", 1), *(TopicPartition("orders", p) for p in (7, 2, 0, 1))]
     assert partition_list(partitions) == "orders 0-2 7, prices 1"
@@ -251,6 +257,13 @@ def test_the_table_says_what_is_left_out_of_a_large_group(changes: dict[str, Any
     assert all(line in text for line in shown)
     assert ("left out" in text) == bool(shown)
     assert "orders 0" not in text and "b: -" not in text
+
+
+def test_a_line_of_a_rocketmq_group_has_the_client_and_the_reason() -> None:
+    broker = Broker()
+    broker.heartbeat("A", "c1")
+    line = entry_line(broker.history[1])
+    assert line.endswith("  G  ConsumerConnected [A]: first heartbeat on this connection")
 
 
 def test_the_table_shows_a_rocketmq_groups_clients_and_marks_ids_that_several_have() -> None:

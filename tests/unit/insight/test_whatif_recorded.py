@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from checkpoints.codec import STATE_VERSION, encode_group
 from checkpoints.export_file import ExportedGroup
-from insight.replay.recording import Bytes, Header, Line, Lines, LogRequest, StartGroup
+from insight.replay.recording import Bytes, Header, Line, LogRequest, StartGroup
 from insight.replay.recording_file import RecordingFile
 from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
@@ -19,6 +19,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import ConsumerGroupHeartbeat
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row
+from tests.harness.recordings import Lines
 
 RECORDING = RecordingFile(Path(__file__).parents[2] / "data" / "demo_recording.zst")
 

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from insight.why.clock import Clock
+from insight.why.course import course_of
 from insight.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
-from insight.why.report import Report, lanes_of, report
+from insight.why.report import Report, report
 from insight.why.state_timelines import MemberState
 from insight.why.text import report_text
 from state.kafka.history import EntryType, HistoryEntry
@@ -200,7 +201,8 @@ def test_conversions_both_ways() -> None:
 
 
 def test_lanes() -> None:
-    states, members = lanes_of(played(*MORNING))
+    course = course_of(played(*MORNING))
+    states, members = course.states, course.lanes
     assert [span.what for span in states][:4] == ["Stable", "Reconciling", "Stable", "Reconciling"]
     lanes = {lane.member_id: [(span.what, span.partitions) for span in lane.spans] for lane in members}
     assert lanes["A"][:3] == [(MemberState.HOLDS, 8), (MemberState.REVOKING, 4), (MemberState.HOLDS, 4)]
@@ -306,4 +308,4 @@ def test_every_epoch_has_its_cause_and_no_damage_is_too_much(name: str) -> None:
     for damaged in (history[rng.randrange(len(history)) :], [e for e in history if rng.random() > 0.1]):
         if damaged:
             assert report_text(reported(damaged), Clock(UTC))
-            lanes_of(damaged)
+            course_of(damaged)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.why.clock import Clock
+from insight.why.course import course_of
 from insight.why.model import CauseKind, RebalanceOutcome
 from insight.why.rebalances import rebalances
-from insight.why.report import lanes_of, report
+from insight.why.report import report
 from insight.why.state_timelines import Span, StateTimeline
 from insight.why.text import report_text
 from state.config import CoordinatorConfig
@@ -84,7 +85,8 @@ def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
 @given(logs)
 def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
     for history in histories(log):
-        states, members = lanes_of(history)
+        course = course_of(history)
+        states, members = course.states, course.lanes
         for spans in (states, *(lane.spans for lane in members)):
             assert all(span.to_ms is None or span.from_ms < span.to_ms for span in spans)
             assert all(a.to_ms is not None and a.to_ms <= b.from_ms for a, b in pairwise(spans))
@@ -101,7 +103,7 @@ def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
         damaged += random.choices(damaged, k=3)
         found = report("g", damaged, damaged[-1].at_ms + 1_000, random.choice((None, known[0].at_ms)))
         assert report_text(found, Clock(UTC)).startswith("Group g ")
-        lanes_of(damaged)
+        course_of(damaged)
         first_of = {event.seq: event for event in reversed(damaged)}
         openings = begin(list(first_of.values())) if len({e.incarnation for e in damaged}) == 1 else []
         if openings and found.since_ms is None:
@@ -213,7 +215,7 @@ def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
         "i1": (2, 1),
         "m": (0, 1),
     }
-    _, members = lanes_of(history)
+    members = course_of(history).lanes
     assert len(members) == 2
 
 
@@ -244,7 +246,8 @@ def name_of(member_id: str | None) -> str | None:
 
 
 def test_lanes_of_the_story() -> None:
-    states, members = lanes_of(Recorder().play(*STORY))
+    course = course_of(Recorder().play(*STORY))
+    states, members = course.states, course.lanes
     assert [name_of(lane.member_id) for lane in members] == ["worker-1", "worker-2", "worker-3", "worker-4"]
     assert [lane.is_open for lane in members] == [True, True, False, False]
     dead: StateTimeline = members[2]

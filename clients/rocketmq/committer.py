@@ -1,7 +1,6 @@
-"""A member's committed offsets: fetched when it gets partitions, committed while it consumes.
+"""A consumer's committed offsets: fetched when it gets queues, committed while it consumes.
 
-As with Kafka's consumer, if a member dies, the next owner processes the uncommitted records again
-(at-least-once).
+If a consumer dies, the next owner of a queue processes the uncommitted records again (at-least-once).
 """
 
 import threading
@@ -19,41 +18,26 @@ from state.kafka.requests import (
     OffsetFetch,
     TopicPartitions,
 )
-from state.kafka.responses import NO_GENERATION, OffsetCommitResponse
+from state.kafka.responses import OffsetCommitResponse
 
 # The versions of Kafka's messages that these requests use. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9
 
 
 class Committer:
-    """Commits one member's positions, with one request in flight at a time.
+    """Commits one consumer's positions, with one request in flight at a time.
 
     Newer positions gather while a request is in flight. The next request repeats the positions of a failed
     one. `tell` gets a line of text about each failure.
     """
 
-    def __init__(
-        self,
-        client: CoordinatorClient,
-        group_id: str,
-        group_instance_id: str | None,
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, client: CoordinatorClient, group_id: str, tell: Callable[[str], None]) -> None:
         self._client = client
         self._group_id = group_id
-        self._group_instance_id = group_instance_id
         self._tell = tell
-        self._member_id = ""
-        self._generation = NO_GENERATION
         self._changed = threading.Condition()
         self._gathered: dict[TopicPartition, int] = {}
         self._under_way: dict[TopicPartition, int] = {}
-
-    def identify(self, member_id: str, generation: int) -> None:
-        """Set the member id and generation of later commits, at the start of a generation."""
-        with self._changed:
-            self._member_id, self._generation = member_id, generation
-            self._gathered.clear()  # their partitions may have another owner now
 
     def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offset of each partition; one without a committed offset is left out.
@@ -93,9 +77,6 @@ class Committer:
         positions, self._gathered = self._gathered, {}
         request = OffsetCommit(
             **self._client.header(self._group_id, COMMIT_VERSION),
-            member_id=self._member_id,
-            generation_id=self._generation,
-            group_instance_id=self._group_instance_id,
             topics=_committed(positions),
         )
         self._under_way = positions

@@ -1,0 +1,228 @@
+"""The demo's story, step by step: a group of consumers, and a coordinator that is killed."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from checkpoints.folder import Folder
+from checkpoints.folders import make_private_folder
+from cli.demo import checks, consumer
+from cli.demo.checks import Check
+from cli.demo.load import Load, consumed
+from cli.demo.watch import NotSeen, Watch, first, partitions_held, removed, stable_with
+from cli.output import show
+from cli.processes.child import Child, Children
+from clients.partition_text import number_list
+from connections import kafka_clients
+from embedded.broker import EmbeddedBroker
+from records.layout import TopicLayout
+from state.kafka.classic_group import GroupState
+from state.kafka.history import EntryType, HistoryEntry
+
+GROUP = "demo"
+TOPIC = "demo-orders"
+PARTITIONS = 12
+RECORDS_PER_S = 40.0
+SETTING = "group.initial.rebalance.delay.ms=3000"
+
+# The time limit of each wait. It is long, because a busy machine is slow, not wrong.
+PATIENCE_S = 300.0
+SPARE_CONSUMERS = ("consumer-5", "consumer-6", "consumer-7", "consumer-8")
+# The part of a member id after the client id. The text leaves it out, because readers know the client ids.
+_UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Demo:
+    """One run of the demo, of a few minutes. It prints each step, and the group's history as it is written.
+
+    Every process it starts has ended when `play` returns or raises. All files are under `data_dir`, a folder
+    of its own. If the story cannot go on, `play` raises `ChildFailed`, `NotSeen`, or an error of
+    `EmbeddedBroker.start`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.absolute()
+        self._folder = self.data_dir / "coordinator"
+        self._started_s = time.time()
+        self._steps = 0
+        self._coordinator_starts = 0
+        self._consumers: dict[str, Child] = {}
+        self._consumed: list[Path] = []
+
+    def play(self) -> list[Check]:
+        """Play the story, and return the checks of its end."""
+        make_private_folder(self.data_dir)
+        with ExitStack() as stack:
+            self._set_up(stack)
+            self._three_join()
+            self._one_dies()
+            self._one_joins()
+            self._one_leaves_and_the_coordinator_dies()
+            self._all_is_consumed()
+            self._all_leave()
+            with closing(kafka_clients.admin(self._client_config)) as admin:
+                groups_of_broker = [group["group_id"] for group in admin.list_groups()]
+            return [
+                checks.all_consumed(self._load.acknowledged, consumed(self._consumed)),
+                checks.only_expired(self._watch.entries, "consumer-2"),
+                checks.one_owner_each(self._watch.entries, PARTITIONS),
+                checks.broker_has_no_group(groups_of_broker),
+            ]
+
+    def _set_up(self, stack: ExitStack) -> None:
+        self._step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
+        broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
+        self._client_config = broker.client_config
+        self._tell(f"a Kafka broker runs on {self._client_config}")
+        self._children = stack.enter_context(Children(self.data_dir))
+        self._start_coordinator()
+        self._tell("the coordinator is ready")
+        self._start_gateway()
+        events_topic = TopicLayout.named().events_topic
+        self._watch = stack.enter_context(Watch(self._client_config, events_topic, GROUP, self._tell_entry))
+        self._load = Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S)
+        stack.callback(self._load.stop)
+        self._load.start()
+        self._tell(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
+
+    def _three_join(self) -> None:
+        self._step(
+            "Three consumers join: unmodified kafka-python consumers with the gateway as their broker "
+            f"and sessions of {consumer.SESSION_TIMEOUT_MS // 1000} s"
+        )
+        for number in (1, 2, 3):
+            self._start_consumer(f"consumer-{number}")
+        self._wait_until_stable()
+        why = f"group-coordinator why {GROUP} --bootstrap-servers {self._client_config}"
+        self._tell(f"to see the reasons meanwhile, in another terminal: .venv/bin/{why}")
+
+    def _one_dies(self) -> None:
+        self._step("consumer-2 is killed (SIGKILL): only its silence shows that")
+        self._consumers.pop("consumer-2").kill()
+        self._watch.wait_for("consumer-2 is removed", removed("consumer-2"), PATIENCE_S)
+        self._wait_until_stable()
+
+    def _one_joins(self) -> None:
+        self._step("consumer-4 joins")
+        self._start_consumer("consumer-4")
+        self._wait_until_stable()
+
+    def _one_leaves_and_the_coordinator_dies(self) -> None:
+        self._step("consumer-1 leaves, and the coordinator is killed while the group rebalances")
+        leaver = self._consumers.pop("consumer-1")
+        self._freeze_in_a_rebalance(leaver.terminate)
+        self._coordinator.kill()
+        wait_until_gone(self._folder)
+        leaver.stop()
+        self._tell(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
+        self._tell("the consumers go on: no session expires while no coordinator runs")
+        self._start_coordinator()
+        self._watch.catch_up()
+        self._tell("the coordinator has started again, and goes on from its checkpoint")
+        self._wait_until_stable()
+
+    def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:
+        """Freeze the coordinator in a rebalance that `begin`, or else another consumer, makes."""
+        starts: list[Callable[[], None]] = [begin]
+        starts += [partial(self._start_consumer, name) for name in SPARE_CONSUMERS]
+        for start in starts:
+            mark = len(self._watch.entries)
+            start()
+            preparing = first(EntryType.PREPARING_REBALANCE)
+            self._watch.wait_for("a rebalance", preparing, PATIENCE_S, since=mark)
+            self._coordinator.freeze()
+            self._watch.catch_up()  # a busy machine may have written a whole rebalance at once
+            if self._watch.entries[-1].to_state == GroupState.PREPARING_REBALANCE:
+                return
+            self._coordinator.thaw()
+            self._wait_until_stable()
+            self._tell("that was too late, the rebalance was over; another consumer joins")
+        raise NotSeen("the coordinator was never frozen in a rebalance")
+
+    def _all_is_consumed(self) -> None:
+        self._step("The stream ends, and the consumers consume what is left")
+        self._load.stop()
+        give_up_s = time.monotonic() + PATIENCE_S
+        while self._load.acknowledged - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
+            time.sleep(0.2)  # other processes write the files and send no signal
+
+    def _all_leave(self) -> None:
+        self._step("The consumers leave, and the coordinator is stopped")
+        mark = len(self._watch.entries)
+        for child in self._consumers.values():
+            child.terminate()
+        self._watch.wait_for("an empty group", first(EntryType.EMPTY), PATIENCE_S, since=mark)
+        for child in self._consumers.values():
+            child.stop()
+        self._coordinator.stop()
+
+    def _start_coordinator(self) -> None:
+        self._coordinator_starts += 1
+        self._coordinator = self._children.start(
+            f"coordinator-{self._coordinator_starts}",
+            *("run", "--json", "--bootstrap-servers", str(self._client_config)),
+            *("--data-dir", str(self.data_dir), "-c", SETTING),
+        )
+        self._coordinator.wait_for_line(lambda line: "requests_topic" in json_line(line), PATIENCE_S)
+
+    def _start_gateway(self) -> None:
+        """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
+        gateway = self._children.start(
+            "gateway",
+            *("gateway", "--json", "--bootstrap-servers", str(self._client_config)),
+            *("--listen", "127.0.0.1:0"),
+        )
+        ready = gateway.wait_for_line(lambda line: "gateway" in json_line(line), PATIENCE_S)
+        self._gateway = json_line(ready)["gateway"]
+        self._tell(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
+
+    def _start_consumer(self, name: str) -> None:
+        path = self.data_dir / f"{name}.jsonl"
+        self._consumed.append(path)
+        self._consumers[name] = self._children.start(
+            name,
+            *("-m", consumer.__name__, self._gateway, GROUP, TOPIC, name, str(path)),
+            program=Path(sys.executable),
+        )
+
+    def _wait_until_stable(self) -> None:
+        """Wait until a generation of exactly the running consumers has its assignment."""
+        names = ", ".join(self._consumers)
+        stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
+        shares = ", ".join(f"{name} has {number_list(p)}" for name, p in partitions_held(stable).items())
+        self._tell(f"generation {stable.generation} is stable: {shares}")
+
+    def _step(self, text: str) -> None:
+        self._steps += 1
+        show()
+        show(f"{self._steps}. {text}")
+
+    def _tell(self, text: str) -> None:
+        show(f"{time.time() - self._started_s:8.1f} s  {text}")
+
+    def _tell_entry(self, entry: HistoryEntry) -> None:
+        after_s = entry.at_ms / 1000 - self._started_s
+        member = f" {entry.member_id}" if entry.member_id else ""
+        text = _UUID.sub("", f"{entry.type}{member}: {entry.reason}")
+        show(f"{after_s:8.1f} s      generation {entry.generation:<2} {text} [{entry.rule}]")
+
+
+def json_line(line: str) -> dict[str, Any]:
+    """Return the JSON object in a child's line of output, or an empty dict if the line is no JSON object."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Wait until a killed coordinator's processes have ended, because its JVM holds the folder's lock."""
+    with Folder(folder).locked():
+        pass

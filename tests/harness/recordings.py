@@ -1,0 +1,23 @@
+"""Recordings in memory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from checkpoints.export_file import ExportedGroup
+from insight.replay.recording import Header, Line, LogLine, OutputLine, StartGroup
+
+
+class Lines:
+    """A recording in memory."""
+
+    def __init__(self, header: Header, lines: Iterable[Line]) -> None:
+        self.header = header
+        self.lines: Sequence[Line] = list(lines)
+
+    def states(self) -> Iterator[ExportedGroup]:
+        return (line.group for line in self.lines if isinstance(line, StartGroup))
+
+    def log(self) -> Iterator[LogLine]:
+        return (line for line in self.lines if isinstance(line, LogLine))
+
+    def outputs(self) -> Iterator[OutputLine]:
+        return (line for line in self.lines if isinstance(line, OutputLine))
