@@ -81,6 +81,7 @@ def test_every_test_is_run() -> None:
     files = [path for path in (ROOT / "tests").rglob("*.py") if has_tests(path)]
     assert [str(path) for path in files if not path.name.startswith("test_")] == []
     names = [path.relative_to(ROOT) for path in files]
+    assert names
     assert [str(name) for name in names if not any(name.is_relative_to(one) for one in run)] == []
 
 

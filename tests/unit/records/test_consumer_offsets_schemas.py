@@ -25,12 +25,14 @@ def versions(schema: Schema) -> range:
 
 def samples(random: Random) -> list[Message]:
     """Keys of all types, and values of all types and versions."""
-    return [
+    messages = [
         Message(schema, version, version if is_value else number, random_content(schema, version, random))
         for (number, is_value), schema in schemas().items()
         for version in versions(schema)
         for _ in range(MESSAGES_OF_A_VERSION)
     ]
+    assert messages
+    return messages
 
 
 def a_key(number: int) -> bytes:
