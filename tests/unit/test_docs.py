@@ -132,6 +132,12 @@ def test_files_and_tests_that_a_page_names_exist(page: Path, names_of_tests: set
     assert set(TEST_NAME.findall(text)) - names_of_tests == set()
 
 
+def test_a_test_that_a_page_shows_is_one_of_the_tests() -> None:
+    shown = re.search(r"```python\n(def test_.*?)```", (ROOT / "docs" / "tests.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert any(shown[1] in path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py"))
+
+
 @pytest.fixture(scope="module")
 def names_of_tests() -> set[str]:
     """Return the names of all test functions and test files."""
