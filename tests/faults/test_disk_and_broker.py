@@ -26,7 +26,7 @@ from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, snapshots_of, wait_until
-from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
+from tests.harness.run_command import BROKER, SPARK, Run, descendants, run
 
 PARTITIONS = 4
 CONSUMERS = 2
