@@ -4,7 +4,6 @@ The first tests share one `run` with its own broker; none of them ends it.
 """
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, snapshots_of, wait_until
-from tests.harness.run_command import BROKER, SPARK, Run, descendants, run
+from tests.harness.run_command import BROKER, SPARK, Run, descendants, no_file_grows, run
 
 PARTITIONS = 4
 CONSUMERS = 2
@@ -189,24 +188,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
     with run(folder, *ARGUMENTS, "--data-dir", str(folder / "data")) as running:
         yield Service(running, running.ready(), Path("/"))
-
-
-@contextmanager
-def no_file_grows(*pids: int) -> Iterator[None]:
-    """A full disk that needs no rights: no byte more gets into any file of these processes, of which some may
-    end.
-    """
-    before: dict[int, tuple[int, int]] = {}
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            _, hard = before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        for pid, limits in before.items():
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
 # A file system of its own, in a namespace where every user may mount one.

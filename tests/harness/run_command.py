@@ -1,7 +1,8 @@
-"""`group-coordinator run` in a process of its own, what runs below it, and signals to both."""
+"""`group-coordinator run` as a process, what runs below it, and what stops or starves processes."""
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -133,3 +134,21 @@ def hold(pid: int) -> Iterator[None]:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def no_file_grows(*pids: int) -> Iterator[None]:
+    """A full disk that needs no rights: no byte more gets into any file of these processes, of which some may
+    end.
+    """
+    before: dict[int, tuple[int, int]] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            _, hard = before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)

@@ -195,7 +195,7 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
             released.set()
 
 
-@played
+@played(topics_look_up_s=PATIENCE_S)
 async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
     """The coordinator would never get the request, and the client would send it again without end."""
     world.broker.topics |= {f"{number:0200}": 1 for number in range(4_000)}
