@@ -45,15 +45,12 @@ def test_packages_are_this_checkouts(package: str) -> None:
 
 
 def test_the_packages_are_the_same_everywhere() -> None:
-    """pyproject.toml installs and checks them, and two pages show the order of imports that it has."""
+    """pyproject.toml installs and checks them."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in OWN_PACKAGES]
     assert tool["importlinter"]["root_packages"] == list(OWN_PACKAGES)
-    layers, *_, acyclic = tool["importlinter"]["contracts"]
+    *_, acyclic = tool["importlinter"]["contracts"]
     assert acyclic["ancestors"] == list(OWN_PACKAGES)
-    shown = " > ".join(layers["layers"]).replace(" |", ",")
-    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
-        assert shown in " ".join((ROOT / page).read_text().split()), page
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -84,6 +81,7 @@ def test_every_test_is_run() -> None:
     files = [path for path in (ROOT / "tests").rglob("*.py") if has_tests(path)]
     assert [str(path) for path in files if not path.name.startswith("test_")] == []
     names = [path.relative_to(ROOT) for path in files]
+    assert names
     assert [str(name) for name in names if not any(name.is_relative_to(one) for one in run)] == []
 
 

@@ -5,7 +5,6 @@ place of this coordinator: a difference of Kafka from itself would be one that t
 """
 
 import argparse
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -31,6 +30,7 @@ from tests.conformance.servers import (
     two_brokers,
 )
 from tests.harness import form
+from tests.harness.scenario import CANNOT_OCCUR, rules_of
 
 RANDOM_SCRIPTS = 60
 # So often a case that differs is played again.
@@ -39,8 +39,6 @@ REPLAYS = 2
 KAFKAS_PLAYS_AGAIN = 20
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
-_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md", "rules-share.md")]
-_ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "add": "AddOffsetsToTxn",
     "beat": "ConsumerGroupHeartbeat",
@@ -221,8 +219,8 @@ def _rows(played: Sequence[Played]) -> Iterator[str]:
     yield "A case reaches a row if it was written for the row, or if its answers or history name the row.\n"
     yield "| row | cases |"
     yield "|---|---|"
-    for row, scenario in _ROW.findall("".join(path.read_text() for path in _RULES)):
-        if scenario.startswith("cannot occur"):
+    for row, scenario in rules_of("rules", "rules-consumer", "rules-share").items():
+        if scenario.startswith(CANNOT_OCCUR):
             continue
         cases = [one.case for one in played if row in one.case.rows or row in one.rules]
         yield f"| {row} | {_cases(cases) if cases else NOT_REACHED.get(row, 'not reached')} |"

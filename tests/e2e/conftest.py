@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from kafka import KafkaAdminClient
 
 from clients.coordinator_client import layout_on
+from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
@@ -59,3 +61,11 @@ def wire(gateway: str) -> Iterator[Wire]:
     """A connection to the gateway, to send requests by hand."""
     with Wire(gateway) as connection:
         yield connection
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
+    """An administrator of the broker."""
+    client = kafka_clients.admin(broker.client_config)
+    yield client
+    client.close()

@@ -81,13 +81,6 @@ def watched(broker: EmbeddedBroker) -> Iterator[Watched]:
         producer.close()
 
 
-@pytest.fixture
-def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    client = kafka_clients.admin(broker.client_config)
-    yield client
-    client.close()
-
-
 def test_groups_get_their_topics_as_they_come_grow_and_go(watched: Watched, admin: KafkaAdminClient) -> None:
     topic = f"orders-{uuid.uuid4()}"
     pattern = f"{topic[:-1]}[0-9a-f]"

@@ -1,7 +1,6 @@
 """The coordinator's topics: made as they have to be, and refused when they are not."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import TopicsMissing
-from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
 from gateway.telemetry.writer import expect_topic
@@ -21,13 +19,6 @@ from streaming.service.topics import TopicsError, prepare_topics, wanted_setting
 from tests.e2e.harness import create_topic, new_layout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
-
-
-@pytest.fixture
-def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    client = kafka_clients.admin(broker.client_config)
-    yield client
-    client.close()
 
 
 def settings_of(admin: KafkaAdminClient, topic: str) -> dict[str, str]:

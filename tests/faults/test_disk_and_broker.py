@@ -4,9 +4,11 @@ The first tests share one `run` with its own broker; none of them ends it.
 """
 
 import os
-import resource
 import signal
 import subprocess
+import sys
+import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,13 +18,109 @@ from urllib.request import urlopen
 
 import pytest
 
+from cli.demo.load import Load, consumed
 from connections.client_config import ClientConfig
 from records.layout import TopicLayout
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
-from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, wait_until
-from tests.faults.clients_attached import Attached, attached
-from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
+from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, snapshots_of, wait_until
+from tests.harness.run_command import BROKER, SPARK, Run, descendants, no_file_grows, run
+
+PARTITIONS = 4
+CONSUMERS = 2
+RECORDS_PER_S = 20.0
+CATCH_UP_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Attached:
+    """Processes of kafka-python's consumer in one group, and a producer of numbered records."""
+
+    group_id: str
+    broker: ClientConfig
+    load: Load
+    files: list[Path]
+    consumers: list[subprocess.Popen[bytes]]
+
+    def consumed(self) -> Counter[str]:
+        """How often each record was consumed."""
+        return consumed(self.files)
+
+    def wait_until_settled(self) -> None:
+        """Wait until each consumer has consumed records in the group's present generation.
+
+        Records alone do not show it. A consumer of kafka-python joins again if its round ended between two of
+        its polls, and it may have records of the generation before.
+        """
+
+        def has_settled() -> bool:
+            generation = self._stable_generation()
+            if generation is None:
+                return False
+            self.wait_for_more()
+            return self._stable_generation() == generation
+
+        wait_until(has_settled, "records at each consumer in one generation", CATCH_UP_TIMEOUT_S)
+
+    def _stable_generation(self) -> int | None:
+        """The generation of a group that is Stable by its latest view, None if it is not."""
+        views = snapshots_of(self.broker, TopicLayout.named(), self.group_id, settled=False)
+        return views[-1].generation if views and views[-1].state == GroupState.STABLE else None
+
+    def wait_for_more(self) -> None:
+        """Wait until each consumer has consumed some of the records that are produced from now on."""
+        before = self.sizes()
+
+        def came() -> bool:
+            for consumer, file in zip(self.consumers, self.files, strict=True):
+                assert consumer.poll() is None, file.with_suffix(".log").read_text()[-2_000:]
+            return all(now > then for now, then in zip(self.sizes(), before, strict=True))
+
+        wait_until(came, "records at each consumer", CATCH_UP_TIMEOUT_S)
+
+    def sizes(self) -> list[int]:
+        """How many bytes each consumer has written of what it consumed."""
+        return [file.stat().st_size if file.exists() else 0 for file in self.files]
+
+    def finish(self) -> tuple[int, int, int]:
+        """Stop the load and wait for the rest: records produced, consumed, consumed more than once.
+
+        A record that the producer gave up may be there or not: it does not count.
+        """
+        self.load.stop()
+        produced = self.load.acknowledged
+        wait_until(lambda: produced <= self.consumed().keys(), "all records", CATCH_UP_TIMEOUT_S)
+        counts = self.consumed()
+        again = sum(1 for record in produced if counts[record] > 1)
+        return len(produced), len(produced & counts.keys()), again
+
+
+@contextmanager
+def attached(gateway: str, broker: str, folder: Path) -> Iterator[Attached]:
+    """Consumers that share a topic of their own through the gateway of a coordinator with the default topics.
+    Each has partitions.
+    """
+    name = f"attached-{uuid.uuid4()}"
+    load = Load(ClientConfig(broker), name, PARTITIONS, RECORDS_PER_S)
+    files = [folder / f"{name}-{i}.jsonl" for i in range(CONSUMERS)]
+    consumers = []
+    load.start()
+    try:
+        for i, file in enumerate(files):
+            module = [sys.executable, "-W", "ignore", "-m", "cli.demo.consumer"]
+            command = [*module, gateway, name, name, f"consumer-{i}", str(file)]
+            with (folder / f"{name}-{i}.log").open("wb") as log:
+                consumers.append(subprocess.Popen(command, stderr=log, stdout=log, env=os.environ))
+        running = Attached(name, ClientConfig(broker), load, files, consumers)
+        running.wait_until_settled()
+        yield running
+    finally:
+        for consumer in consumers:
+            consumer.kill()
+            consumer.wait()
+        load.stop()
+
 
 pytestmark = pytest.mark.e2e
 
@@ -90,24 +188,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
     with run(folder, *ARGUMENTS, "--data-dir", str(folder / "data")) as running:
         yield Service(running, running.ready(), Path("/"))
-
-
-@contextmanager
-def no_file_grows(*pids: int) -> Iterator[None]:
-    """A full disk that needs no rights: no byte more gets into any file of these processes, of which some may
-    end.
-    """
-    before: dict[int, tuple[int, int]] = {}
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            _, hard = before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        for pid, limits in before.items():
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
 # A file system of its own, in a namespace where every user may mount one.

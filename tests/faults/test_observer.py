@@ -17,7 +17,7 @@ from cli.processes.family import family
 from embedded.broker import EmbeddedBroker
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.harness import START_TIMEOUT_S, wait_until
-from tests.faults.test_disk_and_broker import no_file_grows
+from tests.harness.run_command import no_file_grows
 from tests.slow.test_observe import Observing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]

@@ -25,7 +25,7 @@ from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
 from tests.harness.ports import gateway_port
-from tests.slow.test_run import Run, run
+from tests.harness.run_command import Run, run
 from tests.spark.log import marker
 
 pytestmark = pytest.mark.e2e

@@ -41,7 +41,7 @@ from tests.e2e.harness import (
     starts,
     wait_until,
 )
-from tests.slow.test_run import Run, hold, run
+from tests.harness.run_command import Run, hold, run
 
 pytestmark = pytest.mark.e2e
 

@@ -42,8 +42,8 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.harness.run_command import Run, run
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
-from tests.slow.test_run import Run, run
 
 pytestmark = pytest.mark.e2e
 

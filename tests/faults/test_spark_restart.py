@@ -49,7 +49,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.faults.test_spark_cluster import check_every_request_was_answered_once
-from tests.slow.test_run import SPARK, children_running, descendants, jvm_of, run
+from tests.harness.run_command import SPARK, children_running, descendants, jvm_of, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

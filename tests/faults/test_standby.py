@@ -44,7 +44,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.harness.ports import gateway_port
-from tests.slow.test_run import SPARK, Run, children_running, jvm_of, run
+from tests.harness.run_command import SPARK, Run, children_running, jvm_of, run
 
 pytestmark = pytest.mark.e2e
 

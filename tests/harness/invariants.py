@@ -1,11 +1,14 @@
 """Invariants of a group between two steps. Tests check them after every step."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import assert_never
 
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.group import DEAD
+from state.kafka.history import HistoryEntry
 from state.kafka.share_group import ShareGroup
 from tests.harness import classic_invariants, consumer_invariants, share_invariants
 
@@ -48,3 +51,12 @@ def _of_every_group(group: KafkaGroup) -> list[tuple[str, bool]]:
         ),
         ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
     ]
+
+
+def check_life(history: Sequence[HistoryEntry]) -> None:
+    """Check the history of a group from its creation to its end, if it has ended."""
+    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    for before, after in pairwise(history):
+        assert before.at_ms <= after.at_ms
+        assert before.to_state == after.from_state != DEAD
+        assert before.generation <= after.generation

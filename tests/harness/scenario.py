@@ -4,11 +4,24 @@ A file is a sequence of blocks. A block is one command a line, a line `----`, th
 Lines that begin with `#` are comments. All blocks of a file act on the same groups, in order.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 SEPARATOR = "----"
+CANNOT_OCCUR = "cannot occur: "
+_DOCS = Path(__file__).parents[2] / "docs"
+_ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \|.*\| ([^|]+) \|$", re.MULTILINE)
+
+
+def rules_of(*pages: str) -> dict[str, str]:
+    """Return the rows of these pages of rules with their last column: the scenario that reaches the row, the
+    test that names it (`test_...`), or why it cannot occur.
+    """
+    rows = _ROW.findall("".join((_DOCS / f"{page}.md").read_text() for page in pages))
+    assert len(rows) == len(dict(rows)), "a row is there twice"
+    return dict(rows)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ def moved(case: Case, answer: Answer) -> int:
 
 def test_many_answers_are_kafkas() -> None:
     cases = list(identical_cases(Random(2), LIVE_OF_EACH))
+    assert len(cases) > LIVE_OF_EACH
     for case, line in zip(cases, ask_kafka(cases), strict=True):
         assert case.ours() == read_answer(line), case.text()
 

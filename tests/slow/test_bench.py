@@ -63,7 +63,8 @@ def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> No
 
 
 def test_errors_are_counted_by_their_code(address: Address) -> None:
-    for outcome in asyncio.run(loads(address, leaves=True)):
+    closed_loop, open_loop = asyncio.run(loads(address, leaves=True))
+    for outcome in (closed_loop, open_loop):
         assert outcome.errors.keys() == {UNKNOWN_MEMBER_ID}
         assert 0 < outcome.errors.total() < outcome.responses
 
@@ -123,4 +124,4 @@ def test_one_more_member_settles_by_each_protocol(broker: EmbeddedBroker, addres
     async def all_protocols() -> list[float]:
         return await asyncio.gather(*(settle(address, one, topic, MEMBERS) for one in PROTOCOLS))
 
-    assert all(took_s > 0 for took_s in asyncio.run(all_protocols()))
+    assert min(asyncio.run(all_protocols())) > 0

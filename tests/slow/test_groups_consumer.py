@@ -3,14 +3,12 @@ topic grows, the watcher says so, and the commands tell what became of it.
 """
 
 import shlex
-from collections.abc import Iterator
 
 import click
 import pytest
 from kafka import KafkaAdminClient
 
 from cli import main
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS
@@ -22,13 +20,6 @@ from tests.harness.transactions import Wire
 pytestmark = pytest.mark.e2e
 
 MORE = 2
-
-
-@pytest.fixture
-def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    client = kafka_clients.admin(broker.client_config)
-    yield client
-    client.close()
 
 
 def test_what_the_commands_say(

@@ -23,6 +23,7 @@ def test_reports_on_observed_groups_say_what_happened(tmp_path: Path) -> None:
         Stage("Kafka 4.4", tmp_path / "stage"), [STORIES[name] for name in SAMPLE], seed=1, together=2
     )
     assert_well(result)
+    assert len(result.stories) == len(SAMPLE)
     assert all(any(it.class_ is Class.UNKNOWN for it in told.verdicts) for told in result.stories)
 
 

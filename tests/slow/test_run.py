@@ -3,17 +3,12 @@
 import json
 import os
 import re
-import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +21,7 @@ from checkpoints.files import FolderError
 from embedded.broker import EmbeddedBroker
 from records.layout import DEFAULT_PREFIX
 from streaming.service.status import Phase, read_status
-from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
+from tests.e2e.harness import START_TIMEOUT_S, wait_until
 from tests.e2e.listening import (
     LOOPBACK,
     OTHER_LOOPBACK,
@@ -36,117 +31,11 @@ from tests.e2e.listening import (
     port_of,
 )
 from tests.harness.checkpoints import spark_of
+from tests.harness.run_command import BROKER, SPARK, Run, children_running, descendants, hold, jvm_of, run
 
 pytestmark = pytest.mark.e2e
 
-COMMAND = [sys.executable, "-c", "from cli import main; main()", "run"]
-BROKER = "kafka.Kafka"
-SPARK = "org.apache.spark.deploy.SparkSubmit"
-END_TIMEOUT_S = 60.0
 PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
-
-
-@dataclass
-class Run:
-    """A running command: a session of its own, as on a terminal, so that it can be sent Ctrl-C."""
-
-    process: subprocess.Popen[str]
-    stderr_path: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def stderr(self) -> str:
-        return self.stderr_path.read_text()
-
-    def ready(self) -> dict[str, Any]:
-        """What it prints when it is ready."""
-        assert self.process.stdout is not None
-        found, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
-        assert found, self.stderr
-        ready: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return ready
-
-    def end(self, timeout_s: float = END_TIMEOUT_S) -> tuple[int, str]:
-        """Wait for its end: the exit code, and what else it printed."""
-        rest, _ = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, rest
-
-    def interrupt(self) -> None:
-        """Ctrl-C: a terminal sends it to the whole process group."""
-        os.killpg(self.pid, signal.SIGINT)
-
-
-@contextmanager
-def run(tmp_path: Path, *arguments: str, within: Sequence[str] = ()) -> Iterator[Run]:
-    """`within` is a command that becomes the one it is given. If the test fails, what the command said last
-    is a note of its error.
-    """
-    stderr_path = tmp_path / f"stderr-{time.monotonic_ns()}.txt"
-    with (
-        stderr_path.open("w") as stderr,
-        subprocess.Popen(
-            [*within, *COMMAND, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
-            text=True,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield Run(process, stderr_path)
-        except BaseException as error:
-            error.add_note("\n".join(stderr_path.read_text().splitlines()[-40:]))
-            raise
-        finally:
-            process.kill()
-
-
-class Descendants:
-    """All processes under one, by handles that stay theirs even when they have ended."""
-
-    def __init__(self, pid: int) -> None:
-        self.handles: dict[int, int] = {}
-        self._add(pid)
-
-    def _add(self, pid: int) -> None:
-        for child in child_pids(pid):
-            with suppress(ProcessLookupError):  # Spark's JVM has children that end at once
-                self.handles[child] = os.pidfd_open(child)
-                self._add(child)
-
-    def running(self) -> list[str]:
-        """The commands of those that have not ended."""
-        ended, _, _ = select.select(list(self.handles.values()), [], [], 0)
-        return [command_of(pid) for pid, fd in self.handles.items() if fd not in ended]
-
-    def has(self, part: str) -> bool:
-        """Whether one with this in its command line has not ended."""
-        return any(part in command for command in self.running())
-
-    def close(self) -> None:
-        for handle in self.handles.values():
-            os.close(handle)
-
-
-@contextmanager
-def descendants(pid: int) -> Iterator[Descendants]:
-    found = Descendants(pid)
-    yield found
-    found.close()
-
-
-def children_running(pid: int, part: str) -> list[int]:
-    """Children whose command line has this in it."""
-    return [child for child in child_pids(pid) if part in command_of(child)]
-
-
-def jvm_of(pid: int) -> int:
-    (jvm,) = children_running(pid, SPARK)
-    return jvm
 
 
 @pytest.mark.timeout(600)
@@ -292,17 +181,6 @@ def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int
         *_, last = second.stderr.splitlines()
         assert last.startswith("Error: ")
         assert f" is in use by the coordinator with process id {pid} on host {socket.gethostname()} " in last
-
-
-@contextmanager
-def hold(pid: int) -> Iterator[None]:
-    """Stop a process in its tracks; it is let go at the end at the latest."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def check_waits(waiting: Run, lock: Path, holder: int) -> None:

@@ -21,7 +21,7 @@ from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member, wait_until
 from tests.harness import form
-from tests.slow.test_run import Run, run
+from tests.harness.run_command import Run, run
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ from records.layout import DEFAULT_PREFIX
 from records.pack import unpack
 from tests.e2e.harness import Member, create_topic, read_answers, settle, stable_member
 from tests.harness.checkpoints import spark_of
-from tests.slow.test_run import run
+from tests.harness.run_command import run
 from tests.slow.test_state import (
     AT_ONCE,
     GROUPS,

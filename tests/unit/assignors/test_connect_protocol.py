@@ -49,7 +49,9 @@ ALL = [
 
 
 def recorded() -> list[bytes]:
-    return [bytes.fromhex(line) for line in RECORDED.read_text().split()]
+    lines = RECORDED.read_text().split()
+    assert lines
+    return [bytes.fromhex(line) for line in lines]
 
 
 def test_the_bytes_of_kafkas_classes_are_read(request: pytest.FixtureRequest) -> None:

@@ -1,6 +1,5 @@
 """lag-aware: the bounds in its docstring, no needless moves, and some examples."""
 
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -173,13 +172,3 @@ def test_negative_weights_and_tolerances_are_errors() -> None:
         LagAwareAssignor(lags(v2=-1))
     with pytest.raises(ValueError, match=r"^tolerance -1 is negative$"):
         LagAwareAssignor(tolerance=-1)
-
-
-def test_it_is_spelled_one_way_where_users_read_it() -> None:
-    """`lag-aware`, as Kafka spells `cooperative-sticky`; the Python module alone has an underscore."""
-    root = Path(__file__).parents[3]
-    pages = [root / "README.md", root / "CHANGELOG.md", *(root / "docs").rglob("*.md")]
-    texts = [page.read_text().replace("lag_aware.py", "") for page in pages]
-    assert any(LagAwareAssignor.name in text for text in texts)
-    assert [page.name for page, text in zip(pages, texts, strict=True) if "lag_aware" in text] == []
-    assert LagAwareAssignor.name == "lag-aware"

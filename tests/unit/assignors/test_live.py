@@ -22,6 +22,8 @@ def test_recorded_answers_are_ours(request: pytest.FixtureRequest) -> None:
         answers = (f"answer {line.partition(' ')[2]}" for line in ask_kafka(cases))
         blocks = [case.text().strip() + "\n" + answer for case, answer in zip(cases, answers, strict=True)]
         RECORDED.write_text("\n\n".join(blocks) + "\n")
-    for block in RECORDED.read_text().strip().split("\n\n"):
+    blocks = RECORDED.read_text().strip().split("\n\n")
+    assert len(blocks) > RECORDED_OF_EACH
+    for block in blocks:
         text, _, answer = block.rpartition("\n")
         assert read_case(text).ours() == read_answer(answer), text

@@ -49,7 +49,9 @@ def of_version(version: int) -> list[AssignmentInfo]:
 
 
 def recorded() -> list[bytes]:
-    return [bytes.fromhex(line) for line in RECORDED.read_text().split()]
+    lines = RECORDED.read_text().split()
+    assert lines
+    return [bytes.fromhex(line) for line in lines]
 
 
 def test_the_bytes_of_kafkas_class_are_read_in_every_version(request: pytest.FixtureRequest) -> None:

@@ -34,6 +34,8 @@ from tests.histories.recording import OutputRecord, Part, as_json, load
 from tests.spark.log import LAYOUT, Record
 
 RECORDED = load(STATE_VERSION)
+assert all(RECORDED.logs.values()), "a log without parts"
+assert RECORDED.logs
 
 
 def steps() -> Iterator[tuple[Part | None, Part]]:
@@ -43,9 +45,11 @@ def steps() -> Iterator[tuple[Part | None, Part]]:
 
 
 def outputs(topic: str) -> Iterator[list[OutputRecord]]:
-    """The records of an output topic, log by log."""
+    """Yield the records of an output topic, log by log."""
     for parts in RECORDED.logs.values():
-        yield [record for part in parts for record in part.output if record.topic == topic]
+        records = [record for part in parts for record in part.output if record.topic == topic]
+        assert records, topic
+        yield records
 
 
 def state_after(part: Part | None) -> State:

@@ -1,8 +1,6 @@
 """The command `assign`: the sources of a group, added and removed members, and refused input."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from click.testing import CliRunner, Result
 
 from cli.assign import assign
 
-DOCS = Path(__file__).parents[3] / "docs" / "assign.md"
 THREE = ["--topics", "orders:6,payments:3", "--members", "a,b,c"]
 
 
@@ -102,14 +99,3 @@ def test_what_cannot_be_answered(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(assign, arguments)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
-
-
-def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
-    documented = DOCS.read_text()
-    block = re.search(r"```text\n\$ group-coordinator assign (.*)\n([^`]*)```", documented)
-    assert block is not None
-    printed = "\n" + run(*shlex.split(block[1])).stdout
-    if request.config.getoption("rewrite", default=False):
-        DOCS.write_text(documented[: block.start(2)] + printed + documented[block.end(2) :])
-        return
-    assert block[2] == printed

@@ -1,7 +1,5 @@
 """The conformance scripts are whole, and what compares their answers sees every difference."""
 
-import re
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,10 +18,8 @@ from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step, load, parse
 from tests.conformance.servers import SETTINGS, Played, promised
 from tests.conformance.told import Told
+from tests.harness.scenario import CANNOT_OCCUR, rules_of
 
-DOCS = Path(__file__).parents[3] / "docs"
-RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md", "rules-share.md"))
-ROWS = dict(re.findall(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", RULES, re.MULTILINE))
 PREFIX = "run-1-"
 
 
@@ -33,8 +29,9 @@ def told() -> Told:
 
 def test_every_row_a_client_can_reach_has_a_script() -> None:
     named = {row for case in load() for row in case.rows}
-    assert named <= ROWS.keys()
-    can_occur = {row for row, scenario in ROWS.items() if not scenario.startswith("cannot occur")}
+    rules = rules_of("rules", "rules-consumer", "rules-share")
+    can_occur = {row for row, scenario in rules.items() if not scenario.startswith(CANNOT_OCCUR)}
+    assert named <= rules.keys()
     assert can_occur - named == NOT_REACHED.keys()
 
 

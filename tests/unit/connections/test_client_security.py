@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connections.client_config import ClientConfig
-from connections.client_security import PROTOCOLS, SETTINGS, ClientConfigError, security_of
+from connections.client_security import PROTOCOLS, ClientConfigError, security_of
 from connections.client_settings import java_settings
 from connections.jaas import LoginModule, format_jaas
 from tests.harness.certificates import Authority
@@ -249,8 +249,3 @@ def test_no_text_of_the_settings_has_a_secret(cluster: ClusterSecurity) -> None:
         text = repr(security_of(properties))
         assert PASSWORD not in text
         assert "PRIVATE KEY" not in text
-
-
-def test_every_setting_is_in_the_documentation() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
-    assert not [name for name in SETTINGS if f"`{name}`" not in page]

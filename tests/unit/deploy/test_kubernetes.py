@@ -38,7 +38,9 @@ def names(kind: str) -> set[str]:
 
 
 def workloads() -> list[dict[str, Any]]:
-    return [d for d in DOCUMENTS if d["kind"] in ("Deployment", "StatefulSet")]
+    found = [d for d in DOCUMENTS if d["kind"] in ("Deployment", "StatefulSet")]
+    assert found
+    return found
 
 
 def pod_of(kind: str, name: str) -> dict[str, Any]:
@@ -130,16 +132,12 @@ def probes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
                     yield container, container[name]
 
 
-def test_probes_ask_ports_that_are_listened_at() -> None:
+def test_probes_ask_ports_and_paths_that_are_served() -> None:
     found = list(probes())
     assert len(found) >= 2 * len(workloads())
     for container, probe in found:
         named = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert (probe.get("tcpSocket") or probe["httpGet"])["port"] in named
-
-
-def test_probes_ask_for_paths_that_are_served() -> None:
-    for container, probe in probes():
         if container["name"] in ("coordinator", "gateway"):
             path = urlsplit(probe["httpGet"]["path"])
             assert path.path in ("/healthz", "/readyz")

@@ -19,6 +19,7 @@ def locked(name: str) -> dict[str, Requirement]:
     """The requirements of a lock by name. Asserts that each has a hash."""
     text = (ROOT / name).read_text()
     found = [Requirement(match[1]) for match in ENTRY.finditer(text)]
+    assert found
     assert len(found) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), (
         "each line is a package with its hashes"
     )

@@ -62,7 +62,9 @@ def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFil
 
 
 def test_the_projects_list_is_locked_in_full() -> None:
-    for jar_set in read_jar_sets(JARS_TOML.read_text()).values():
+    sets = read_jar_sets(JARS_TOML.read_text())
+    assert {"broker", "spark", "tools"} <= sets.keys()
+    for jar_set in sets.values():
         names = {file.name for file in jar_set.files}
         assert {f"{artifact.name}-{artifact.version}.jar" for artifact in jar_set.artifacts} <= names
         assert all(len(file.sha256) == 64 and file.size_bytes > 0 for file in jar_set.files)

@@ -318,6 +318,8 @@ async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world
         await client.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
         (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
         (await client.ask(DESCRIBE, 6, groups=["g"])).groups[0],
+        await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_id="m", member_epoch=3),
+        (await client.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups[0],
     ]
     assert {answer.error_code for answer in not_available} == {15}
     assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]

@@ -141,3 +141,4 @@ async def test_ad1_a_group_without_an_id_is_not_described(world: GatewayFixture)
     client = await world.client()
     groups = (await client.ask(DESCRIBE, 1, group_ids=["", "absent"])).groups
     assert [(group.group_id, group.error_code) for group in groups] == [("", 24), ("absent", 69)]
+    assert groups[0].error_message is None

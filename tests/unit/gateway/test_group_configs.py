@@ -89,15 +89,6 @@ async def test_settings_of_a_group_are_set_shown_and_taken_back(world: GatewayFi
 
 
 @played
-async def test_cf22_a_member_has_the_groups_own_heartbeat_interval(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert await altered(client, change(HEARTBEAT_INTERVAL, "6000")) == 0
-    fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
-    joined = await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=0, **fields)
-    assert (joined.error_code, joined.heartbeat_interval_ms) == (0, 6_000)
-
-
-@played
 async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: GatewayFixture) -> None:
     client = await world.client()
     wanted = resource("g", configuration_keys=[SESSION_TIMEOUT, "unknown"])

@@ -20,10 +20,10 @@ from tests.harness.share_frames import (
     beat,
     finds_share_groups,
 )
+from tests.harness.waiting import until
 from tests.unit.gateway.test_consumer_groups import allowed, only
 from tests.unit.gateway.test_consumer_members import image
 from tests.unit.gateway.test_own_share_groups import assigned
-from tests.unit.gateway.test_share_groups import until
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, GROUP_DENIED, INVALID = 3, 15, 29, 30, 42

@@ -1,7 +1,6 @@
 """Share groups (KIP-932) of the brokers behind the gateway."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,15 +29,10 @@ from tests.harness.share_frames import (
     finds_share_groups,
     listed,
 )
+from tests.harness.waiting import until
 
 FAILED, NOT_COORDINATOR, UNSUPPORTED, UNKNOWN_TOPIC_ID, NO_SESSION = -1, 16, 35, 100, 122
 played = partial(any_played, share_groups=Coordinators.BROKERS)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {

@@ -1,8 +1,6 @@
 """The text of a scrape after records have been fed in; tests/data contains the whole expected text."""
 
 import math
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from tests.harness.scraped import LAYOUT, Scraped
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "metrics_scrape.txt"
-WATCHING = ROOT / "docs" / "watching.md"
 
 
 @pytest.fixture(scope="module")
@@ -231,19 +228,6 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(
 
 def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scraped) -> None:
     assert busy.metrics_state.topics() == {LAYOUT.requests_topic, "purchases", "gone"}
-
-
-def served_names(scraped: Scraped) -> Iterator[str]:
-    """Yield the names of all metrics as they appear in the text."""
-    for family in scraped.registry.collect():
-        yield f"{family.name}_total" if family.type == "counter" else family.name
-
-
-def test_the_docs_tell_of_every_metric(busy: Scraped) -> None:
-    documented = re.findall(
-        r"^\| `((?:kafka|rocketmq|group)_\w+)(?:\{[^}]*\})?` \|", WATCHING.read_text(), re.MULTILINE
-    )
-    assert sorted(documented) == sorted(set(served_names(busy)))
 
 
 def test_the_services_own_metrics_can_be_asked_for_by_name(busy: Scraped) -> None:

@@ -48,7 +48,9 @@ def histories() -> list[tuple[str, list[HistoryEntry]]]:
     told = [(scenario, of_scenario(scenario)) for scenario in NAMES]
     for seed in range(20):
         told += of_random_log(seed, 120, CoordinatorConfig()).items()
-    return [(of, history) for of, history in told if history]
+    found = [(of, history) for of, history in told if history]
+    assert len(found) > len(NAMES)
+    return found
 
 
 @pytest.mark.examples

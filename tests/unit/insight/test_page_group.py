@@ -175,7 +175,9 @@ def test_a_time_without_a_rebalance_has_no_page() -> None:
 def test_a_rebalance_whose_entries_are_missing_has_a_page() -> None:
     entries = played(*STORY)
     damaged = [entry for entry in entries if entry.type != "Stable"]
-    for r in page(damaged).rebalances:
+    rebalances = page(damaged).rebalances
+    assert rebalances
+    for r in rebalances:
         it = rebalance_page("g", course_of(damaged), r.at_ms, END_MS)
         assert it is not None
         assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in it.phases)

@@ -10,8 +10,10 @@ from checkpoints.codec import STATE_VERSION, encode_group
 from checkpoints.export_file import ExportedGroup
 from insight.replay.recording import Bytes, Header, Line, LogRequest, StartGroup
 from insight.replay.recording_file import RecordingFile
+from insight.whatif.answer import answer
 from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
+from insight.whatif.validation import Match
 from records.codec import encode
 from state.config import CoordinatorConfig
 from state.configs import Configs
@@ -35,6 +37,14 @@ def test_the_log_has_the_requests_the_outages_and_the_settings() -> None:
     assert log.configs.first.group_initial_rebalance_delay_ms == 3_000
     assert log.configs.first.member_id_namespace == RECORDING.header.identity.member_id_namespace
     assert log.until_ms >= log.rows[-1].at_ms
+
+
+def test_real_clients_are_reproduced() -> None:
+    """Real processes of kafka-python, a kill of a consumer, and two kills of the coordinator."""
+    validation = answer(log_of(RECORDING, "demo"), []).validation
+    assert [pair.match for pair in validation.pairs] == [Match.MATCHED] * 6
+    assert validation.worst_ms() == 0
+    assert validation.objections == []
 
 
 def test_a_recording_that_ends_earlier_ends_there() -> None:

@@ -2,10 +2,8 @@
 
 import re
 from datetime import UTC
-from pathlib import Path
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +25,6 @@ from tests.harness.rocketmq_broker import QUEUES, Broker, of
 from tests.harness.rocketmq_log import realise
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
-DOCS = Path(__file__).parents[3] / "docs" / "why.md"
-BLOCK = re.compile(r"(?<=## RocketMQ's groups\n)(.*?```text\n)(.*?)(?=```)", re.DOTALL)
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 
 
@@ -56,17 +52,6 @@ class Clocked(Broker):
     def leave(self, client_id: str, connection: str) -> None:
         self.now_ms += 1_000
         self.unregister(client_id, connection)
-
-
-def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
-    text = f"{report_text(report('g', night(), END_MS), Clock(UTC))}\n"
-    documented = DOCS.read_text()
-    if request.config.getoption("rewrite", default=False):
-        documented = BLOCK.sub(lambda found: found[1] + text, documented)
-        DOCS.write_text(documented)
-    found = BLOCK.search(documented)
-    assert found is not None
-    assert found[2] == text
 
 
 def test_a_client_id_that_two_have_is_named_first_with_connections_time_and_remedy() -> None:

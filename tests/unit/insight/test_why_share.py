@@ -2,7 +2,6 @@
 """`why` of a share group. Rows SP25 to SP28."""
 
 from datetime import UTC
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -38,27 +37,6 @@ TWO_AT_ONCE = (
     "at 16200ms",
     "share B e2",
 )
-DOCUMENTED = (
-    "topics orders=4",
-    "at 10s",
-    "share A e0",
-    "at 10200ms",
-    "share B e0",
-    "at 10300ms",
-    "init watcher partitions[orders 0-2]",
-    "init watcher error=15",
-    "at 12s",
-    "share B e2",
-    "at 15s",
-    "share A e2",
-    "at 21s",
-    "share C e0",
-    "at 23s",
-    "share C -1",
-    "at 25s",
-    "share A e3",
-)
-DOCS = Path(__file__).parents[3] / "docs" / "why.md"
 SLOW = "config coordinator.share.assign.at.once=false"
 
 
@@ -69,11 +47,6 @@ def reported(*commands: str, now_ms: int | None = None) -> Report:
 
 def text_of(*commands: str) -> str:
     return f"{report_text(reported(*commands), Clock(UTC))}\n"
-
-
-def test_the_documentation_shows_what_is_printed() -> None:
-    section = DOCS.read_text().partition("\n## Share groups\n")[2].partition("\n## ")[0]
-    assert f"```text\n{text_of(*DOCUMENTED)}```" in section
 
 
 def test_a_newcomer_waits_for_the_assignment_interval_and_the_next_heartbeat() -> None:

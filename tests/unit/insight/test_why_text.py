@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,7 +16,6 @@ from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
-DOCS = Path(__file__).parents[3] / "docs" / "why.md"
 NOW_MS = 1_700_000_000_000
 
 FOLLOWER_DIES = """\
@@ -51,18 +49,6 @@ def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
     text = without_uuids(text_of(of_scenario("timeline_2_follower_dies"), 15_000))
     assert text.startswith(FOLLOWER_DIES)
     assert text.endswith(THE_DEATH)
-
-
-def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
-    text = text_of(Recorder().play(*STORY), END_MS)
-    documented = DOCS.read_text()
-    if request.config.getoption("rewrite", default=False):
-        block = f"```text\n{text}```"
-        documented = re.sub(r"```text\n.*?```", lambda _: block, documented, count=1, flags=re.DOTALL)
-        DOCS.write_text(documented)
-    found = re.search(r"```text\n(.*?)```", documented, re.DOTALL)
-    assert found is not None
-    assert found[1] == text
 
 
 def test_a_client_says_why_it_leaves() -> None:

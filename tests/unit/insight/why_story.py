@@ -99,3 +99,26 @@ def with_others(history: Sequence[HistoryEntry], *, before_days: int) -> list[Hi
         replace(history[-1], group_id="other", at_ms=at_ms) for at_ms in range(begin_ms, end_ms, MINUTE_MS)
     ]
     return sorted([*history, *others], key=lambda entry: entry.at_ms)
+
+
+SHARE_STORY = (
+    "topics orders=4",
+    "at 10s",
+    "share A e0",
+    "at 10200ms",
+    "share B e0",
+    "at 10300ms",
+    "init watcher partitions[orders 0-2]",
+    "init watcher error=15",
+    "at 12s",
+    "share B e2",
+    "at 15s",
+    "share A e2",
+    "at 21s",
+    "share C e0",
+    "at 23s",
+    "share C -1",
+    "at 25s",
+    "share A e3",
+)
+"""A share group's first members, one of which comes late, and one that comes and goes."""

@@ -4,7 +4,6 @@ from itertools import pairwise
 from random import Random
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -95,11 +94,10 @@ def _stored(group: ObservedGroup) -> ObservedGroup:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ObservedGroup)
 
 
-@pytest.mark.parametrize("times", [2, 3])
-def test_a_batch_that_runs_again_writes_the_same(times: int) -> None:
-    said = _lives(5)
-    outputs = [Watched().take(said).history for _ in range(times)]
-    assert all(output == outputs[0] for output in outputs)
+def test_a_batch_that_runs_again_writes_the_same() -> None:
+    first, again = (Watched().take(_lives(5)).history for _ in range(2))
+    assert first
+    assert again == first
 
 
 @given(st.integers(0, 10_000), st.integers(0, 400))

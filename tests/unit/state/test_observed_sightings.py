@@ -194,6 +194,7 @@ def test_many_looks_at_different_rebalances_take_bounded_memory() -> None:
 def test_what_was_seen_of_a_group_ends_with_it() -> None:
     gone = (Said(6_000, G, generation(2)), seen(7_000, "a"), Said(8_000, G, ClassicGroupRemoved()))
     entries = after(*gone, Said(9_000, G, generation(0)), Said(9_500, G, generation(1, A)))
+    assert entries
     assert all(entry.within_ms is None for entry in entries)
 
 

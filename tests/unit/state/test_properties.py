@@ -3,7 +3,7 @@ own group.
 """
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from random import Random
 
 import pytest
@@ -19,8 +19,6 @@ from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import DEAD
-from state.kafka.history import HistoryEntry
 from state.kafka.requests import TopicMetadata
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
@@ -28,6 +26,7 @@ from state.timeline import Row, Step, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects
 from tests.harness.examples import examples
+from tests.harness.invariants import check_life
 from tests.harness.random_log import GROUPS, realise, script
 
 seeds = st.integers(0, 2**32 - 1)
@@ -125,17 +124,8 @@ def _check_words(steps: Sequence[Effects], asked: set[str], group: ClassicGroup 
     assert not parked & (superseded | set(answered))
     assert asked == parked | superseded | set(answered)
     for _, entries in groupby(history, lambda entry: entry.incarnation):
-        _check_life(list(entries))
+        check_life(list(entries))
     assert len({entry.incarnation for entry in history}) == sum(entry.seq == 1 for entry in history)
-
-
-def _check_life(history: list[HistoryEntry]) -> None:
-    """Check the history of a group from its creation to its end, if it has ended."""
-    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
-    for before, after in pairwise(history):
-        assert before.at_ms <= after.at_ms
-        assert before.to_state == after.from_state != DEAD
-        assert before.generation <= after.generation
 
 
 def check_failed_requests(log: Log, seed: int) -> None:

@@ -6,27 +6,15 @@ from functools import cache
 from pathlib import Path
 
 from tests.harness import scenario
+from tests.harness.scenario import CANNOT_OCCUR, rules_of
 from tests.harness.scenario_player import ScenarioPlayer
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = ROOT / "tests" / "scenarios"
-CANNOT_OCCUR = "cannot occur: "
 
 
-@cache
-def documented() -> dict[str, str]:
-    """Return each row's last column: the scenario that reaches it, the test that names it (`test_...`), or
-    why it cannot occur.
-    """
-    pages = ("rules.md", "rules-consumer.md", "rules-share.md", "observe.md")
-    text = "".join((ROOT / "docs" / name).read_text() for name in pages)
-    rows = re.findall(r"^\| ([A-Z]+\d+[a-z]?) \|.*\| ([^|]+) \|$", text, re.MULTILINE)
-    assert len(rows) == len(dict(rows)), "a row stands twice"
-    return dict(rows)
-
-
-def reachable() -> set[str]:
-    return {row for row, where in documented().items() if not where.startswith(CANNOT_OCCUR)}
+DOCUMENTED = rules_of("rules", "rules-consumer", "rules-share", "observe")
+REACHABLE = {row for row, where in DOCUMENTED.items() if not where.startswith(CANNOT_OCCUR)}
 
 
 @cache
@@ -55,20 +43,15 @@ def reached_by(name: str) -> set[str]:
 
 
 def test_the_code_names_exactly_the_reachable_rows() -> None:
-    assert in_code() == reachable()
+    assert in_code() == REACHABLE
 
 
 def test_the_scenario_or_test_of_a_row_reaches_it() -> None:
-    wrong = [row for row in sorted(reachable()) if row not in reached_by(documented()[row])]
+    wrong = [row for row in sorted(REACHABLE) if row not in reached_by(DOCUMENTED[row])]
     assert not wrong
 
 
 def test_rows_that_cannot_occur_say_why() -> None:
-    reasons = {where.removeprefix(CANNOT_OCCUR) for where in documented().values() if CANNOT_OCCUR in where}
+    reasons = {where.removeprefix(CANNOT_OCCUR) for where in DOCUMENTED.values() if CANNOT_OCCUR in where}
     assert reasons
     assert all(len(reason.split()) > 2 for reason in reasons)
-
-
-def test_every_scenario_says_what_it_shows() -> None:
-    for path in SCENARIOS.glob("*.txt"):
-        assert path.read_text().startswith("# "), path.name

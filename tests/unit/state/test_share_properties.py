@@ -17,8 +17,6 @@ from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.errors import ErrorCode
 from state.inputs import Received
-from state.kafka.group import DEAD
-from state.kafka.history import HistoryEntry
 from state.kafka.requests import AnyRequest
 from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.pace import SHORTEST_MS
@@ -80,7 +78,7 @@ def test_epochs_never_fall_and_the_history_has_no_gap(log: Log) -> None:
                 incarnation, before = (group.incarnation if group is not None else ""), epochs
         history = [entry for effects in kafka_effects(timeline.drain_effects()) for entry in effects.history]
         for _, entries in groupby(history, lambda entry: entry.incarnation):
-            check_life(list(entries))
+            invariants.check_life(list(entries))
 
 
 @given(logs)
@@ -172,15 +170,6 @@ def outcome_of(
 def epochs_of(group: ShareGroup) -> dict[str, int]:
     epochs = {"group": group.group_epoch, "target": group.assignment_epoch}
     return epochs | {f"member {id_}": member.member_epoch for id_, member in group.members.items()}
-
-
-def check_life(history: list[HistoryEntry]) -> None:
-    """Check the history of a group from its creation to its end, if it has ended."""
-    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
-    for before, after in pairwise(history):
-        assert before.at_ms <= after.at_ms
-        assert before.to_state == after.from_state != DEAD
-        assert before.generation <= after.generation
 
 
 @given(logs)

@@ -260,7 +260,9 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
 def test_every_record_can_be_sent() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD}, unresolved=("t",))
-    for message in watch.see(t=GROWN):
+    messages = watch.see(t=GROWN)
+    assert messages == [told("g", t=GROWN), watch.resolved("g", "t", t=GROWN)]
+    for message in messages:
         assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
 
 

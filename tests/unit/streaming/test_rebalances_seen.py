@@ -1,16 +1,154 @@
 """Rebalances that are known, looked at once a second: what is said of them is true, or nothing is said."""
 
+from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from records.history import HistoryReader
+from records.sightings import decode_sighting, encode_sighting
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
-from tests.harness.observed_log import G
-from tests.harness.polled_group import INTERVAL_MS, PolledGroup, Truth, random_truth
+from state.kafka.observed.records import RebalanceSeen, SeenMember
+from streaming.observing.operator import SIGHTINGS, by_time
+from streaming.observing.rebalance_runs import RebalanceRuns, Seen
+from streaming.query.log_order import LogRow
+from tests.harness.observed_epochs import Said
+from tests.harness.observed_log import CREATED, G, Watched, classic_member, generation
+
+INTERVAL_MS = 1_000
+
+
+class Truth(NamedTuple):
+    """A rebalance as it was: when it began, when its generation was formed and stored, and who came and went,
+    with the times. `before` are the members of the generation before.
+    """
+
+    number: int
+    began_ms: int
+    formed_ms: int
+    stored_ms: int
+    before: tuple[str, ...]
+    changes: tuple[tuple[int, str, bool], ...]
+
+    def members(self, at_ms: int) -> list[str]:
+        """The members at this time."""
+        there = list(self.before)
+        for when_ms, name, came in self.changes:
+            if when_ms <= at_ms:
+                there = [*there, name] if came else [m for m in there if m != name]
+        return there
+
+
+def random_truth(random: Random, rebalances: int) -> list[Truth]:
+    """Rebalances of a group, short and long, one close to the other or not."""
+    now_ms, members, found = 2_000, tuple[str, ...](), list[Truth]()
+    for number in range(1, rebalances + 1):
+        began_ms = now_ms + random.choice((1, 20, 600, 3_000, 9_000))
+        lasts_ms = random.choice((5, 60, 400, 1_500, 4_000, 12_000))
+        formed_ms = began_ms + lasts_ms
+        stored_ms = formed_ms + random.choice((2, 30, 300, 1_500))
+        first = (began_ms, f"m{number}", True)
+        changes = [first] if len(members) < 2 or random.random() < 0.5 else [(began_ms, members[0], False)]
+        if random.random() < 0.3:
+            changes.append((random.randrange(began_ms, formed_ms), f"n{number}", True))
+        if len(members) > 2 and random.random() < 0.4:
+            changes.append((formed_ms, members[1], False))  # the others waited for it
+        truth = Truth(number, began_ms, formed_ms, stored_ms, members, tuple(sorted(changes)))
+        found.append(truth)
+        now_ms, members = stored_ms, tuple(truth.members(formed_ms))
+    return found
+
+
+@dataclass
+class PolledGroup:
+    """Plays the looks and the batches. `skew_ms`: so much later is the clock of the broker that has the
+    sightings. `lag_ms`: so far behind are batches at the most with the log.
+    """
+
+    random: Random
+    truth: list[Truth]
+    lag_ms: int = 0
+    skew_ms: int = 0
+    fails: float = 0.0
+    watched: Watched = field(default_factory=Watched)
+    _sightings: list[LogRow] = field(default_factory=list)
+    _log: list[tuple[int, Said]] = field(default_factory=list)
+    _read: int = 0
+    _read_sightings: int = 0
+
+    def play(self) -> Watched:
+        """Look each second and read each second, each with its delays. Returns what was observed."""
+        runs = RebalanceRuns(1, iter(map(str, range(10**6))).__next__)
+        self._log = [(1_000, CREATED), *((t.stored_ms, _generation(t)) for t in self.truth)]
+        end_ms = self.truth[-1].stored_ms + 20_000
+        committed, batch_ms = 0, 1_500
+        for at_ms in range(1_200, end_ms, INTERVAL_MS):
+            while batch_ms <= at_ms:
+                committed = self._batch(batch_ms)
+                batch_ms += self.random.choice((200, 1_000, 1_000))
+            self._look(runs, at_ms + self.random.randrange(100), committed)
+        self.lag_ms = 0
+        self._batch(end_ms + INTERVAL_MS)
+        return self.watched
+
+    def _look(self, runs: RebalanceRuns, asked_ms: int, committed: int) -> None:
+        if self.random.random() < self.fails:
+            return
+        now_ms = asked_ms + self.random.randrange(30)
+        listed = {G} if self._state(now_ms) is not None else set[str]()
+        now_ms += self.random.randrange(30)
+        seen = {}
+        if listed and (described := self._state(now_ms)) is not None:
+            seen[G] = described
+        now_ms += self.random.randrange(10)
+        runs.look(asked_ms / 1000, now_ms / 1000, listed, seen, is_whole=self.random.random() >= self.fails)
+        answered_s = now_ms / 1000
+        runs.ended(now_ms / 1000, {0: sum(at <= now_ms for at, _ in self._log)}, {0: committed})
+        for key, record in runs.records(now_ms / 1000, answered_s):
+            appended_ms = now_ms + self.random.randrange(1, 30) + self.skew_ms
+            row = LogRow(SIGHTINGS, len(self._sightings), appended_ms, key, encode_sighting(record))
+            self._sightings.append(row)
+
+    def _state(self, at_ms: int) -> Seen | None:
+        for truth in self.truth:
+            if truth.began_ms <= at_ms < truth.stored_ms:
+                is_formed = at_ms >= truth.formed_ms
+                state = GroupState.COMPLETING_REBALANCE if is_formed else GroupState.PREPARING_REBALANCE
+                members = truth.members(min(at_ms, truth.formed_ms))
+                return Seen(state.value, tuple(SeenMember(f"{m}-1", None, m, "/10.0.0.1") for m in members))
+        return None
+
+    def _batch(self, at_ms: int) -> int:
+        """Read a batch, and return how many records of the log were read so far."""
+        to_ms = at_ms - self.random.randrange(self.lag_ms + 1)
+        log = [row for row in self._log[self._read :] if row[0] <= to_ms]
+        rows = [row for row in self._sightings[self._read_sightings :] if row.at_ms <= at_ms]
+        self._read += len(log)
+        self._read_sightings += len(rows)
+        records = [LogRow(0, n, at, b"", b"") for n, (at, _) in enumerate(log)]
+        for row in by_time([*rows, *records]):
+            if row.partition == SIGHTINGS:
+                self.watched.take([_seen(row)])
+            else:
+                self.watched.take([log[row.offset][1]])
+        return self._read
+
+
+def _seen(row: LogRow) -> Said:
+    group_id, says = decode_sighting(row.key, row.value, row.at_ms)
+    assert isinstance(says, RebalanceSeen)
+    return Said(row.at_ms, group_id, says)
+
+
+def _generation(truth: Truth) -> Said:
+    members = (classic_member(name, 0) for name in truth.members(truth.formed_ms))
+    return Said(truth.stored_ms, G, generation(truth.number, *members, since_ms=truth.formed_ms))
+
 
 # What a look, its record and the reading of two clocks take here.
 DELAYS_MS = 100

@@ -8,15 +8,157 @@ clock records.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpoints import codec
+from checkpoints.checkpoint import Checkpoint
+from records.early_answers import EarlyAnswers, as_of, is_by_query, marked
+from records.pack import unpack
+from streaming.query.handling import AwakeGroup
+from streaming.query.operator import Operator
+from streaming.replica.audit import request_of
+from streaming.service.configuring import config_epochs
 from tests.harness.examples import examples
-from tests.harness.life_checks import check
 from tests.harness.life_faults import FAULTS, Fault
-from tests.harness.replicated_life import play
+from tests.harness.replicated_life import Life, play
+from tests.harness.simulated_cluster import Notes
+from tests.harness.simulated_query import Batch, Out, Store, run_batch
+
+
+@dataclass
+class Whole:
+    """The outcome of a life's log in one batch, which knows all outages."""
+
+    answers: dict[str, bytes]
+    history: set[bytes]
+    store: Store
+    notes: Notes
+
+
+def whole(life: Life) -> Whole:
+    """Run the whole log in one batch."""
+    notes, store = Notes(), Store()
+    written: list[Out] = []
+    for output in run_batch(life.layout, life.shards, notes.of(life.step), store, _one_batch(life)):
+        written += output
+    answers = (
+        answer
+        for out in written
+        if out.topic == life.layout.responses_topic
+        for answer in unpack(out.value or b"")
+    )
+    return Whole(
+        _by_request(answers),
+        {out.value or b"" for out in written if out.topic == life.layout.events_topic},
+        store,
+        notes,
+    )
+
+
+def _one_batch(life: Life) -> Batch:
+    checkpoint = Checkpoint(life.files)
+    identity, record = checkpoint.identity(), checkpoint.record()
+    operator = Operator(life.layout, config_epochs(record.epochs, identity), tuple(record.outages))
+    records = [
+        record
+        for number in range(life.layout.request_partitions)
+        for record in life.broker.logs[life.layout.requests_topic, number]
+    ]
+    return Batch(
+        records,
+        life.stores[max(life.stores) - 1].next_watermark_ms,
+        operator.configs(None),
+        operator.skip(None),
+        operator.known_outages(None),
+    )
+
+
+def _by_request(answers: Iterable[bytes]) -> dict[str, bytes]:
+    """Answers by their requests. Asserts that no request is answered in two ways."""
+    found: dict[str, bytes] = {}
+    for answer in answers:
+        request = request_of(answer)
+        if request is not None:
+            assert found.setdefault(request, answer) == answer, f"{request} is answered in two ways"
+    return found
+
+
+def check_query(life: Life, expected: Whole) -> None:
+    """However often the query dies, whoever runs it: it says what the whole log says."""
+    layout, logs = life.layout, life.broker.logs
+    by_query = (
+        answer
+        for number in range(layout.reply_partitions)
+        for record in logs[layout.responses_topic, number]
+        if is_by_query(record.headers)
+        for answer in unpack(record.value or b"")
+    )
+    assert _by_request(by_query) == expected.answers
+    assert {record.value for record in logs[layout.events_topic, 0]} == expected.history
+    batch = _one_batch(life)
+    assert _at_rest(life, life.stores[max(life.stores)].entries(), batch) == _at_rest(
+        life, expected.store.entries(), batch
+    )
+
+
+def _at_rest(life: Life, entries: Mapping[str, codec.Entry], batch: Batch) -> dict[str, bytes]:
+    """The groups, each with all that time brings: groups without requests have not met the last outages."""
+    found = {}
+    for group_id, entry in entries.items():
+        group = AwakeGroup(group_id, entry, batch.configs, batch.outages, life.step)
+        group.timeline.fire_until(batch.watermark_ms)
+        if group.timeline.group is not None:
+            found[group_id] = codec.encode_group(group.timeline.group, None).group
+    return found
+
+
+def check_early(life: Life, expected: Whole) -> None:
+    """An early answer that any reader takes is the query's, was given by the same step at the same time, and
+    to a request that was handled at the same time.
+    """
+    topic = life.layout.responses_topic
+    for number in range(life.layout.reply_partitions):
+        log = life.broker.logs[topic, number]
+        markers = [record for record in log if marked(record.headers)]
+        for record in log:
+            early = as_of(record.headers)
+            if early is None:
+                continue
+            assert record.value is not None
+            for answer in unpack(record.value):
+                request = request_of(answer)
+                assert request is not None
+                # The reader that has begun last before its request knows the fewest markers.
+                begin = life.asked[request.partition("#")[0]][number]
+                reader = EarlyAnswers()
+                for marker in markers:
+                    if begin <= marker.offset < record.offset:
+                        reader.counts(number, marker.headers)
+                if not reader.counts(number, record.headers):
+                    life.seen("answers that do not count")
+                    continue
+                life.seen("early answers")
+                notes = life.notes[early.replica]
+                assert expected.answers.get(request) == answer, f"{request} was answered early in another way"
+                assert notes.answered.get(request) == expected.notes.answered.get(request)
+                if request in notes.handled_ms:
+                    assert notes.handled_ms[request] == expected.notes.handled_ms[request]
+                if request in notes.answered:
+                    assert notes.answered[request][1] <= early.as_of_ms
+
+
+def check(life: Life) -> None:
+    """All that is promised of a life."""
+    expected = whole(life)
+    check_query(life, expected)
+    check_early(life, expected)
+    assert not life.differences, life.differences[0]
+
 
 # Each of these happens in some of so many lives.
 LIVES = 40

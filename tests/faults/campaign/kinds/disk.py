@@ -11,7 +11,7 @@ import click
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster
 from tests.faults.campaign.kinds.fault import FaultOutcome, PlainFault
-from tests.faults.test_disk_and_broker import no_file_grows
+from tests.harness.run_command import no_file_grows
 
 
 def fill_disk(world: CampaignCluster, random: Random) -> None:

@@ -10,9 +10,9 @@ import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.MessageUtil;
 
 /**
- * Kafka's own writing of records of __consumer_offsets, for kafkas_records.py. A line of the input is the prefix (the
- * type of a key, or the version of a value), the version of the message, the name of its class and its JSON. A line of
- * the output is the record's bytes in hexadecimal.
+ * Kafka's own writing of records of __consumer_offsets, for test_consumer_offsets_schemas.py. A line of the input is the
+ * prefix (the type of a key, or the version of a value), the version of the message, the name of its class and its
+ * JSON. A line of the output is the record's bytes in hexadecimal.
  */
 public class WriterOfKafka {
     private static final String PACKAGE = "org.apache.kafka.coordinator.group.generated.";

@@ -1,0 +1,29 @@
+"""A member that leaves: the short test that docs/tests.md explains."""
+
+from contextlib import closing
+
+import pytest
+
+from gateway.net.options import GatewayOptions
+from state.kafka.history import EntryType
+from tests.e2e.gateway_clients import ConfluentMember, PythonMember, share
+from tests.e2e.harness import history_of
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("library", [PythonMember, ConfluentMember])
+def test_partitions_of_a_member_that_leaves_go_to_those_that_stay(
+    library: type[PythonMember] | type[ConfluentMember],
+    gateway: str,
+    options: GatewayOptions,
+    topic: str,
+    group: str,
+) -> None:
+    with closing(library(gateway, group, topic)) as stays:
+        with closing(library(gateway, group, topic)) as leaves:
+            share(stays, leaves)
+        share(stays)
+    history = history_of(options.client_config, options.layout, group)
+    removed = [entry.reason for entry in history if entry.type is EntryType.MEMBER_REMOVED]
+    assert removed == ["left the group"] * 2

@@ -1,0 +1,258 @@
+"""The documentation: links, names, commands, tables and printed examples agree with the code. Prose is free.
+
+`--rewrite` writes the printed examples again.
+"""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cli import main
+from connections.client_security import SETTINGS
+from insight.replay.recording_file import RecordingFile
+from insight.whatif.answer import answer
+from insight.whatif.changes import parse_changes
+from insight.whatif.recorded import log_of
+from insight.whatif.text import answer_text
+from insight.why.clock import Clock
+from insight.why.report import report
+from insight.why.rocketmq.report import report as rocketmq_report
+from insight.why.rocketmq.text import report_text as rocketmq_report_text
+from insight.why.text import report_text
+from tests.harness import scraped
+from tests.harness.histories import Recorder
+from tests.unit.insight import why_story
+from tests.unit.state import rocketmq_story
+
+ROOT = Path(__file__).parents[2]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+"""The pages that describe the project as it is now, unlike records of decisions and changes."""
+PAGES = [*GUIDES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+FENCED = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n|\n)+")
+CODE = re.compile(r"`[^`\n]+`")
+HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+LINK = re.compile(r"\]\(\s*<?([^\s)>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+NAMED = re.compile(r"""(docs/[\w-]+\.md),\s+(?:#\s+)?(["'])(.+?)\2""")
+"""How code names a section: the page, and the heading in quotes."""
+BETWEEN_STRINGS = re.compile(r'"\s*\n\s*f?"')
+REPOSITORY_PATH = re.compile(
+    r"`((?:assignors|bench|checkpoints|cli|clients|connections|deploy|docs|embedded|gateway|insight|records"
+    r"|state|streaming|tests)/[\w./*-]*\w)[/`]"
+)
+TEST_NAME = re.compile(r"\btest_\w+\b(?![*])")
+COMMAND_LINE = re.compile(r"group-coordinator ([a-z](?:[^`\n#]|\n {11,})*)")
+OPTION = re.compile(r"(?<![\w/-])--?[a-zA-Z][\w-]*")
+ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:", re.IGNORECASE)
+
+
+def without_blocks(text: str) -> str:
+    return INDENTED.sub("\n", FENCED.sub("", text))
+
+
+def links(text: str) -> Iterator[str]:
+    """Yield the targets of the links that lead to the project's own files."""
+    for target in LINK.findall(CODE.sub("", without_blocks(text))):
+        if not ELSEWHERE.match(target):
+            yield target
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of headings: lower case, no punctuation, hyphens for spaces, a
+    number behind one that was there before.
+    """
+    made: dict[str, int] = {}
+    found = set()
+    for heading in HEADING.findall(without_blocks(text)):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        found.add(f"{anchor}-{made[anchor]}" if anchor in made else anchor)
+        made[anchor] = made.get(anchor, 0) + 1
+    return found
+
+
+def dead(page: Path) -> list[str]:
+    return [target for target in links(page.read_text()) if not leads_somewhere(page, target)]
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    there = page.parent / path if path else page
+    if not there.exists() or not there.resolve().is_relative_to(ROOT):
+        return False
+    return not anchor or (there.suffix == ".md" and anchor in anchors(there.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert dead(page) == []
+
+
+def named_sections() -> Iterator[tuple[str, str, str]]:
+    listing = ["git", "ls-files", "*.py", "*.yml", "*.yaml", "Makefile", "deploy"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: no list of the project's files")
+    for name in listed.stdout.splitlines():
+        for page, _, heading in NAMED.findall(BETWEEN_STRINGS.sub("", (ROOT / name).read_text())):
+            yield name, page, heading
+
+
+def test_messages_and_comments_name_sections_that_exist() -> None:
+    named = list(named_sections())
+    assert ("checkpoints/checkpoint.py", "docs/recovery.md", "Moving the state") in named
+    assert [one for one in named if one[2] not in HEADING.findall((ROOT / one[1]).read_text())] == []
+
+
+def test_a_dead_link_and_a_dead_anchor_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.unit.test_docs.ROOT", tmp_path)
+    (tmp_path / "there.md").write_text("# Spark's `JVM` (4.2)\n\n## Twice\n\n## Twice\n\n```\n# code\n```\n")
+    page = tmp_path / "page.md"
+    good = ["there.md", "there.md#sparks-jvm-42", "there.md#twice", "there.md#twice-1", "#here"]
+    bad = ["absent.md", "there.md#twice-2", "there.md#code", "#elsewhere", "../outside.md"]
+    (tmp_path.parent / "outside.md").write_text("# Outside\n")
+    lines = [f"[a]({target})" for target in [*good, *bad, "https://example.org/#any"]]
+    page.write_text("# Here\n\n" + "\n".join(lines) + "\n\n    [code](absent.md)\n\n`[code](absent.md)`\n")
+    assert dead(page) == bad
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_tests_that_a_page_names_exist(page: Path, names_of_tests: set[str]) -> None:
+    text = page.read_text()
+    assert [path for path in REPOSITORY_PATH.findall(text) if not any(ROOT.glob(path))] == []
+    assert set(TEST_NAME.findall(text)) - names_of_tests == set()
+
+
+def test_a_test_that_a_page_shows_is_one_of_the_tests() -> None:
+    shown = re.search(r"```python\n(def test_.*?)```", (ROOT / "docs" / "tests.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert any(shown[1] in path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py"))
+
+
+@pytest.fixture(scope="module")
+def names_of_tests() -> set[str]:
+    """Return the names of all test functions and test files."""
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    functions = (
+        re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE) for path in files
+    )
+    return {path.stem for path in files}.union(*functions)
+
+
+def command_lines() -> Iterator[tuple[str, click.Command, str]]:
+    """Yield each command line of the guides: the line, its subcommand, and the rest of its words."""
+    for page in GUIDES:
+        for line in COMMAND_LINE.findall(page.read_text().replace("\\\n", " ")):
+            command: click.Command = main
+            words = line.split()
+            while words and isinstance(command, click.Group):
+                found = command.get_command(click.Context(command), words[0])
+                if found is None:
+                    break
+                command, words = found, words[1:]
+            yield f"{page.name}: {line}", command, " ".join(words)
+
+
+def test_command_lines_have_commands_and_options_that_exist() -> None:
+    lines = list(command_lines())
+    assert len(lines) > 50
+    assert [line for line, command, _ in lines if command is main] == []
+    for line, command, arguments in lines:
+        known = {
+            name for p in command.get_params(click.Context(command)) for name in (*p.opts, *p.secondary_opts)
+        }
+        assert set(OPTION.findall(arguments)) <= known, line
+
+
+def names_of_metrics() -> set[str]:
+    families = scraped.busy().registry.collect()
+    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+
+
+def names_of_alerts() -> set[str]:
+    (groups,) = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text()).values()
+    return {rule["alert"] for group in groups for rule in group["rules"]}
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "expected"),
+    [
+        ("watching.md", r"(?:kafka|rocketmq|group)_\w+", names_of_metrics),
+        ("watching.md", r"[A-Z][a-z]+[A-Z]\w+", names_of_alerts),
+        ("security.md", r"(?:security|sasl|ssl)\.[\w.]+", lambda: set(SETTINGS)),
+    ],
+    ids=["metrics", "alerts", "connection-settings"],
+)
+def test_first_columns_of_tables_have_exactly_the_names_in_the_code(
+    page: str, name: str, expected: Callable[[], set[str]]
+) -> None:
+    cells = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    names = re.compile(rf"(?:`{name}(?:{{[^}}]*}})?`(?:,| or| and)* ?)+")
+    named = [found for cell in cells if names.fullmatch(cell) for found in re.findall(rf"`({name})", cell)]
+    assert sorted(named) == sorted(expected())
+
+
+def test_the_order_of_imports_is_shown_as_it_is_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    shown = " > ".join(contracts[0]["layers"]).replace(" |", ",")
+    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
+        assert shown in " ".join((ROOT / page).read_text().split()), page
+
+
+def printed_by_assign() -> str:
+    shown = re.search(
+        r"^\$ group-coordinator (assign .*)$", (ROOT / "docs/assign.md").read_text(), re.MULTILINE
+    )
+    assert shown is not None
+    return f"{shown[0]}\n\n{CliRunner().invoke(main, shlex.split(shown[1])).stdout}"
+
+
+def printed_by_whatif() -> str:
+    experiments = (
+        "session.timeout.ms=10000",
+        "group.instance.id=client.id",
+        "partition.assignment.strategy=cooperative-sticky",
+    )
+    recording = RecordingFile(ROOT / "tests" / "data" / "demo_recording.zst")
+    found = answer(log_of(recording, "demo"), [parse_changes([experiment]) for experiment in experiments])
+    return f"{answer_text(found, Clock(UTC))}\n"
+
+
+def printed_by_why(story: Sequence[str], now_ms: int) -> str:
+    return f"{report_text(report('g', Recorder().play(*story), now_ms), Clock(UTC))}\n"
+
+
+def printed_by_why_of_rocketmq() -> str:
+    found = rocketmq_report("g", rocketmq_story.night(), rocketmq_story.END_MS)
+    return f"{rocketmq_report_text(found, Clock(UTC))}\n"
+
+
+EXAMPLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "assign": ("assign.md", printed_by_assign),
+    "whatif": ("whatif.md", printed_by_whatif),
+    "why": ("why.md", lambda: printed_by_why(why_story.STORY, why_story.END_MS)),
+    "why-share": ("why.md", lambda: printed_by_why(why_story.SHARE_STORY, 25_000)),
+    "why-rocketmq": ("why.md", printed_by_why_of_rocketmq),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_printed_example_is_what_the_command_prints(example: str, request: pytest.FixtureRequest) -> None:
+    """The block of the page is the one that begins with the same line."""
+    page, printed = ROOT / "docs" / EXAMPLES[example][0], EXAMPLES[example][1]()
+    text, first_line = page.read_text(), printed.partition("\n")[0]
+    block = re.search(rf"(?<=```text\n){re.escape(first_line)}\n.*?(?=```)", text, re.DOTALL)
+    assert block is not None, f"no example begins with {first_line}"
+    if request.config.getoption("rewrite"):
+        page.write_text(text[: block.start()] + printed + text[block.end() :])
+    else:
+        assert block[0] == printed
