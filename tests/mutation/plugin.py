@@ -82,7 +82,7 @@ def _calls(items: list[pytest.Item], package: str) -> dict[tuple[str, str], list
         began = time.monotonic()
         passed = _passes(item)
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         taken_s[item] = time.monotonic() - began
         for key in {
             (c.co_filename, c.co_name) for c in called if passed and c.co_filename.startswith(folder)
