@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -110,6 +110,14 @@ conformance: $(STAMP) ## compare with Kafka's own coordinator, and write docs/co
 
 conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on what is not a kept difference
 	$(BIN)/python -m tests.conformance.report --random $(RANDOM)
+
+# `PACKAGE=gateway/wire FIRST=300`. Results stay in build/mutants, so that a second call goes on from the first.
+PACKAGE ?= assignors
+FIRST ?= 60
+TESTS ?= tests/unit/$(firstword $(subst /, ,$(PACKAGE)))
+mutants: $(STAMP) ## make FIRST mistakes in PACKAGE, one after the other, and say which layer of TESTS finds them
+	CI=1 $(BIN)/python -m pytest -s -q --timeout 0 -p tests.mutation.plugin \
+		--package $(PACKAGE) --first $(FIRST) $(TESTS)
 
 bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
 	$(BIN)/python -m bench --write

@@ -7,7 +7,6 @@ from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
 from gateway.apis import REFUSED, SERVED
-from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.coordinator.backend import error_code_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
@@ -51,25 +50,6 @@ async def test_a_member_joins_beats_and_leaves(world: GatewayFixture) -> None:
 
 
 @played
-async def test_every_version_of_a_join_is_understood(world: GatewayFixture) -> None:
-    for version in SERVED[JOIN].versions:
-        client = await world.client()
-        fields = join_fields(group_id=f"v{version}") | ({"group_instance_id": "i"} if version >= 5 else {})
-        await client.send(JOIN, version, **fields)
-        await world.core.wait_for(lambda wanted=version: len(world.core.asked) > wanted)  # type: ignore[misc]
-        asked = world.core.asked[-1]
-        assert isinstance(asked, JoinGroup)
-        assert asked.api_version == version
-        assert asked.rebalance_timeout_ms == (60_000 if version else 10_000)
-        if version != 4:  # the first version that gives dynamic members an id before they join
-            world.core.advance(3_000)
-        _, joined = await client.receive()
-        assert joined.error_code == (79 if version == 4 else 0)
-        assert joined.protocol_name == ("" if version == 4 else "range")
-        assert joined.protocol_type == ("consumer" if version >= 7 else None)
-
-
-@played
 async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: GatewayFixture) -> None:
     """The counts are from brokers' metadata. A leader has to skip the assignment, if its version can."""
     subscription = encode_subscription(Subscription(("orders", "absent")))
@@ -90,68 +70,6 @@ async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: Gate
         identity = {"member_id": joined.member_id, "generation_id": joined.generation_id}
         synced = await client.ask(SYNC, 3, group_id=fields["group_id"], **identity, assignments=[])
         assert len(decode_assignment(synced.assignment).partitions) == TOPICS["orders"]
-
-
-@played
-async def test_a_refused_join_has_no_protocol(world: GatewayFixture) -> None:
-    client = await world.client()
-    for version, name in ((6, ""), (7, None)):
-        refused = await client.ask(JOIN, version, **join_fields() | {"session_timeout_ms": 1})
-        assert (refused.error_code, refused.protocol_name, refused.generation_id) == (26, name, -1)
-        assert (refused.leader, refused.members) == ("", [])
-
-
-@played
-async def test_a_leave_of_one_member_has_its_error_on_top(world: GatewayFixture) -> None:
-    client = await world.client()
-    member_id = await stable(world, client)
-    assert (await client.ask(LEAVE, 2, group_id="g", member_id="nobody")).error_code == 25
-    assert (await client.ask(LEAVE, 2, group_id="g", member_id=member_id)).error_code == 0
-
-
-@played
-async def test_groups_are_described(world: GatewayFixture) -> None:
-    client = await world.client()
-    member_id = await stable(world, client)
-    for version in SERVED[DESCRIBE].versions:
-        asked = {"groups": ["g", "absent"], "include_authorized_operations": True}
-        group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
-        shown = (group.group_state, group.protocol_type, group.protocol_data)
-        assert shown == ("Stable", "consumer", "range")
-        (member,) = group.members
-        assert (member.member_id, member.client_id, member.client_host) == (member_id, "me", f"/{HOST}")
-        assert (member.member_metadata, member.member_assignment) == (b"subscription", b"everything")
-        assert (absent.group_state, absent.error_code) == ("Dead", 69 if version >= 6 else 0)
-        if version >= 3:
-            assert group.authorized_operations == SUPPORTED[ResourceType.GROUP]
-            assert absent.authorized_operations == (None if version >= 6 else SUPPORTED[ResourceType.GROUP])
-
-
-@played
-async def test_groups_are_listed_and_filtered(world: GatewayFixture) -> None:
-    client = await world.client()
-    await stable(world, client)
-    await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
-
-    async def listed(version: int, **filters: list[str]) -> list[str]:
-        return [group.group_id for group in (await client.ask(LIST, version, **filters)).groups]
-
-    assert await listed(0) == ["g", "simple"]
-    assert await listed(4, states_filter=[" stable "]) == ["g"]
-    assert await listed(5, types_filter=["Consumer"]) == []
-    (group,) = (await client.ask(LIST, 5, states_filter=["EMPTY"], types_filter=["CLASSIC"])).groups
-    shown = (group.group_id, group.protocol_type, group.group_state, group.group_type)
-    assert shown == ("simple", "", "Empty", "classic")
-
-
-@played
-async def test_groups_are_deleted(world: GatewayFixture) -> None:
-    client = await world.client()
-    await stable(world, client)
-    await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
-    answer = await client.ask(DELETE_GROUPS, 2, groups_names=["g", "simple", "absent", "simple"])
-    results = [(r.group_id, r.error_code) for r in answer.results]
-    assert results == [("g", 68), ("simple", 0), ("absent", 69)]
 
 
 @played

@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 
 from gateway.apis import topics as topics_module
-from state.kafka.requests import OffsetCommit
 from tests.harness.gateway import PATIENCE_S, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
@@ -15,30 +14,8 @@ from tests.harness.gateway_requests import (
     OFFSET_FETCH,
     commit_fields,
     outcomes,
-    stable,
     topic_partition,
 )
-
-
-@played
-async def test_commits_name_what_is_not_there(world: GatewayFixture) -> None:
-    client = await world.client()
-    member_id = await stable(world, client)
-    fields = commit_fields(member_id, ("orders", 2, 7), ("orders", 3, 7), (NO_SUCH, 0, 7), ("orders", -1, 7))
-    answer = await client.ask(COMMIT, 9, **fields)
-    errors = sorted(outcomes(answer))
-    assert errors == [(NO_SUCH, 0, 3), ("orders", -1, 3), ("orders", 2, 0), ("orders", 3, 3)]
-    asked = world.core.asked[-1]
-    assert isinstance(asked, OffsetCommit)
-    assert [(t.name, [p.partition_index for p in t.partitions]) for t in asked.topics] == [("orders", [2])]
-
-
-@played
-async def test_a_commit_that_is_refused_is_refused_for_each_partition(world: GatewayFixture) -> None:
-    client = await world.client()
-    await stable(world, client)
-    fields = commit_fields("nobody", ("orders", 0, 7), (NO_SUCH, 0, 7))
-    assert outcomes(await client.ask(COMMIT, 9, **fields)) == [(NO_SUCH, 0, 3), ("orders", 0, 25)]
 
 
 @played
@@ -48,66 +25,6 @@ async def test_a_commit_of_nothing_that_is_there_does_not_reach_the_coordinator(
     client = await world.client()
     assert outcomes(await client.ask(COMMIT, 2, **commit_fields("", (NO_SUCH, 0, 7)))) == [(NO_SUCH, 0, 3)]
     assert world.core.asked == []
-
-
-@played
-async def test_offsets_by_topic_id(world: GatewayFixture) -> None:
-    client = await world.client()
-    fields = commit_fields("", ("orders", 1, 7), (NO_SUCH, 0, 7), by_id=True)
-    committed = outcomes(await client.ask(COMMIT, 10, **fields))
-    assert committed == [(topic_id(NO_SUCH), 0, 100), (topic_id("orders"), 1, 0)]
-    wanted = [{"topic_id": topic_id(name), "partition_indexes": [1]} for name in (NO_SUCH, "orders")]
-    asked = [{"group_id": "g", "topics": wanted}, {"group_id": "g", "topics": None}]
-    some, all_of_them = (await client.ask(OFFSET_FETCH, 10, groups=asked)).groups
-    assert outcomes(some) == [(topic_id(NO_SUCH), 1, 100), (topic_id("orders"), 1, 0)]
-    assert outcomes(all_of_them) == [(topic_id("orders"), 1, 0)]
-    assert [t.partitions[0].committed_offset for t in some.topics] == [-1, 7]
-    assert some.topics[1].partitions[0].metadata == "note"
-
-
-@played
-async def test_offsets_of_several_groups(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert outcomes(await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 0)]
-    wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
-    groups = [{"group_id": name, "topics": wanted} for name in ("g", "other")]
-    answer = await client.ask(OFFSET_FETCH, 8, groups=groups, require_stable=True)
-    assert [group.group_id for group in answer.groups] == ["g", "other"]
-    found = [[p.committed_offset for p in group.topics[0].partitions] for group in answer.groups]
-    assert found == [[7, -1], [-1, -1]]
-
-
-@played
-async def test_offsets_of_one_group_in_every_version(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)))
-    wanted = [{"name": "orders", "partition_indexes": [0]}]
-    for version in range(1, 8):
-        answer = await client.ask(OFFSET_FETCH, version, group_id="g", topics=wanted)
-        assert answer.topics[0].partitions[0].committed_offset == 7
-        if version >= 2:
-            assert outcomes(await client.ask(OFFSET_FETCH, version, group_id="g", topics=None)) == [
-                ("orders", 0, 0)
-            ]
-    refused = await client.ask(OFFSET_FETCH, 1, group_id="", topics=wanted)
-    assert outcomes(refused) == [("orders", 0, 24)]
-    assert (await client.ask(OFFSET_FETCH, 7, group_id="", topics=wanted)).error_code == 24
-
-
-@played
-async def test_offsets_are_deleted(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(COMMIT, 5, **commit_fields("", ("prices", 0, 7)))
-    topics = [
-        {"name": "prices", "partitions": [{"partition_index": 0}, {"partition_index": 1}]},
-        {"name": NO_SUCH, "partitions": [{"partition_index": 0}]},
-    ]
-    answer = await client.ask(OFFSET_DELETE, 0, group_id="g", topics=topics)
-    assert answer.error_code == 0
-    assert sorted(outcomes(answer)) == [(NO_SUCH, 0, 3), ("prices", 0, 0), ("prices", 1, 3)]
-    for asked in (topics, [topic_partition(NO_SUCH)], []):
-        absent = await client.ask(OFFSET_DELETE, 0, group_id="absent", topics=asked)
-        assert (absent.error_code, absent.topics) == (69, [])
 
 
 @played(upstream_timeout_s=0.3)

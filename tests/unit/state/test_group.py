@@ -23,7 +23,6 @@ from state.kafka.classic_group import (
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
-from state.kafka.protocols import view_of
 from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.timers import DeadlineReached, TimerKind
 from tests.harness.invariants import InvariantError, check
@@ -49,39 +48,6 @@ def world(*commands: str) -> ScenarioPlayer:
     for command in ("config group.initial.rebalance.delay.ms=0", *commands):
         made.run(command)
     return made
-
-
-@pytest.mark.parametrize(
-    ("offers", "selected"),
-    [
-        (["range"], "range"),
-        (["range,sticky", "sticky,range", "sticky,range"], "sticky"),
-        (["range,sticky", "sticky,range"], "range"),
-        (["sticky,range", "range,sticky"], "sticky"),
-        (["own,range,sticky", "sticky,range", "range,sticky"], "range"),
-        (["a,b,c", "c,b", "b,c,a"], "b"),
-        (["b,a", "a,b,a"], "b"),
-    ],
-)
-def test_select_protocol(offers: list[str], selected: str) -> None:
-    assert group_of(*offers).select_protocol() == selected
-
-
-@pytest.mark.parametrize(
-    ("offers", "offered", "fits"),
-    [
-        (["range"], "range", True),
-        (["range", "range,sticky"], "sticky", False),
-        (["range", "range,sticky"], "sticky,range", True),
-        # A protocol that one member lists twice is not offered by two members.
-        (["sticky,sticky,range", "range"], "sticky", False),
-        (["range,range"], "range", True),
-    ],
-)
-def test_supports_protocols(offers: list[str], offered: str, fits: bool) -> None:
-    protocols = [Protocol(name) for name in offered.split(",")]
-    assert group_of(*offers).supports_protocols("consumer", protocols) is fits
-    assert not group_of(*offers).supports_protocols("connect", protocols)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.sampled_from("abc"), max_size=4)), max_size=12))
@@ -184,11 +150,6 @@ def test_a_deadline_is_armed_at_its_own_time_only() -> None:
     assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"), CONFIG)
 
 
-def test_a_deadline_says_what_it_is() -> None:
-    assert str(DeadlineReached(9, TimerKind.SYNC)) == "sync deadline at 9"
-    assert str(DeadlineReached(9, TimerKind.HEARTBEAT, "m0")) == "heartbeat deadline of m0 at 9"
-
-
 def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
     made = new_member_id("client", "requests-0-7", NAMESPACE)
     assert made == f"client-{uuid5(UUID(NAMESPACE), 'requests-0-7')}"
@@ -198,56 +159,6 @@ def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
         new_member_id("client", "requests-0-7", NAMESPACE.replace("3", "4")),
     }
     assert made not in others
-
-
-def test_an_instance_id_may_be_empty_and_is_not_the_same_as_none() -> None:
-    told = world("join m1 instance=", "leave operator members=").run('leave operator members="/"')
-    assert "  -> operator.leave2 NONE /:NONE (L2)" in told
-    made = world("join m1 instance=", "leave m1 members=nobody")
-    group = made.group()
-    assert group is not None
-    assert group.static_members == {"": next(iter(group.members))}
-
-
-def test_the_snapshot_of_a_stable_group_shows_metadata_and_assignments() -> None:
-    group = world(
-        "join m1 instance=i1 protocols=range:meta session=20s rebalance=30s",
-        "at 1s",
-        "sync m1 assign=@m1:p0",
-        "join m2 protocols=range",
-    ).group()
-    assert group is not None
-    shown = view_of(group)
-    (member,) = shown.members
-    assert (shown.group_id, shown.incarnation, shown.state) == ("g", "requests-0-0", "Stable")
-    assert (shown.generation, shown.protocol_type, shown.protocol_name) == (1, "consumer", "range")
-    assert (shown.seq, shown.at_ms, shown.state_timestamp_ms) == (group.seq, 1_000, 1_000)
-    assert shown.leader_id == member.member_id
-    assert (member.group_instance_id, member.client_id) == ("i1", "m1")
-    assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (20_000, 30_000)
-    assert (member.metadata, member.assignment, member.rejoined) == (b"meta", b"p0", False)
-    assert shown.pending_members == list(group.pending_members)
-    assert shown.last_rebalance_at_ms == 0
-    assert "joined" in shown.last_rebalance_reason
-
-
-def test_the_snapshot_of_any_other_state_shows_none_of_it() -> None:
-    group = world("join m1 instance=i1 protocols=range:meta").group()
-    assert group is not None
-    shown = view_of(group)
-    assert shown.state == "CompletingRebalance"
-    assert shown.protocol_name is None
-    assert [(m.metadata, m.assignment) for m in shown.members] == [(b"", b"")]
-
-
-def test_a_snapshot_is_a_copy() -> None:
-    made = world("join m1 instance=i1")
-    group = made.group()
-    assert group is not None
-    shown = view_of(group)
-    made.run("leave m1")
-    assert len(shown.members) == 1
-    assert shown.state == "CompletingRebalance"
 
 
 def test_invariants_name_what_does_not_hold() -> None:

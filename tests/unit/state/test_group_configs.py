@@ -10,9 +10,6 @@ from state.errors import ErrorCode
 from state.inputs import Outage, Received
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.history import EntryType
-from state.kafka.kept_settings import KEPT_SETTINGS
-from state.kafka.protocols import SETTINGS
 from state.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
@@ -35,7 +32,6 @@ from state.timeline import Row, Timeline
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 ASSIGNMENT = "consumer.assignment.interval.ms"
-KEPT = {setting.name for setting in KEPT_SETTINGS}
 JOIN = ConsumerGroupHeartbeat(
     member_id="m",
     member_epoch=0,
@@ -76,28 +72,6 @@ class Log:
             for config in response.configs
             if config.name.startswith("consumer.") or not config.is_default
         }
-
-
-@pytest.mark.parametrize(
-    ("given", "row", "text"),
-    [
-        ({"session_timeout": "44999"}, "CF19", f"{SESSION} must be from 45000 to 60000, not 44999"),
-        ({"heartbeat_interval": "15001"}, "CF20", f"{HEARTBEAT} must be from 5000 to 15000, not 15001"),
-        ({"assignment_interval": "-1"}, "CF21", f"{ASSIGNMENT} must be from 0 to 15000, not -1"),
-        ({"session_timeout": "long"}, "CF19", f"{SESSION} must be a whole number, not 'long'"),
-        (
-            {"record_lock_duration": "1"},
-            "CF24",
-            "Unknown group config name: consumer.record.lock.duration.ms",
-        ),
-    ],
-)
-def test_a_wrong_setting_is_refused_and_nothing_is_set(given: dict[str, Any], row: str, text: str) -> None:
-    log = Log()
-    response = log.alter(**{"assignment_interval": "7"} | given)
-    assert (response.rule, response.error_code) == (row, ErrorCode.INVALID_CONFIG)
-    assert response.error_message is not None and response.error_message.startswith(text)
-    assert log.timeline.group is None
 
 
 def test_the_session_stays_above_the_heartbeat_interval() -> None:
@@ -159,13 +133,6 @@ def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
     assert log.timeline.group is None
 
 
-def test_settings_of_every_name_are_listed() -> None:
-    response = Log().send(DescribeGroupConfigs(**TO))
-    names = [config.name for config in response.configs]
-    assert names == sorted({*KEPT, *(setting.name for setting in SETTINGS)})
-    assert len(names) == 21, "as many as Kafka 4.4 tells of"
-
-
 def test_settings_wait_for_the_group_and_outlive_it() -> None:
     """Rows CF22, AD11."""
     log = Log()
@@ -194,25 +161,6 @@ def test_settings_wait_for_the_group_and_outlive_it() -> None:
     log.send(DeleteGroup(**TO))
     log.alter(session_timeout=None, heartbeat_interval=None)
     assert log.timeline.group is None
-
-
-def test_a_change_has_an_entry_and_moves_no_epoch_and_no_session() -> None:
-    """Row CF22, TM10."""
-    log = Log()
-    log.send(JOIN)
-    group = log.timeline.group
-    assert isinstance(group, ConsumerGroup)
-    epochs, deadline = (group.group_epoch, group.assignment_epoch), group.members["m"].session_deadline_ms
-    log.alter(session_timeout="60000")
-    (entry,) = log.effects.history
-    assert (entry.type, entry.reason) == (
-        EntryType.CONFIGS_CHANGED,
-        f"the group's own settings: {SESSION}=60000",
-    )
-    assert (group.group_epoch, group.assignment_epoch) == epochs
-    assert group.members["m"].session_deadline_ms == deadline
-    log.alter(session_timeout="60000")
-    assert not log.effects.history
 
 
 def test_settings_alone_are_no_group() -> None:

@@ -17,7 +17,6 @@ from state.rocketmq.requests import (
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionData,
-    UnlockBatchMq,
     UnregisterProducer,
 )
 from state.rocketmq.responses import (
@@ -109,32 +108,6 @@ def test_a_scan_takes_what_is_older_than_the_timeout_not_what_is_as_old() -> Non
     broker.now_ms = 120_000
     broker.scan()
     assert (broker.now_ms, broker.group) == (130_000, None)
-
-
-def test_a_step_tells_which_scan_it_made_necessary() -> None:
-    broker = Broker()
-    broker.now_ms = 9_999
-    assert broker.send(consumer("A")).earliest_armed_ms == 130_000
-    broker.now_ms = 10_000
-    assert broker.send(consumer("A")).earliest_armed_ms == 140_000
-    assert broker.send(LockBatchMq(**of("A"), mq_set=QUEUES)).earliest_armed_ms == 80_000
-    assert broker.send(UnlockBatchMq(**of("A"), mq_set=QUEUES)).earliest_armed_ms is None
-
-
-def test_locks_are_renewed_refused_taken_over_and_given_free() -> None:
-    broker = Broker()
-    one, two, *_ = QUEUES
-    assert broker.lock("A", one, two) == (one, two)
-    broker.now_ms = 60_000
-    assert broker.lock("B", one) == ()  # exactly as old as a lock may be
-    assert broker.lock("A", one) == (one,)
-    broker.now_ms = 60_001
-    assert broker.lock("B", one, two) == (two,)
-    broker.send(UnlockBatchMq(**of("B"), mq_set=(one, two)))
-    assert broker.group is not None
-    assert {queue: lock.client_id for queue, lock in broker.group.locks.items()} == {one: "A"}
-    assert broker.scan().group is None
-    assert broker.now_ms == 130_000
 
 
 def test_a_lock_taken_over_is_told() -> None:

@@ -28,7 +28,6 @@ from state.kafka.timers import DeadlineReached, TimerKind
 from state.kafka.topic_images import TopicImage, TopicImages
 from state.messages import ReleaseGroup
 from state.rocketmq.group import Group as RocketMqGroup
-from tests.harness import invariants
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 CONFIG = CoordinatorConfig()
@@ -135,14 +134,6 @@ def test_a_request_names_no_more_partitions_than_a_group_may_have() -> None:
         assert reply.response.rule == "TA31"
 
 
-def test_open_tasks_are_looked_at_later_by_an_outage() -> None:
-    """Rows F5, SP15."""
-    group = joined()
-    assert group.overdue_deadline_ms == 61_000
-    step(group, "g", Outage(2_000, 12_000), 12_000, CONFIG)
-    assert group.overdue_deadline_ms == 71_000
-
-
 def test_tasks_are_looked_at_again_when_the_next_can_be_overdue() -> None:
     """Row SP15: each task has one entry, when it is 60 s old."""
     group = left()
@@ -172,15 +163,6 @@ def test_an_outcome_for_a_group_that_is_gone_concerns_nobody() -> None:
     """Row SP12."""
     effects = applied(None, result(ShareStatePartition(FOO, 0)))
     assert effects.group is None and not effects.replies and not effects.history
-
-
-def test_partitions_are_initialized_whatever_the_order_of_their_outcomes() -> None:
-    group = joined(4)
-    applied(group, result(*(ShareStatePartition(FOO, n) for n in (3, 1))), n=1)
-    applied(group, result(*(ShareStatePartition(FOO, n) for n in (0, 2))), n=2)
-    assert group.initialized[FOO.bytes].partitions == [0, 1, 2, 3]
-    assert not group.initializing
-    invariants.check(group)
 
 
 def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
