@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.campaigns.planted import BUGS, bug_of
+from tests.campaigns.playing import schedule
 from tests.faults.campaign.judge.verdicts import Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL
 from tests.faults.campaign.load.running import CONSUMER
-from tests.faults.campaign.planted import BUGS, bug_of
-from tests.faults.campaign.playing import schedule
 from tests.faults.campaign.running import campaign
 
 pytestmark = pytest.mark.e2e
@@ -38,7 +38,7 @@ COSTLY = {
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_whatever_breaks() -> None:
     """Each kind once but the costly ones."""
-    kinds = [fault.name for fault in LOCAL if fault.name not in COSTLY]
+    kinds = [name for name in LOCAL if name not in COSTLY]
     result = campaign(SEED, len(kinds), kinds=kinds, share=SHARE)
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(kinds)

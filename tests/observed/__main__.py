@@ -1,11 +1,13 @@
 """`python -m tests.observed --coordinator "Kafka 4.4" --seed 7`."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from tests.faults.campaign.results import RESULTS_OPTION, play
+from tests.campaigns.command import RESULTS, write_option
+from tests.campaigns.results import report
 from tests.observed.running import Result, campaign
 from tests.observed.stage import STAGES, Stage
 from tests.observed.stories import STORIES
@@ -29,11 +31,9 @@ from tests.observed.table import DOCUMENT, table
 @click.option(
     "--together", type=click.IntRange(1), default=2, show_default=True, help="Stories side by side."
 )
-@RESULTS_OPTION
-@click.option("--write", is_flag=True, help=f"Write the tables to {DOCUMENT}.")
 def main(
-    stages: tuple[str, ...],
-    stories: tuple[str, ...],
+    stages: Sequence[str],
+    stories: Sequence[str],
     seed: int,
     together: int,
     results: Path | None,
@@ -47,19 +47,10 @@ def main(
         )
         for name in stages
     )
-    play(played, Result, results, say=_say, table=table, document=DOCUMENT if write else None)
+    report(played, Result, table, results=results, document=DOCUMENT if write else None)
 
 
-def _say(result: Result) -> None:
-    click.echo(f"{result.stage}: {len(result.stories)} groups, {result.seconds:.0f} s, in {result.folder}")
-    for story, verdict in result.wrong:
-        click.echo(
-            f"WRONG {story}: {verdict.action}: {verdict.line}: said {verdict.said}, not {verdict.happened}"
-        )
-    for told in result.stories:
-        if told.failure:
-            click.echo(f"FAILED {told.story}: {told.failure}")
-
+main.params += [RESULTS, write_option(DOCUMENT)]
 
 if __name__ == "__main__":
     main()

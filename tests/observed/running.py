@@ -52,6 +52,18 @@ class Result(Struct, kw_only=True):
     def is_well(self) -> bool:
         return not self.wrong and not any(told.failure for told in self.stories)
 
+    @property
+    def summary(self) -> str:
+        return f"{self.stage}: {len(self.stories)} groups, {self.seconds:.0f} s, in {self.folder}"
+
+    @property
+    def complaints(self) -> list[str]:
+        wrong = [
+            f"WRONG {story}: {it.action}: {it.line}: said {it.said}, not {it.happened}"
+            for story, it in self.wrong
+        ]
+        return wrong + [f"FAILED {told.story}: {told.failure}" for told in self.stories if told.failure]
+
 
 def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int) -> Result:
     """Play the stories in an order that follows from the seed, so many at a time, and judge the reports."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.campaigns.results import markdown
 from tests.observed.lines import Class, Line, Verdict
 from tests.observed.running import Result
 
@@ -31,7 +32,7 @@ def _by_stage(results: Sequence[Result]) -> str:
         verdicts = [it for told in result.stories for it in told.verdicts]
         steps = sum(told.steps for told in result.stories)
         rows.append((f"**{result.stage}**", "all", "", str(steps), *_counts(verdicts)))
-    return _markdown(head, rows, texts=3)
+    return markdown(head, rows, texts=3)
 
 
 def _by_line(results: Sequence[Result]) -> str:
@@ -42,7 +43,7 @@ def _by_line(results: Sequence[Result]) -> str:
         for stage in stages
     }
     rows = [(line.value, *(_said(line, by_stage[stage]) for stage in stages)) for line in Line]
-    return _markdown(("line", *stages), rows, texts=1 + len(stages))
+    return markdown(("line", *stages), rows, texts=1 + len(stages))
 
 
 def _said(line: Line, verdicts: Iterable[Verdict]) -> str:
@@ -54,8 +55,3 @@ def _said(line: Line, verdicts: Iterable[Verdict]) -> str:
 def _counts(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     found = Counter(it.class_ for it in verdicts)
     return tuple(str(found[class_]) for class_ in Class)
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int) -> str:
-    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))

@@ -1,4 +1,4 @@
-"""The faults. Those that the fault campaign has, too, are its own."""
+"""The faults. Those of processes are the frame's."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -8,18 +8,18 @@ from subprocess import CalledProcessError
 
 from kafka import TopicPartition
 
+from tests.campaigns.fault import Fault, standing_still
+from tests.campaigns.processes import BY_NAME
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.kinds.fault import Fault, PlainFault, standing_still
-from tests.faults.campaign.kinds.processes import PROCESSES
 from tests.shared.judge import Place
-from tests.shared.stage import GROUPS, LASTING, RENEWED, SESSION_MS, Stage
+from tests.shared.stage import GROUPS, LASTING, RENEWED, SESSION_MS, ShareStage
 
 LONGEST_HOLD_S = 1.5 * SESSION_MS / 1000
 MOST_PARTITIONS = 12
 LOOK_BACK_S = 20.0
 
 
-def kill_members(stage: Stage, random: Random) -> None:
+def kill_members(stage: ShareStage, random: Random) -> None:
     """SIGKILL to one process. It is started again."""
     keeper = random.choice(stage.members.keepers)
     starts = keeper.starts
@@ -27,13 +27,13 @@ def kill_members(stage: Stage, random: Random) -> None:
     keeper.wait_until_started(starts)
 
 
-def hold_members(stage: Stage, random: Random) -> None:
+def hold_members(stage: ShareStage, random: Random) -> None:
     """SIGSTOP to one process until its sessions and the locks of its records are over, and SIGCONT."""
     with standing_still(random.choice(stage.members.keepers).signal):
         time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
 
 
-def move_leaders(stage: Stage, random: Random) -> None:
+def move_leaders(stage: ShareStage, random: Random) -> None:
     """A partition goes to its replicas in another order, whose first one becomes its leader."""
     topic = random.choice((LASTING, RENEWED, "__share_group_state"))
     with stage.admin() as admin:
@@ -48,7 +48,7 @@ def move_leaders(stage: Stage, random: Random) -> None:
         admin.elect_leaders(0, {topic: list(moved)}, raise_errors=False)
 
 
-def add_partition(stage: Stage, random: Random) -> None:
+def add_partition(stage: ShareStage, random: Random) -> None:
     """The topic that stays gets one partition more, up to a number."""
     wanted = stage.producers.partitions[LASTING] + 1
     if wanted > MOST_PARTITIONS:
@@ -59,12 +59,12 @@ def add_partition(stage: Stage, random: Random) -> None:
     stage.producers.grow(LASTING)
 
 
-def make_topic_again(stage: Stage, _: Random) -> None:
+def make_topic_again(stage: ShareStage, _: Random) -> None:
     """A topic is deleted, and another one of its name is made."""
     stage.make_again(RENEWED)
 
 
-def reset_offsets(stage: Stage, random: Random, *, is_told: bool = True) -> None:
+def reset_offsets(stage: ShareStage, random: Random, *, is_told: bool = True) -> None:
     """All members of a group leave, `kafka-share-groups` resets its offsets to those of 20 s ago, and the
     members come back. A partition without a state, which is not reset, begins at its first record. If the
     judge is not told, they are reset to the first records: so none is skipped, and many come twice.
@@ -73,7 +73,7 @@ def reset_offsets(stage: Stage, random: Random, *, is_told: bool = True) -> None
     stage.while_empty(group, lambda: _reset(stage, group, is_told=is_told), is_told=is_told)
 
 
-def _reset(stage: Stage, group: str, *, is_told: bool) -> dict[Place, int] | None:
+def _reset(stage: ShareStage, group: str, *, is_told: bool) -> dict[Place, int] | None:
     try:
         said = stage.tools.share_groups(
             *("--reset-offsets", "--group", group, "--all-topics", "--execute"),
@@ -96,7 +96,7 @@ def _some_time_ago() -> tuple[str, str]:
     return "--to-datetime", to.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def delete_group(stage: Stage, random: Random) -> None:
+def delete_group(stage: ShareStage, random: Random) -> None:
     """All members of a group leave, `kafka-share-groups` deletes it, and the members come back: it begins
     anew.
     """
@@ -104,30 +104,29 @@ def delete_group(stage: Stage, random: Random) -> None:
     stage.while_empty(group, lambda: _delete(stage, group))
 
 
-def _delete(stage: Stage, group: str) -> dict[Place, int] | None:
+def _delete(stage: ShareStage, group: str) -> dict[Place, int] | None:
     said = stage.tools.share_groups("--delete", "--group", group)
     return {} if "was successful" in said else None
 
 
-_OF_CAMPAIGN = {fault.name: fault for fault in PROCESSES}
 _OF_GROUPS = (
-    PlainFault("members killed", 3.0, kill_members),
-    PlainFault("members held still beyond their session", 2.0, hold_members),
-    PlainFault("leaders moved", 2.0, move_leaders),
-    PlainFault("partitions added", 1.0, add_partition),
-    PlainFault("topic deleted and made again", 1.5, make_topic_again),
-    PlainFault("offsets reset", 1.5, reset_offsets),
-    PlainFault("group deleted and made again", 1.0, delete_group),
+    Fault("members killed", 3.0, kill_members),
+    Fault("members held still beyond their session", 2.0, hold_members),
+    Fault("leaders moved", 2.0, move_leaders),
+    Fault("partitions added", 1.0, add_partition),
+    Fault("topic deleted and made again", 1.5, make_topic_again),
+    Fault("offsets reset", 1.5, reset_offsets),
+    Fault("group deleted and made again", 1.0, delete_group),
 )
-AT_BROKERS: tuple[Fault[Stage], ...] = (
+AT_BROKERS: tuple[Fault[ShareStage], ...] = (
     *_OF_GROUPS,
-    *(_OF_CAMPAIGN[name] for name in ("gateway killed", "broker killed", "broker held still")),
+    *(BY_NAME[name] for name in ("gateway killed", "broker killed", "broker held still")),
 )
 """What concerns groups of the brokers' own coordinators."""
-ALL: tuple[Fault[Stage], ...] = (
+ALL: tuple[Fault[ShareStage], ...] = (
     *AT_BROKERS,
     *(
-        _OF_CAMPAIGN[name]
+        BY_NAME[name]
         for name in (
             "driver's Python killed",
             "driver's JVM killed",
@@ -137,6 +136,6 @@ ALL: tuple[Fault[Stage], ...] = (
         )
     ),
 )
-PLANTED = PlainFault("offsets reset behind the judge's back", 1.5, partial(reset_offsets, is_told=False))
-KINDS: dict[str, Fault[Stage]] = {fault.name: fault for fault in (*ALL, PLANTED)}
+PLANTED = Fault("offsets reset behind the judge's back", 1.5, partial(reset_offsets, is_told=False))
+KINDS: dict[str, Fault[ShareStage]] = {fault.name: fault for fault in (*ALL, PLANTED)}
 """By name."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.faults.campaign.keeper import Keeper
+from tests.campaigns.keeper import Keeper
 from tests.harness.java_tools import java_options, java_options_of, log_options
 from tests.shared.judge import Event
 

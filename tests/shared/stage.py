@@ -2,27 +2,28 @@
 
 import time
 from base64 import urlsafe_b64encode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from random import Random
 from uuid import UUID
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from connections import kafka_clients
-from connections.address import Address
+from tests.campaigns.fault import FaultOutcome
+from tests.campaigns.results import Result, Struck
+from tests.campaigns.stage import PREFIX, Stage, Stalled
 from tests.e2e.harness import create_topic, wait_until
-from tests.faults.campaign.cluster import PREFIX, CampaignCluster
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.java_tools import JavaTools
-from tests.harness.ports import gateway_port
 from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
-from tests.shared.judge import Era, Place, State, Story, pending
+from tests.shared.judge import Era, Place, State, Story, judge, judge_states, pending
 from tests.shared.load import Load
 from tests.shared.members import Members, compiled
 from tests.shared.states import States
@@ -65,53 +66,107 @@ _OF_CLIENTS = [
 ]
 
 
-class Stalled(AssertionError):
-    """A group did not go on in time."""
+@dataclass(kw_only=True)
+class ShareStruck(Struck):
+    """One fault. It is over when every group has ended a record of each topic that was written after it.
+
+    `pause_s` is the longest time in which a group ended no record, from the fault's beginning on.
+    """
+
+    at_ns: int
+    pause_s: float = 0.0
 
 
-class Stage(CampaignCluster):
-    """A world whose load are share groups, coordinated by `coordinator`: COORDINATOR or BROKERS."""
+@dataclass(kw_only=True)
+class ShareResult(Result[ShareStruck]):
+    """The result of one seed. `wrongs` are by the fault in whose time they came."""
 
-    def __init__(self, folder: Path, seed: int, coordinator: str) -> None:
-        super().__init__(folder, seed)
+    by: str
+    records: int = 0
+    deliveries: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """Acknowledgements that succeeded, by type."""
+    stuck: int = 0
+    """Consumers that returned nothing after a renewal, and were replaced."""
+    states: int = 0
+    """Answers of share coordinators that were judged."""
+
+
+class ShareStage(Stage[ShareStruck, ShareResult]):
+    """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS."""
+
+    delay_s = 2.0
+    """Anywhere between a delivery and its acknowledgement."""
+
+    def __init__(self, folder: Path, seed: int, by: str) -> None:
         security = ClusterSecurity(folder / "security", authorizes=True)
         overrides = {**_OF_GROUPS, **_OF_LEADERS}
-        self.brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
-        self.by = coordinator
+        brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
+        super().__init__(folder, seed, brokers=brokers)
+        self.by = by
         self.states: dict[tuple[str, Place], list[State]] = defaultdict(list)
         """What the share coordinators said, by group and partition."""
         self.eras: dict[str, list[Era]] = defaultdict(list)
 
-    def start(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self.brokers)
-            grant(self.brokers.config_of(ADMIN, "PLAIN"), [*recommended(PREFIX), *_OF_CLIENTS])
-            self.admin_config = self.brokers.config_of(ADMIN)
-            for topic, partitions in PARTITIONS.items():
-                create_topic(self.admin_config, topic, partitions, {})
-            self.start_coordinators(stack)
-            address = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
-            self.gateway = self.start_gateway(stack, "gateway", address, "--share-groups", self.by)
-            self.tools = JavaTools(str(address), self.folder)
-            for group in GROUPS:
-                self.tools.configs(
-                    *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
-                )
-            classes = compiled(self.folder / "classes")
-            settings = self.folder / "admin.properties"
-            write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
-            self._states = stack.enter_context(States(classes, self.folder, settings))
-            self.producers = Load(self.admin_config, PARTITIONS, PAUSE_S)
-            stack.callback(self.producers.stop)
-            self.producers.start()
-            self.members = Members(
-                self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
+    def start_load(self, stack: ExitStack) -> None:
+        grant(self.brokers.config_of(ADMIN, "PLAIN"), [*recommended(PREFIX), *_OF_CLIENTS])
+        self.admin_config = self.brokers.config_of(ADMIN)
+        for topic, partitions in PARTITIONS.items():
+            create_topic(self.admin_config, topic, partitions, {})
+        self.start_coordinators(stack)
+        address = self.gateway_address()
+        self.gateway = self.start_gateway(stack, "gateway", address, "--share-groups", self.by)
+        self.tools = JavaTools(str(address), self.folder)
+        for group in GROUPS:
+            self.tools.configs(
+                *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
             )
-            stack.callback(self.members.stop)
-            self.members.start()
-            self.wait_for_progress()
-            self._stack = stack.pop_all()
-        return self
+        classes = compiled(self.folder / "classes")
+        settings = self.folder / "admin.properties"
+        write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
+        self._states = stack.enter_context(States(classes, self.folder, settings))
+        self.producers = Load(self.admin_config, PARTITIONS, PAUSE_S)
+        stack.callback(self.producers.stop)
+        self.producers.start()
+        self.members = Members(
+            self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
+        )
+        stack.callback(self.members.stop)
+        self.members.start()
+        self.wait_for_progress()
+
+    @property
+    def load_so_far(self) -> str:
+        return f"after {len(self.producers.written)} records"
+
+    def begin(self, fault: str, random: Random) -> ShareStruck:
+        self.note_states()
+        return ShareStruck(fault=fault, at_ns=time.monotonic_ns())
+
+    def end(self, struck: ShareStruck, outcome: FaultOutcome) -> None:
+        struck.pause_s = self.longest_pause_s(struck.at_ns)
+        self.note_states()
+
+    def judge(self, result: ShareResult) -> None:
+        """End the load, wait until all is done, and judge."""
+        self.producers.stop()
+        self.drain()
+        self.note_states()
+        story = self.story
+        verdicts = list(judge(story))
+        for (group, place), states in self.states.items():
+            verdicts += judge_states(group, place, states, self.eras[group])
+        for verdict in verdicts:
+            begun = [struck.fault for struck in result.struck if struck.at_ns <= verdict.at_ns]
+            result.count(["none", *begun][-1], verdict.wrong, f"{verdict.place}: {verdict.sentence}")
+        result.records = len(story.written)
+        kinds = Counter(event.kind for event in story.events)
+        result.deliveries, result.stuck = kinds["delivered"], kinds["stuck"]
+        done = Counter(
+            event.words[0] for event in story.events if event.kind == "outcome" and event.words[1] == "-"
+        )
+        result.outcomes = dict(done)
+        result.states = sum(map(len, self.states.values()))
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         settings = [f"-c{name}={value}" for name, value in _OF_GROUPS.items()]
@@ -130,15 +185,15 @@ class Stage(CampaignCluster):
         events = sorted(self.members.events, key=lambda event: event.at_ns)
         return Story(dict(self.producers.written), events, self.eras, self.producers.lives, tuple(GROUPS))
 
-    def wait_for_progress(self, timeout_s: float = RECOVERY_TIMEOUT_S) -> dict[str, float]:
-        """Wait until each group has ended a record of each topic that was written after this call. Returns
-        the seconds of each group. Raises Stalled.
+    def wait_for_progress(self) -> float:
+        """Wait until each group has ended a record of each topic that was written after this call. Return the
+        seconds of the last group.
         """
         since_ns = time.monotonic_ns()
         topics = set(self.producers.partitions)
         seen: dict[str, set[str]] = {group: set() for group in GROUPS}
         recovered: dict[str, float] = {}
-        give_up_ns = since_ns + int(timeout_s * 1e9)
+        give_up_ns = since_ns + int(RECOVERY_TIMEOUT_S * 1e9)
         while len(recovered) < len(GROUPS):
             for event in self.members.read():
                 written = self.producers.written.get(event.number)
@@ -147,9 +202,11 @@ class Stage(CampaignCluster):
                     if seen[event.group] == topics:
                         recovered.setdefault(event.group, (event.at_ns - since_ns) / 1e9)
             if time.monotonic_ns() > give_up_ns:
-                raise Stalled(f"the groups ended records of {seen} in {timeout_s:.0f} s: {self.describe()}")
+                raise Stalled(
+                    f"the groups ended records of {seen} in {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
+                )
             time.sleep(_LOOK_S)
-        return recovered
+        return max(recovered.values())
 
     def longest_pause_s(self, since_ns: int) -> float:
         """The longest time in which a group ended no record, of the time since then."""
@@ -165,15 +222,15 @@ class Stage(CampaignCluster):
         ends = {keeper.name: [end.said for end in keeper.ends[-2:]] for keeper in self.members.keepers}
         return f"status {self.status()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
 
-    def drain(self, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
+    def drain(self) -> None:
         """Wait until each group has ended all records, or ends no more of them."""
-        give_up_s = time.monotonic() + timeout_s
+        give_up_s = time.monotonic() + RECOVERY_TIMEOUT_S
         left = pending(self.story)
         while any(left.values()) and time.monotonic() < give_up_s:
             time.sleep(1.0)
             before, left = left, pending(self.story)
             if left != before:
-                give_up_s = time.monotonic() + timeout_s
+                give_up_s = time.monotonic() + RECOVERY_TIMEOUT_S
 
     def note_states(self) -> None:
         """Ask the share coordinators for the state of each partition."""

@@ -3,11 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
+from tests.campaigns.results import markdown, median_and_most
 from tests.shared.judge import Wrong
 from tests.shared.kinds import KINDS
-from tests.shared.running import Result, Struck
+from tests.shared.stage import ShareResult, ShareStruck
 
 DOCUMENT = Path("docs/share-faults.md")
 _HEAD = (
@@ -20,9 +20,9 @@ _HEAD = (
 )
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[ShareResult]) -> str:
     """A row for each fault and coordinator, and below them what was judged."""
-    times: dict[tuple[str, str], list[Struck]] = defaultdict(list)
+    times: dict[tuple[str, str], list[ShareStruck]] = defaultdict(list)
     wrongs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for result in results:
         for struck in result.struck:
@@ -38,18 +38,16 @@ def table(results: Sequence[Result]) -> str:
         for by in sides
         if times[fault, by] or wrongs[fault, by]
     ]
-    lines = [_HEAD, ("---", "---", *["---:"] * (len(_HEAD) - 2)), *rows]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([text, *map(_judged, results)])
+    return "\n\n".join([markdown(_HEAD, rows, texts=2), *map(_judged, results)])
 
 
-def _row(fault: str, by: str, struck: Sequence[Struck], wrongs: Counter[str]) -> tuple[str, ...]:
-    measured = [[it.recovery_s for it in struck], [it.pause_s for it in struck]]
-    times = [f"{median(one):.1f}, at most {max(one):.1f}" if one else "-" for one in measured]
-    return (fault, by, str(len(struck)), *(str(wrongs[wrong.value]) for wrong in Wrong), *times)
+def _row(fault: str, by: str, struck: Sequence[ShareStruck], wrongs: Counter[str]) -> tuple[str, ...]:
+    times = ([it.recovery_s for it in struck], [it.pause_s for it in struck])
+    counts = [str(wrongs[wrong.value]) for wrong in Wrong]
+    return (fault, by, str(len(struck)), *counts, *map(median_and_most, times))
 
 
-def _judged(result: Result) -> str:
+def _judged(result: ShareResult) -> str:
     done = ", ".join(f"{number:,} {kind}" for kind, number in sorted(result.outcomes.items()))
     failure = f" It ended early: {result.failure}" if result.failure else ""
     return (

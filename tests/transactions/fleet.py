@@ -19,8 +19,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from connections.client_config import ClientConfig
+from tests.campaigns.keeper import Keeper
+from tests.campaigns.stage import Stalled
 from tests.e2e.harness import create_topic
-from tests.faults.campaign.keeper import Keeper
 from tests.transactions.applications import PARTITIONS, Application, Seat
 from tests.transactions.checker import Copy
 
@@ -40,10 +41,6 @@ session.
 _DRAIN_LOOK_S = 0.5
 _MISUSED = (2,)
 """The exit code of an instance whose command line is wrong. It is not started again."""
-
-
-class Stalled(AssertionError):
-    """An application did not go on in time."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ import click
 from bench.load.frames import ADD_OFFSETS, INIT_PRODUCER, OLD_END_TXN, OLD_TXN_COMMIT, STABLE_FETCH
 from bench.stats import percentile
 from connections.address import Address
+from tests.campaigns.results import markdown
 from tests.e2e.harness import create_topic
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC, shares
 from tests.faults.campaign.load.gateway import GatewayTransport
 from tests.faults.campaign.load.transactional import Producer, TransactionCoordinator
-from tests.transactions.stage import Stage
+from tests.transactions.stage import TransactionStage
 
 GROUP = "with-a-transaction"
 TRANSACTION_TIMEOUT_MS = 900_000
@@ -174,13 +175,13 @@ async def _slice(tasks: Sequence["asyncio.Task[Any]"], slice_s: float) -> None:
 
 def table(measured: Measured) -> str:
     """The medians of the slices' quantiles, in ms."""
-    lines = [("who", "meanwhile", "answers", "p50 (ms)", "p99 (ms)"), ("---", "---", *["---:"] * 3)]
+    rows: list[tuple[str, ...]] = []
     for who in (OTHERS, SAME):
         for meanwhile in (NONE_OPEN, OPEN):
             answers = sum(map(len, measured.times_s[who, meanwhile].values()))
             quantiles = [f"{1000 * measured.quantile_s(who, meanwhile, q):.0f}" for q in (0.5, 0.99)]
-            lines.append((who, meanwhile, f"{answers:,}", *quantiles))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            rows.append((who, meanwhile, f"{answers:,}", *quantiles))
+    return markdown(("who", "meanwhile", "answers", "p50 (ms)", "p99 (ms)"), rows, texts=2)
 
 
 @click.command()
@@ -190,11 +191,11 @@ def table(measured: Measured) -> str:
 def main(groups: int, slices: int, seconds: float) -> None:
     """Measure the answers of other groups with and without an open transaction, in turns."""
     folder = Path(tempfile.mkdtemp(prefix="isolation-"))
-    stage = Stage(folder, 1, [])
+    stage = TransactionStage(folder, 1, [])
     try:
         stage.start()
         create_topic(stage.client_config, TOPIC, PARTITIONS, {})
-        measured = asyncio.run(play(stage.gateway_address, groups, slices, seconds))
+        measured = asyncio.run(play(stage.first_gateway, groups, slices, seconds))
     finally:
         stage.close()
     shutil.rmtree(folder)

@@ -1,23 +1,23 @@
-"""The faults. Those that the fault campaign has, too, are its own."""
+"""The faults. Those of processes are the frame's."""
 
 import signal
 import time
 from random import Random
 
-from tests.faults.campaign.kinds.fault import Fault, PlainFault, standing_still
-from tests.faults.campaign.kinds.processes import PROCESSES
+from tests.campaigns.fault import Fault, standing_still
+from tests.campaigns.processes import BY_NAME
 from tests.transactions.loops.options import SESSION_TIMEOUT_MS
-from tests.transactions.stage import Stage
+from tests.transactions.stage import TransactionStage
 
 LONGEST_HOLD_S = 1.5 * SESSION_TIMEOUT_MS / 1000
 
 
-def kill_instance(stage: Stage, random: Random) -> None:
+def kill_instance(stage: TransactionStage, random: Random) -> None:
     """SIGKILL to one instance, in the midst of a transaction mostly. It is started again."""
     random.choice(stage.instances()).kill()
 
 
-def hold_instance(stage: Stage, random: Random) -> None:
+def hold_instance(stage: TransactionStage, random: Random) -> None:
     """SIGSTOP to one instance, and SIGCONT. In half of the cases its session ends meanwhile, so that it goes
     on with a transaction and a generation that are over.
     """
@@ -25,26 +25,25 @@ def hold_instance(stage: Stage, random: Random) -> None:
         time.sleep(random.uniform(1.0, LONGEST_HOLD_S))
 
 
-def kill_follower(stage: Stage, _: Random) -> None:
+def kill_follower(stage: TransactionStage, _: Random) -> None:
     """An exception in the thread that reads the markers. The coordinator ends, and is started again."""
     starts = stage.coordinator.starts
     stage.coordinator.signal(signal.SIGUSR1)
     stage.coordinator.wait_until_started(starts, timeout_s=120)
 
 
-_OF_CAMPAIGN = {fault.name: fault for fault in PROCESSES}
-REFERENCE: tuple[Fault[Stage], ...] = (
-    PlainFault("instance killed", 4.0, kill_instance),
-    PlainFault("instance held still", 3.0, hold_instance),
-    _OF_CAMPAIGN["broker killed"],
-    _OF_CAMPAIGN["broker held still"],
+REFERENCE: tuple[Fault[TransactionStage], ...] = (
+    Fault("instance killed", 4.0, kill_instance),
+    Fault("instance held still", 3.0, hold_instance),
+    BY_NAME["broker killed"],
+    BY_NAME["broker held still"],
 )
 """What happens to applications with Kafka's own coordinator."""
-ALL: tuple[Fault[Stage], ...] = (
+ALL: tuple[Fault[TransactionStage], ...] = (
     *REFERENCE,
-    PlainFault("follower's thread killed", 1.0, kill_follower),
+    Fault("follower's thread killed", 1.0, kill_follower),
     *(
-        _OF_CAMPAIGN[name]
+        BY_NAME[name]
         for name in (
             "driver's Python killed",
             "driver's JVM killed",
@@ -55,5 +54,5 @@ ALL: tuple[Fault[Stage], ...] = (
         )
     ),
 )
-KINDS: dict[str, Fault[Stage]] = {fault.name: fault for fault in ALL}
+KINDS: dict[str, Fault[TransactionStage]] = {fault.name: fault for fault in ALL}
 """By name."""

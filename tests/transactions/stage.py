@@ -1,18 +1,19 @@
-"""What the faults happen to: a broker, the coordinator, two gateways, and applications."""
+"""The stage of applications with transactions: a broker, the coordinator, two gateways, applications."""
 
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Self
 
 from connections.address import Address
-from tests.faults.campaign.cluster import CampaignCluster
-from tests.faults.campaign.keeper import Keeper
+from tests.campaigns.keeper import Keeper
+from tests.campaigns.results import Result, Struck
+from tests.campaigns.stage import Stage, Stalled
 from tests.harness.broker_cluster import BrokerCluster
-from tests.harness.ports import gateway_port
 from tests.transactions.applications import Application
-from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet, Stalled
+from tests.transactions.checker import Wrong, judge_offsets
+from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet
 
 GATEWAYS = 2
 _LOOK_S = 0.2
@@ -27,10 +28,29 @@ _ONE_BROKER = {
 }
 
 
-class Stage(CampaignCluster):
-    """A world whose load are applications. As a reference it has Kafka's own coordinator: the applications
+@dataclass(kw_only=True)
+class TransactionResult(Result[Struck]):
+    """The result of one seed. `wrongs` are by application."""
+
+    system: str
+    records: dict[str, int] = field(default_factory=dict)
+    """By application: the records of its input."""
+    stable_s: float = 0.0
+    """The time from the last record of the output until no offset was pending."""
+
+    @property
+    def summary(self) -> str:
+        sent = (f"{number} records of {name}" for name, number in self.records.items())
+        return ", ".join([super().summary, *sent])
+
+
+class TransactionStage(Stage[Struck, TransactionResult]):
+    """A stage whose load are applications. As a reference it has Kafka's own coordinator: the applications
     reach the brokers themselves, and there is no coordinator of ours and no gateway.
     """
+
+    delay_s = 3.0
+    """Anywhere in a transaction."""
 
     def __init__(
         self,
@@ -40,35 +60,28 @@ class Stage(CampaignCluster):
         *,
         step: str = "steady",
         is_reference: bool = False,
-        brokers: int = 1,
+        nodes: int = 1,
     ) -> None:
-        """`step` is one of `planted.STEPS`."""
-        super().__init__(folder, seed, step=step)
-        self.brokers = BrokerCluster(
-            folder / "brokers",
-            overrides=_ONE_BROKER if brokers == 1 else {},
-            nodes=range(1, brokers + 1),
+        brokers = BrokerCluster(
+            folder / "brokers", overrides=_ONE_BROKER if nodes == 1 else {}, nodes=range(1, nodes + 1)
         )
+        super().__init__(folder, seed, step=step, brokers=brokers)
         self.is_reference = is_reference
         self.gateways: list[Keeper] = []
         self.fleets: list[Fleet] = []
         self._applications = applications
         self._addresses: list[Address] = []
 
-    def start(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self.brokers)
-            if not self.is_reference:
-                self.start_coordinators(stack)
-                self._start_gateways(stack)
-            for application in self._applications:
-                folder = self.folder / application.name
-                fleet = Fleet(application, self.servers, self._reach_of, folder)
-                stack.callback(fleet.stop)
-                self.fleets.append(fleet.start())
-            self.wait_for_progress()
-            self._stack = stack.pop_all()
-        return self
+    def start_load(self, stack: ExitStack) -> None:
+        if not self.is_reference:
+            self.start_coordinators(stack)
+            self._start_gateways(stack)
+        for application in self._applications:
+            folder = self.folder / application.name
+            fleet = Fleet(application, self.servers, self._reach_of, folder)
+            stack.callback(fleet.stop)
+            self.fleets.append(fleet.start())
+        self.wait_for_progress()
 
     @property
     def seen(self) -> list[int]:
@@ -76,7 +89,11 @@ class Stage(CampaignCluster):
         return [fleet.seen for fleet in self.fleets]
 
     @property
-    def gateway_address(self) -> Address:
+    def load_so_far(self) -> str:
+        return f"after {self.seen} records"
+
+    @property
+    def first_gateway(self) -> Address:
         """Where the first gateway listens."""
         return self._addresses[0]
 
@@ -84,39 +101,55 @@ class Stage(CampaignCluster):
         """All instances of all applications."""
         return [instance for fleet in self.fleets for instance in fleet.instances]
 
-    def choose(self, random: Random) -> None:
-        """Choose the gateway which the next fault hits if it hits one."""
+    def begin(self, fault: str, random: Random) -> Struck:
+        """Choose the gateway which the fault hits if it hits one."""
         if self.gateways:
             self.gateway = random.choice(self.gateways)
+        return Struck(fault=fault)
 
-    def wait_for_progress(self, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
-        """Wait until each application commits more of its output. Raises Stalled."""
-        before = self.seen
-        give_up_s = time.monotonic() + timeout_s
+    def wait_for_progress(self) -> float:
+        """Wait until each application commits more of its output."""
+        before, began_s = self.seen, time.monotonic()
         while still := [fleet for fleet, then in zip(self.fleets, before, strict=True) if fleet.seen <= then]:
             for fleet in self.fleets:
                 fleet.tend()
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > began_s + RECOVERY_TIMEOUT_S:
                 names = ", ".join(fleet.application.name for fleet in still)
-                raise Stalled(f"no more output of {names} within {timeout_s:.0f} s: {self.describe()}")
+                raise Stalled(
+                    f"no more output of {names} within {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
+                )
             time.sleep(_LOOK_S)
+        return time.monotonic() - began_s
 
     def describe(self) -> str:
         """How far applications are, and how their instances ended last."""
         status = [f"status {self.status()}"] if self.machines else []
         return "; ".join([*status, *(fleet.describe() for fleet in self.fleets)])
 
+    def judge(self, result: TransactionResult) -> None:
+        """End the input, wait until all is read and committed, and judge."""
+        for fleet in self.fleets:
+            fleet.end_input()
+            result.records[fleet.application.name] = fleet.sent
+        for fleet in self.fleets:
+            name = fleet.application.name
+            offsets, stable_s = fleet.drain()
+            result.stable_s = max(result.stable_s, stable_s)
+            result.wrongs[name] = {wrong.value: 0 for wrong in Wrong}
+            for verdict in (
+                *judge_offsets(fleet.fed, offsets.committed, offsets.pending),
+                *fleet.application.judge(fleet.fed, fleet.read_output()),
+            ):
+                result.count(name, verdict.wrong, f"{name}, {verdict.place}: {verdict.sentence}")
+
     def _start_gateways(self, stack: ExitStack) -> None:
         above = 1 + max(self.brokers.nodes)
-        ports: list[int] = []
-        while len(ports) < GATEWAYS:
-            port = gateway_port(above)
-            if all(abs(port - other) > above for other in ports):
-                ports.append(port)
-        for number, port in enumerate(ports):
-            address = Address("127.0.0.1", port)
+        while len(self._addresses) < GATEWAYS:
+            address = self.gateway_address()
+            if all(abs(address.port - other.port) > above for other in self._addresses):
+                self._addresses.append(address)
+        for number, address in enumerate(self._addresses):
             self.gateways.append(self.start_gateway(stack, f"gateway-{number}", address))
-            self._addresses.append(address)
 
     def _reach_of(self, number: int) -> str:
         """What an instance takes for bootstrap servers: all gateways, another one first in turn."""

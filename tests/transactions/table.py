@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
+from tests.campaigns.results import markdown, median_and_most
 from tests.transactions.checker import Wrong
-from tests.transactions.running import Result
+from tests.transactions.stage import TransactionResult
 
 DOCUMENT = Path("docs/transactions.md")
 _HEAD = (
@@ -20,24 +20,22 @@ _HEAD = (
 )
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[TransactionResult]) -> str:
     """A row for each application and coordinator, and below them the seeds and the faults."""
-    by_row: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    by_row: dict[tuple[str, str], list[TransactionResult]] = defaultdict(list)
     for result in results:
         for name in result.wrongs or ["-"]:
             by_row[name, result.system].append(result)
     rows = [_row(name, system, of_row) for (name, system), of_row in by_row.items()]
-    lines = [_HEAD, ("---", "---", *["---:"] * (len(_HEAD) - 2)), *rows]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     seeds = ", ".join(
         f"{it.seed} ({'+'.join(it.wrongs)}, {it.system}: {len(it.struck)} faults, {it.seconds / 60:.0f} min)"
         for it in results
     )
     failures = "".join(f"\n\nSeed {it.seed} ended early: {it.failure}" for it in results if it.failure)
-    return f"{text}\n\nSeeds: {seeds}.\n\n{_faults(results)}{failures}"
+    return f"{markdown(_HEAD, rows, texts=2)}\n\nSeeds: {seeds}.\n\n{_faults(results)}{failures}"
 
 
-def _row(name: str, system: str, results: Sequence[Result]) -> tuple[str, ...]:
+def _row(name: str, system: str, results: Sequence[TransactionResult]) -> tuple[str, ...]:
     times = [struck.recovery_s for result in results for struck in result.struck]
     wrongs = [
         str(sum(result.wrongs.get(name, {}).get(wrong.value, 0) for result in results)) for wrong in Wrong
@@ -48,19 +46,19 @@ def _row(name: str, system: str, results: Sequence[Result]) -> tuple[str, ...]:
         str(len(times)),
         f"{sum(result.records.get(name, 0) for result in results):,}",
         *wrongs,
-        f"{median(times):.1f}, at most {max(times):.1f}" if times else "-",
+        median_and_most(times),
         f"{max(result.stable_s for result in results):.1f}",
     )
 
 
-def _faults(results: Sequence[Result]) -> str:
+def _faults(results: Sequence[TransactionResult]) -> str:
     """How often each fault struck, and how long it took until each application went on."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for result in results:
         for struck in result.struck:
             times[struck.fault, result.system].append(struck.recovery_s)
-    lines = [("fault", "coordinator", "times", "recovery (s)"), ("---", "---", "---:", "---:")]
-    for (fault, system), of_fault in sorted(times.items()):
-        recovery = f"{median(of_fault):.1f}, at most {max(of_fault):.1f}"
-        lines.append((fault, system, str(len(of_fault)), recovery))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = [
+        (fault, system, str(len(of_fault)), median_and_most(of_fault))
+        for (fault, system), of_fault in sorted(times.items())
+    ]
+    return markdown(("fault", "coordinator", "times", "recovery (s)"), rows, texts=2)

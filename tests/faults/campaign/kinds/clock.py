@@ -23,11 +23,11 @@ from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.service.clock.ticker import MAX_SKEW_MS
+from tests.campaigns.fault import Fault
 from tests.e2e.harness import create_topic, wait_until
-from tests.faults.campaign.cluster import CampaignCluster
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import read, unpack
-from tests.faults.campaign.kinds.fault import PlainFault
+from tests.faults.campaign.stage import FaultStage
 from tests.spark.log import NAMESPACE, T0, Log, Record, heartbeat
 
 GROUPS = 12
@@ -41,34 +41,34 @@ TOPICS = ("requests", "responses", "groups", "offsets", "events", "dead-letters"
 HANDLED_TIMEOUT_S = 120.0
 
 
-def step_clock(world: CampaignCluster, random: Random) -> None:
+def step_clock(stage: FaultStage, random: Random) -> None:
     prefix = f"stepped-{random.getrandbits(32)}"
     layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
     for name in TOPICS:
         # The log's times are long ago, so retention would eat it.
         settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-        create_topic(world.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
+        create_topic(stage.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
     records = list(stepped_log(random))
     half = len(records) // 2
-    checkpoint = world.folder / prefix
+    checkpoint = stage.folder / prefix
     asked = 0
     for part in (records[:half], records[half:]):
-        append(world.servers, layout.requests_topic, part)
+        append(stage.servers, layout.requests_topic, part)
         asked += sum(record.key is not None for record in part)
-        query = start(world.spark(), world.servers, layout, checkpoint)
+        query = start(stage.spark(), stage.servers, layout, checkpoint)
         try:
-            _wait_for_answers(world, query, layout, asked)
+            _wait_for_answers(stage, query, layout, asked)
         finally:
             query.stop()
     case = Case(prefix, "orders")
-    world.verdicts += judge(read_evidence(world.servers, case), case)
+    stage.verdicts += judge(read_evidence(stage.servers, case), case)
 
 
-def _wait_for_answers(world: CampaignCluster, query: StreamingQuery, layout: TopicLayout, asked: int) -> None:
+def _wait_for_answers(stage: FaultStage, query: StreamingQuery, layout: TopicLayout, asked: int) -> None:
     def are_answered() -> bool:
         if query.exception() is not None:
             raise AssertionError(str(query.exception()))
-        found = read(world.servers, layout.responses_topic)
+        found = read(stage.servers, layout.responses_topic)
         answered = {json.loads(answer)["request"] for r in found for answer in unpack(r.value or b"")}
         return len(answered) >= asked  # a batch that ran again has answers that stand there twice
 
@@ -116,4 +116,4 @@ def start(spark: SparkSession, servers: str, layout: TopicLayout, checkpoint: Pa
     return pipeline.start(spark, ClientConfig(servers), str(checkpoint / "spark"), operator)
 
 
-CLOCK = (PlainFault("broker's clock stepped", 0.5, step_clock),)
+CLOCK = (Fault("broker's clock stepped", 0.5, step_clock),)

@@ -4,99 +4,86 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from random import Random
 
 from connections import kafka_clients
 from records.codec import encode
 from state.kafka.requests import Heartbeat
+from tests.campaigns.fault import Fault, FaultOutcome
+from tests.campaigns.planted import KILLER
+from tests.campaigns.stage import ROOT, START_TIMEOUT_S, Status, environment
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.cluster import ROOT, START_TIMEOUT_S, CampaignCluster, Status, environment
-from tests.faults.campaign.kinds.fault import FaultOutcome
-from tests.faults.campaign.planted import KILLER
+from tests.faults.campaign.stage import FaultStage
 
 REFUSED = 78
 """The exit code of a coordinator whose topics belong to another one."""
 
 
-@dataclass(frozen=True)
-class SecondCoordinator:
-    """Another one starts on the checkpoint, or on a copy of it as on another machine. It is refused."""
-
-    name: str
-    on_copy: bool
-    weight: float = 0.7
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        data = world.data
-        if self.on_copy:
-            data = world.folder / "copy"
-            shutil.rmtree(data, ignore_errors=True)
-            # Files that are written meanwhile may be missing: it is refused before it reads them.
-            subprocess.run(["cp", "-r", str(world.data), str(data)], check=False, capture_output=True)
-            assert (data / "coordinator" / "identity.json").exists()
-        second = subprocess.run(
-            world.command(data=data),
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_S,
-            env=os.environ | environment(),
-            cwd=ROOT,
-            check=False,
-        )
-        said = second.stderr.strip().splitlines()[-1]
-        assert second.returncode == (REFUSED if self.on_copy else 1), (second.returncode, said)
-        assert re.search(rf"process (id )?{world.driver()}\b", said), said
-        return FaultOutcome.REFUSED
+def start_second(stage: FaultStage, _: Random, *, on_copy: bool) -> FaultOutcome:
+    """Start another one on the checkpoint, or on a copy of it as on another machine. It is refused."""
+    data = stage.data
+    if on_copy:
+        data = stage.folder / "copy"
+        shutil.rmtree(data, ignore_errors=True)
+        # Files that are written meanwhile may be missing: it is refused before it reads them.
+        subprocess.run(["cp", "-r", str(stage.data), str(data)], check=False, capture_output=True)
+        assert (data / "coordinator" / "identity.json").exists()
+    second = subprocess.run(
+        stage.command(data=data),
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        env=os.environ | environment(),
+        cwd=ROOT,
+        check=False,
+    )
+    said = second.stderr.strip().splitlines()[-1]
+    assert second.returncode == (REFUSED if on_copy else 1), (second.returncode, said)
+    assert re.search(rf"process (id )?{stage.driver()}\b", said), said
+    return FaultOutcome.REFUSED
 
 
-@dataclass(frozen=True)
-class DeadlyRecord:
-    """A request that kills each worker which handles it. The coordinator names it, and can skip it."""
+def kill_workers_by_record(stage: FaultStage, random: Random) -> FaultOutcome:
+    """A request kills each worker that handles it. The coordinator names it, and can skip it."""
+    record = _send_deadly(stage, f"deadly-{random.getrandbits(32)}")
+    status: list[Status] = []
 
-    name: str = "a record that kills the worker"
-    weight: float = 0.5
+    def is_failing() -> bool:
+        status[:] = [stage.status()]
+        return status[0].phase == "failing"
 
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        record = self._send(world, f"deadly-{random.getrandbits(32)}")
-        status: list[Status] = []
+    wait_until(is_failing, "a failing batch", START_TIMEOUT_S)
+    reason = status[0].reason
+    named = re.search(r"--skip-record (\S+)", reason)
+    assert named is not None, f"no record is named: {reason}"
+    assert named[1] == record, (named[1], record)
+    stage.skip(record)
+    with stage.coordinator.held_down():
+        pass
+    return FaultOutcome.REFUSED
 
-        def is_failing() -> bool:
-            status[:] = [world.status()]
-            return status[0].phase == "failing"
 
-        wait_until(is_failing, "a failing batch", START_TIMEOUT_S)
-        reason = status[0].reason
-        named = re.search(r"--skip-record (\S+)", reason)
-        assert named is not None, f"no record is named: {reason}"
-        assert named[1] == record, (named[1], record)
-        world.skip(record)
-        with world.coordinator.held_down():
-            pass
-        return FaultOutcome.REFUSED
-
-    def _send(self, world: CampaignCluster, group_id: str) -> str:
-        """Append the request. Returns its id."""
-        request = Heartbeat(
-            group_id=group_id,
-            correlation_id=group_id,
-            reply_partition=0,
-            api_version=4,
-            client_id=KILLER,
-            generation_id=1,
-            member_id="m",
-        )
-        topic = world.layout.requests_topic
-        producer = kafka_clients.producer(world.client_config)
-        try:
-            sent = producer.send(topic, key=group_id.encode(), value=encode(request), partition=0).get(60)
-        finally:
-            producer.close()
-        return f"{topic}-0-{sent.offset}"
+def _send_deadly(stage: FaultStage, group_id: str) -> str:
+    """Append the request. Return its id."""
+    request = Heartbeat(
+        group_id=group_id,
+        correlation_id=group_id,
+        reply_partition=0,
+        api_version=4,
+        client_id=KILLER,
+        generation_id=1,
+        member_id="m",
+    )
+    topic = stage.layout.requests_topic
+    with closing(kafka_clients.producer(stage.client_config)) as producer:
+        sent = producer.send(topic, key=group_id.encode(), value=encode(request), partition=0).get(60)
+    return f"{topic}-0-{sent.offset}"
 
 
 OTHERS = (
-    SecondCoordinator("second coordinator on the checkpoint", on_copy=False),
-    SecondCoordinator("second coordinator on a copy", on_copy=True),
-    DeadlyRecord(),
+    Fault("second coordinator on the checkpoint", 0.7, partial(start_second, on_copy=False)),
+    Fault("second coordinator on a copy", 0.7, partial(start_second, on_copy=True)),
+    Fault("a record that kills the worker", 0.5, kill_workers_by_record),
 )

@@ -16,13 +16,14 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from records.layout import TopicLayout
+from tests.campaigns.fault import standing_still
+from tests.campaigns.keeper import End, Keeper
+from tests.campaigns.stage import command_line, environment, signal_all
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.cluster import CampaignCluster, command_line, environment, signal_all
 from tests.faults.campaign.judge.log_start import LogStart, lost_s, stalled_s
 from tests.faults.campaign.judge.losses import Commit, Loss, handled_ends, last_commits, read_report
 from tests.faults.campaign.judge.topics import evidence, read
-from tests.faults.campaign.keeper import End, Keeper
-from tests.faults.campaign.kinds.fault import standing_still
+from tests.faults.campaign.stage import FaultStage
 
 _LOOK_S = 0.05
 # Beside much other work a start takes minutes.
@@ -33,14 +34,14 @@ _READY = re.compile(r'\{"broker": .*\}\n')
 class OwnCoordinator:
     """A `run` that a supervisor starts again whenever it has ended. It is stopped when `stack` ends."""
 
-    def __init__(self, world: CampaignCluster, stack: ExitStack, name: str, *options: str) -> None:
+    def __init__(self, stage: FaultStage, stack: ExitStack, name: str, *options: str) -> None:
         """`options` are further ones of `run`."""
-        self._world = world
+        self._world = stage
         self._released_s = 0.0
         self.layout = TopicLayout.named(name)
-        self.folder = world.folder / name
+        self.folder = stage.folder / name
         self.folder.mkdir()
-        arguments = ["run", "--json", "--no-page", "--bootstrap-servers", world.servers, "--prefix", name]
+        arguments = ["run", "--json", "--no-page", "--bootstrap-servers", stage.servers, "--prefix", name]
         arguments += ["--replication-factor", "3", "--data-dir", str(self.folder / "data"), *options]
         self.keeper = Keeper("coordinator", self.folder, command_line(arguments), environment=environment())
         stack.callback(self.keeper.stop)
@@ -85,9 +86,9 @@ class OwnCoordinator:
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """All its processes are stopped during the block."""
-        world, pid = self._world, self.keeper.pid
+        stage, pid = self._world, self.keeper.pid
         assert pid is not None
-        with standing_still(partial(signal_all, [pid, world.jvm(self.keeper), world.replica(self.keeper)])):
+        with standing_still(partial(signal_all, [pid, stage.jvm(self.keeper), stage.replica(self.keeper)])):
             yield
         self._released_s = time.monotonic()
 

@@ -17,15 +17,16 @@ from connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.retention import DAY_MS
 from streaming.service.topics import wanted_settings
+from tests.campaigns.fault import Fault, FaultOutcome
+from tests.campaigns.keeper import Keeper
+from tests.campaigns.stage import START_TIMEOUT_S
 from tests.e2e.harness import QUICK_JAVA, create_topic, stable_member, wait_until
-from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, MeasuredLoss
 from tests.faults.campaign.judge.log_start import LogStart, lost_s
 from tests.faults.campaign.judge.losses import Ended, Refusal
 from tests.faults.campaign.judge.topics import read, unpack
-from tests.faults.campaign.keeper import Keeper
-from tests.faults.campaign.kinds.fault import FaultOutcome
 from tests.faults.campaign.kinds.own_coordinator import OwnCoordinator, Readiness
 from tests.faults.campaign.load.committing import Committing
+from tests.faults.campaign.stage import FaultStage, MeasuredLoss
 
 PARTITIONS = 3
 """Of the requests topic."""
@@ -41,29 +42,23 @@ UNREAD, LEFT = 20, 5
 """So many requests are appended while no coordinator runs, and so many of them are left."""
 
 
-@dataclass(frozen=True)
-class RetentionAteRequests:
-    """It has topics and a checkpoint of its own, because a coordinator that lost requests must not go on."""
-
-    name: str = "retention ate unread requests"
-    weight: float = 0.3
-
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
-        with ExitStack() as stack:
-            own = OwnCoordinator(world, stack, f"eaten-{random.getrandbits(32)}", "--no-gateway")
-            keeper, layout = own.keeper, own.layout
-            client = stack.enter_context(
-                CoordinatorClient(world.client_config, layout, client_id="eaten", request_timeout_ms=120_000)
-            )
-            member = stable_member(client, "g")
-            with keeper.held_down():
-                for _ in range(UNREAD):
-                    client.heartbeat("g", generation_id=1, member_id=member.member_id)
-                eat(world.servers, layout.requests_topic, random)
-            answered = answered_requests(world, layout)
-            wait_until(lambda: is_refused(keeper, own.folder), "a refusal", START_TIMEOUT_S)
-            assert answered_requests(world, layout) == answered, "requests behind the gap were answered"
-        return FaultOutcome.REFUSED
+def eat_requests(stage: FaultStage, random: Random) -> FaultOutcome:
+    """Of topics and a checkpoint of its own, because a coordinator that lost requests must not go on."""
+    with ExitStack() as stack:
+        own = OwnCoordinator(stage, stack, f"eaten-{random.getrandbits(32)}", "--no-gateway")
+        keeper, layout = own.keeper, own.layout
+        client = stack.enter_context(
+            CoordinatorClient(stage.client_config, layout, client_id="eaten", request_timeout_ms=120_000)
+        )
+        member = stable_member(client, "g")
+        with keeper.held_down():
+            for _ in range(UNREAD):
+                client.heartbeat("g", generation_id=1, member_id=member.member_id)
+            eat(stage.servers, layout.requests_topic, random)
+        answered = answered_requests(stage, layout)
+        wait_until(lambda: is_refused(keeper, own.folder), "a refusal", START_TIMEOUT_S)
+        assert answered_requests(stage, layout) == answered, "requests behind the gap were answered"
+    return FaultOutcome.REFUSED
 
 
 def eat(servers: str, topic: str, random: Random) -> None:
@@ -85,9 +80,9 @@ def is_refused(keeper: Keeper, folder: Path) -> bool:
     return "deleted" in said
 
 
-def answered_requests(world: CampaignCluster, layout: TopicLayout) -> set[str]:
+def answered_requests(stage: FaultStage, layout: TopicLayout) -> set[str]:
     """The ids of the requests that were answered, early or by the query. The mark of a start has no value."""
-    records = read(world.servers, layout.responses_topic)
+    records = read(stage.servers, layout.responses_topic)
     values = [value for record in records if record.value for value in unpack(record.value)]
     return {json.loads(value)["request"] for value in values}
 
@@ -102,20 +97,18 @@ class RequestsLost:
     to chance. The coordinator names one of `reasons`.
     """
 
-    name: str
     lose: Callable[[OwnCoordinator, Random], None]
     reasons: tuple[str, ...]
     mend: Callable[[OwnCoordinator], None] = lambda _: None
     is_repeated: bool = False
     is_behind: bool | None = None
-    weight: float = 0.3
 
-    def strike(self, world: CampaignCluster, random: Random) -> FaultOutcome:
+    def __call__(self, stage: FaultStage, random: Random) -> FaultOutcome:
         at_ms = int(time.time() * 1000)
         with ExitStack() as stack:
-            own = OwnCoordinator(world, stack, f"lost-{random.getrandbits(32)}", *OPTIONS)
+            own = OwnCoordinator(stage, stack, f"lost-{random.getrandbits(32)}", *OPTIONS)
             load = stack.enter_context(Committing(own.ready["gateway"], random))
-            log = stack.enter_context(LogStart(world.servers, own.layout.requests_topic, PARTITIONS))
+            log = stack.enter_context(LogStart(stage.servers, own.layout.requests_topic, PARTITIONS))
             readiness = Readiness(stack, own.ready["metrics"])
             time.sleep(random.uniform(0, 1))  # anywhere in a batch
             self._lose(own, log, random)
@@ -123,13 +116,13 @@ class RequestsLost:
             own.keeper.stop()
             loss = own.loss(load.commits, log, at_ms)
         end_s = ends[0].at_s - time.time() + time.monotonic() - loss.lost_s if ends else None
-        world.losses.append(MeasuredLoss(loss.silence_s, end_s))
+        stage.losses.append(MeasuredLoss(loss.silence_s, end_s))
         said = [Ended(end.exit_code, end.said) for end in ends]
         refusal = Refusal(said, self.reasons, readiness.statuses, at_ms)
         verdicts = [*loss.judge(), *refusal.judge()]
         for verdict in verdicts:
             click.echo(f"  {verdict.sentence}", err=True)
-        world.verdicts += verdicts
+        stage.verdicts += verdicts
         own.delete_topics()
         return FaultOutcome.WENT_ON if verdicts else FaultOutcome.REFUSED
 
@@ -204,12 +197,15 @@ def restore_retention(own: OwnCoordinator) -> None:
 
 _DELETED = ("were deleted before they were handled",)
 _ANOTHER = ("belongs to another topic", "does not exist any more")
-RETENTION = (RetentionAteRequests(),)
-LOST_REQUESTS = (
-    RequestsLost("requests deleted under load", delete_records, _DELETED, is_repeated=True),
-    RequestsLost("requests topic deleted under load", delete_topic, _ANOTHER),
-    RequestsLost("requests topic made again under load", remake_topic, _ANOTHER),
-    RequestsLost("requests topic made again, and grown", remake_grown_topic, _ANOTHER, is_behind=False),
-    RequestsLost("retention by time under load", shorten_time, _DELETED, restore_retention),
-    RequestsLost("retention by size under load", shorten_size, _DELETED, restore_retention),
+RETENTION = (Fault("retention ate unread requests", 0.3, eat_requests),)
+LOST_REQUESTS = tuple(
+    Fault(name, 0.3, hit)
+    for name, hit in {
+        "requests deleted under load": RequestsLost(delete_records, _DELETED, is_repeated=True),
+        "requests topic deleted under load": RequestsLost(delete_topic, _ANOTHER),
+        "requests topic made again under load": RequestsLost(remake_topic, _ANOTHER),
+        "requests topic made again, and grown": RequestsLost(remake_grown_topic, _ANOTHER, is_behind=False),
+        "retention by time under load": RequestsLost(shorten_time, _DELETED, restore_retention),
+        "retention by size under load": RequestsLost(shorten_size, _DELETED, restore_retention),
+    }.items()
 )

@@ -2,73 +2,75 @@
 
 import os
 import signal
+import time
 from contextlib import suppress
 from functools import partial
 from random import Random
 
 from cli.processes.family import family
+from tests.campaigns.fault import Fault, standing_still
+from tests.campaigns.keeper import LOST_ITS_TOPICS, Keeper
+from tests.campaigns.stage import START_TIMEOUT_S, signal_all
 from tests.e2e.harness import running, wait_until
-from tests.faults.campaign.cluster import START_TIMEOUT_S, CampaignCluster, signal_all
-from tests.faults.campaign.keeper import LOST_ITS_TOPICS, Keeper
-from tests.faults.campaign.kinds.fault import PlainFault, standing_still
+from tests.faults.campaign.stage import FaultStage
 
 READY, STANDBY_PHASE = "ready", "standby"
 
 
-def kill_active(world: CampaignCluster, _: Random) -> None:
+def kill_active(stage: FaultStage, _: Random) -> None:
     """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the
     standby after the takeover, because a restarted one claims the topics of its own folder without a wait.
     """
-    active, standby = both(world)
+    active, standby = both(stage)
     with active.held_down(partial(signal_family, active, signal.SIGKILL)):
-        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        wait_until(lambda: stage.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
 
 
-def let_active_sleep(world: CampaignCluster, _: Random) -> None:
+def let_active_sleep(stage: FaultStage, _: Random) -> None:
     """SIGSTOP of the whole coordinator until the standby has taken over. When it wakes up, it ends."""
-    active, standby = both(world)
+    active, standby = both(stage)
     ends, starts = len(active.ends), active.starts
     with standing_still(partial(signal_family, active)):
-        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        wait_until(lambda: stage.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
     end = active.wait_for_end(ends, START_TIMEOUT_S)
     assert end.exit_code == LOST_ITS_TOPICS, end
     active.wait_until_started(starts)
 
 
-def let_replica_sleep(world: CampaignCluster, random: Random) -> None:
+def let_replica_sleep(stage: FaultStage, random: Random) -> None:
     """The replica stands still while the coordinator is killed and the standby takes over. When it wakes up,
     it answers what it had read before it finds that its owner has ended.
     """
-    active, standby = both(world)
-    replica = world.replica()
+    active, standby = both(stage)
+    replica = stage.replica()
     kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
     with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
-        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-        world.pause(random.uniform(0, 3))
+        wait_until(lambda: stage.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        time.sleep(random.uniform(0, 3))
         signal_all([replica], signal.SIGCONT)
         wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
 
 
-def kill_standby(world: CampaignCluster, _: Random) -> None:
-    standby = both(world)[1]
+def kill_standby(stage: FaultStage, _: Random) -> None:
+    standby = both(stage)[1]
     starts = standby.starts
     signal_family(standby, signal.SIGKILL)
     standby.wait_until_started(starts)
 
 
-def hold_standby(world: CampaignCluster, random: Random) -> None:
+def hold_standby(stage: FaultStage, random: Random) -> None:
     """The active one does not need it."""
-    _, standby = both(world)
+    _, standby = both(stage)
     with standing_still(partial(signal_family, standby)):
-        world.pause(random.uniform(1, 10))
+        time.sleep(random.uniform(1, 10))
 
 
-def both(world: CampaignCluster) -> tuple[Keeper, Keeper]:
+def both(stage: FaultStage) -> tuple[Keeper, Keeper]:
     """The coordinator that works and the one that waits, when they do."""
     found: list[Keeper] = []
 
     def are_there() -> bool:
-        phases = {world.phase(machine): machine for machine in world.machines}
+        phases = {stage.phase(machine): machine for machine in stage.machines}
         found[:] = [phases[phase] for phase in (READY, STANDBY_PHASE) if phase in phases]
         return len(found) == 2
 
@@ -88,9 +90,9 @@ def signal_family(keeper: Keeper, number: signal.Signals, spared: int | None = N
 
 
 STANDBY = (
-    PlainFault("coordinator's machine lost, the standby takes over", 1.0, kill_active),
-    PlainFault("coordinator sleeps until the standby has taken over", 1.0, let_active_sleep),
-    PlainFault("replica sleeps until the standby has taken over", 2.0, let_replica_sleep),
-    PlainFault("standby killed", 1.0, kill_standby),
-    PlainFault("standby held still", 0.5, hold_standby),
+    Fault("coordinator's machine lost, the standby takes over", 1.0, kill_active),
+    Fault("coordinator sleeps until the standby has taken over", 1.0, let_active_sleep),
+    Fault("replica sleeps until the standby has taken over", 2.0, let_replica_sleep),
+    Fault("standby killed", 1.0, kill_standby),
+    Fault("standby held still", 0.5, hold_standby),
 )

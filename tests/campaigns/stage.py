@@ -1,43 +1,36 @@
-"""What the faults happen to: three brokers, the coordinator, a gateway, and the load."""
+"""Where faults strike: three brokers, coordinators, gateways, and the load of a campaign."""
 
 import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from random import Random
+from typing import Any, Generic, Self, TypeVar
 
 import pytest
-from pyspark.sql import SparkSession
 
-from clients.coordinator_client import CoordinatorClient
 from connections.address import Address
 from connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from state.kafka.requests import OffsetFetch
-from streaming.query.session import Session
-from tests.e2e.harness import child_pids, command_of, create_topic, wait_until
-from tests.faults.campaign.judge.verdicts import Verdict
-from tests.faults.campaign.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
-from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
-from tests.faults.campaign.load.running import PROTOCOLS, TRANSACTIONAL, Load
-from tests.faults.campaign.outages import in_force
+from tests.campaigns.fault import FaultOutcome
+from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
+from tests.campaigns.results import Result, S
+from tests.e2e.harness import child_pids, command_of, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.secured_broker import COORDINATOR, GATEWAY, write_properties
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 
-ROOT = Path(__file__).parents[3]
+R = TypeVar("R", bound=Result[Any])
+
+ROOT = Path(__file__).parents[2]
 # In the command line of a replica.
 REPLICA = "streaming.replica"
 PREFIX = "campaign"
 START_TIMEOUT_S = 180.0
-RECOVERY_TIMEOUT_S = 300.0
 CLIENT_EXPIRY_MS = 10_000
 CONSUMER_SESSION_MS = 10_000
 SETTINGS = {
@@ -47,7 +40,6 @@ SETTINGS = {
     "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
     "rocketmq.scan.interval.ms": "1000",
 }
-
 BROKER_SETTINGS = {
     # Faults by retention need not wait 5 minutes for it.
     "log.retention.check.interval.ms": "500",
@@ -55,8 +47,8 @@ BROKER_SETTINGS = {
 }
 
 
-class DidNotRecover(AssertionError):
-    """Groups were not answered again in time."""
+class Stalled(AssertionError):
+    """The load did not go on in time."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +59,14 @@ class Status:
     reason: str = ""
 
 
-class MeasuredLoss(NamedTuple):
-    """Measurements of a coordinator that lost requests, in seconds from the loss.
+class Stage(ABC, Generic[S, R]):
+    """Brokers, coordinators and gateways. A campaign adds its load, and judges what came of it.
 
-    `silence_s` is until the last acknowledgement of a request that no batch handled, `end_s` until the end of
-    the process, or None if it went on.
+    It is started by `start`, and ended by `close` or with this process.
     """
 
-    silence_s: float
-    end_s: float | None
-
-
-class CampaignCluster:
-    """Started by `start`, and ended by `close` or with this process."""
+    delay_s = 1.0
+    """Up to so long after the progress of the load the next fault strikes: anywhere in a batch."""
 
     def __init__(
         self,
@@ -87,37 +74,48 @@ class CampaignCluster:
         seed: int,
         *,
         step: str = "steady",
-        share: float = 1.0,
-        groups: Mapping[str, int] = MappingProxyType({}),
         on_cluster: bool = False,
         with_standby: bool = False,
-        with_load: bool = True,
+        brokers: BrokerCluster | None = None,
     ) -> None:
-        """`step` is one of `planted.STEPS`, `share` and `groups` are as in `Load`. With `on_cluster` the
-        coordinator's executors are processes of a standalone Spark cluster of two workers. With
-        `with_standby` there are two coordinators with one checkpoint, one of which waits. Without `with_load`
-        there are the brokers alone, for faults that start all else themselves.
+        """`step` is one of `planted.STEPS`. With `on_cluster` the coordinator's executors are processes of a
+        standalone Spark cluster of two workers. With `with_standby` there are two coordinators with one
+        checkpoint, one of which waits.
         """
+        self.folder, self.seed, self.step = folder, seed, step
         self.machines: list[Keeper] = []
         """The coordinator, and the standby if there is one. They take turns."""
         self.shared = folder / "shared" if with_standby else None
-        self.folder = folder
         self.cluster = SparkCluster(folder / "spark-cluster") if on_cluster else None
-        self.layout = TopicLayout.named(PREFIX)
-        self.brokers = BrokerCluster(folder / "brokers", overrides=BROKER_SETTINGS)
+        self.brokers = brokers or BrokerCluster(folder / "brokers", overrides=BROKER_SETTINGS)
+        self.gateway: Keeper
         self.data = folder / "coordinator"
-        self.outages: set[tuple[int, int]] = set()
-        """(after, until) in ms: all that the coordinator has written to its folder."""
-        self.verdicts: list[Verdict] = []
-        """What was wrong on topics of a fault's own."""
-        self.losses: list[MeasuredLoss] = []
-        """Measurements of coordinators that lost requests."""
-        self.has_load = with_load
-        self._session: Session | None = None
-        self._seed, self._step, self._share = seed, step, share
-        self._groups = groups if with_load else dict.fromkeys(PROTOCOLS, 0)
         self._stack = ExitStack()
         self._skipped: list[str] = []
+
+    @abstractmethod
+    def start_load(self, stack: ExitStack) -> None:
+        """Start all but the brokers. `stack` stops it."""
+
+    @property
+    @abstractmethod
+    def load_so_far(self) -> str:
+        """A few words on the load, for the log."""
+
+    @abstractmethod
+    def begin(self, fault: str, random: Random) -> S:
+        """Return the note of a fault that strikes now."""
+
+    def end(self, struck: S, outcome: FaultOutcome) -> None:
+        """Complete the note of a fault after which the load has gone on."""
+
+    @abstractmethod
+    def wait_for_progress(self) -> float:
+        """Wait until all of the load goes on. Return the seconds. Raise Stalled."""
+
+    @abstractmethod
+    def judge(self, result: R) -> None:
+        """Stop the load, and count what is wrong."""
 
     def start(self) -> Self:
         with ExitStack() as stack:
@@ -126,23 +124,12 @@ class CampaignCluster:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
                     stack.enter_context(self.cluster)
-            create_topic(self.client_config, TOPIC, PARTITIONS, {})
-            gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
-            self.load = Load(
-                self.servers, self.layout, gateway, self._seed, share=self._share, groups=self._groups
-            )
-            if self.has_load:
-                self._start_load(stack, gateway)
+            self.start_load(stack)
             self._stack = stack.pop_all()
         return self
 
-    def _start_load(self, stack: ExitStack, gateway: Address) -> None:
-        """Start a coordinator, its gateway, and the groups that load them. `stack` stops them."""
-        self.start_coordinators(stack)
-        self.gateway = self.start_gateway(stack, "gateway", gateway)
-        self.load.start()
-        stack.callback(self.load.stop)
-        self.wait_until_recovered(time.monotonic())
+    def close(self) -> None:
+        self._stack.close()
 
     def start_coordinators(self, stack: ExitStack) -> None:
         """Start the coordinator, and the standby if there is one. `stack` stops them."""
@@ -157,6 +144,10 @@ class CampaignCluster:
             machine.start()
         wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
 
+    def gateway_address(self) -> Address:
+        """Where a gateway and its listeners for all brokers have ports."""
+        return Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
+
     def start_gateway(self, stack: ExitStack, name: str, address: Address, *more: str) -> Keeper:
         """Start a gateway, which `stack` stops, and wait until it is ready."""
         arguments = ["gateway", "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
@@ -165,9 +156,6 @@ class CampaignCluster:
         gateway.start()
         wait_until(lambda: self.has_said_ready(gateway), f"the {name}", START_TIMEOUT_S)
         return gateway
-
-    def close(self) -> None:
-        self._stack.close()
 
     @property
     def servers(self) -> str:
@@ -206,10 +194,10 @@ class CampaignCluster:
                 arguments += ["--spark-conf", "=".join(setting)]
         for record in self._skipped:
             arguments += ["--skip-record", record]
-        if self._step != "steady":
+        if self.step != "steady":
             # A replica would answer without the bugs, and be silent after the first difference.
             arguments.append("--no-replica")
-        return command_line([*arguments, *more], self._step)
+        return command_line([*arguments, *more], self.step)
 
     def skip(self, record: str) -> None:
         """Start the coordinator with this `--skip-record` from now on."""
@@ -240,29 +228,6 @@ class CampaignCluster:
             return Status()
         return Status(content["phase"], content["reason"])
 
-    def note_outages(self) -> None:
-        """Keep the outages of the newest owner's record, which has the last 100."""
-        for path in sorted(self.checkpoint.glob("owners/*.json"), key=lambda path: -int(path.stem)):
-            try:
-                known = json.loads(path.read_text())["outages"]
-            except (FileNotFoundError, json.JSONDecodeError):
-                continue  # written now, or damaged by a fault
-            newest = {(one["outage"]["after_ms"], one["outage"]["until_ms"]) for one in known}
-            self.outages = in_force(self.outages, newest)
-            return
-
-    def spark(self) -> SparkSession:
-        """A Spark in this process, for faults that need topics of their own. Started at the first call."""
-        if self._session is None:
-            os.environ["PYTHONPATH"] = str(ROOT)
-            self._session = Session(log_path=self.folder / "spark.log")
-            self._stack.callback(self._session.stop)
-        return self._session.spark
-
-    def pause(self, seconds: float) -> None:
-        """Let the load go on for a time."""
-        time.sleep(seconds)
-
     def driver(self) -> int:
         """The process id of the coordinator's Python."""
         assert self.coordinator.pid is not None
@@ -270,26 +235,22 @@ class CampaignCluster:
 
     def jvm(self, machine: Keeper | None = None) -> int:
         """The process id of Spark's JVM, of the coordinator that works or of another machine."""
-        found: list[int] = []
-
-        def is_there() -> bool:
-            pid = (machine or self.coordinator).pid
-            found[:] = [] if pid is None else [p for p in child_pids(pid) if "SparkSubmit" in command_of(p)]
-            return bool(found)
-
-        wait_until(is_there, "Spark's JVM", START_TIMEOUT_S)
-        return found[0]
+        return self._child(machine, "SparkSubmit")
 
     def replica(self, machine: Keeper | None = None) -> int:
         """The process id of the replica, of the coordinator that works or of another machine."""
+        return self._child(machine, REPLICA)
+
+    def _child(self, machine: Keeper | None, part: str) -> int:
+        """Wait for a child process with this in its command line."""
         found: list[int] = []
 
         def is_there() -> bool:
             pid = (machine or self.coordinator).pid
-            found[:] = [] if pid is None else [p for p in child_pids(pid) if REPLICA in command_of(p)]
+            found[:] = [] if pid is None else [p for p in child_pids(pid) if part in command_of(p)]
             return bool(found)
 
-        wait_until(is_there, "the replica", START_TIMEOUT_S)
+        wait_until(is_there, part, START_TIMEOUT_S)
         return found[0]
 
     def workers(self) -> list[int]:
@@ -304,43 +265,10 @@ class CampaignCluster:
         workers = range(len(self.cluster.worker_pids))
         return [pid for number in workers for pid in self.cluster.executors(number)]
 
-    def wait_until_handled(self, timeout_s: float) -> None:
-        """Wait until a request that is sent now is answered, so that all before it are handled.
-
-        One of each group, because a request that waits for other members is answered only with them; and the
-        judge then sees what a client fetches last.
-        """
-        with CoordinatorClient(
-            self.client_config,
-            self.layout,
-            client_id="last",
-            request_timeout_ms=int(timeout_s * 1000),
-        ) as client:
-            offset_groups = {group for group, _ in self.load.meter.committed}
-            offset_groups |= set(self.load.groups[TRANSACTIONAL])
-            fetches = [
-                client.send(OffsetFetch(**client.header(group, 5), topics=None))
-                for group in sorted(offset_groups | set(self.load.groups["classic, on the topics"]))
-            ]
-            for fetch in fetches:
-                fetch.result(timeout_s)
-
-    def wait_until_recovered(self, since_s: float, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
-        """Wait until each group has the answer to a request that it sent after this time (monotonic)."""
-        groups = self.load.all_groups
-        behind = self.load.meter.wait_for_answers(groups, since_s, timeout_s)
-        if self.load.failure is not None:
-            raise self.load.failure
-        if behind:
-            raise DidNotRecover(
-                f"{len(behind)} groups, as {behind[:3]}, have no answer after {timeout_s:.0f} s; "
-                f"status {self.status()}; the coordinator's ends {self.coordinator.ends[-3:]}"
-            )
-
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:
     """The command line of `group-coordinator`, with a step from `planted`."""
-    return [sys.executable, "-W", "ignore", "-m", "tests.faults.campaign.planted", step, *arguments]
+    return [sys.executable, "-W", "ignore", "-m", "tests.campaigns.planted", step, *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""`group-coordinator` with a step of ours: `python -m tests.faults.campaign.planted STEP run ...`.
+"""`group-coordinator` with a step of ours: `python -m tests.campaigns.planted STEP run ...`.
 
-The campaign runs the coordinator with the step `steady`, which is the core's, but for a record that kills its
+Campaigns run the coordinator with the step `steady`, which is the core's, but for a record that kills its
 worker. The step `buggy` has planted bugs, one of each kind that the judge must find. Python workers import
 this module.
 """
@@ -43,7 +43,6 @@ from state.kafka.responses import (
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator
-from tests.faults.campaign.judge.verdicts import Wrong
 
 Apply = Callable[[], Effects]
 
@@ -178,13 +177,13 @@ def _all_to_all(effects: Effects, group: ConsumerGroup) -> Effects:
 
 
 BUGS: dict[str, Callable[[Received[AnyRequest], KafkaGroup | None, Apply], Effects]] = {
-    Wrong.LOST: answer_dropped,
-    Wrong.DIFFERENT: answered_twice,
-    Wrong.EXPIRED: heartbeats_ignored,
-    Wrong.OFFSET: offset_rolled_back,
-    Wrong.OWNERS: two_owners,
+    "lost": answer_dropped,
+    "answered differently": answered_twice,
+    "wrongly expired": heartbeats_ignored,
+    "offsets wrong": offset_rolled_back,
+    "two owners": two_owners,
 }
-"""By what the judge has to find."""
+"""By what the judge of the fault campaign has to find."""
 
 
 def eager(
@@ -236,7 +235,7 @@ def run(arguments: list[str]) -> None:
     """Run `group-coordinator` with a step: the step's name, then the command's arguments."""
     name, *rest = arguments
     # By its import path, because Python workers cannot import __main__.
-    from tests.faults.campaign import planted
+    from tests.campaigns import planted
 
     signal.signal(signal.SIGUSR1, kill_follower)
     setattr(coordinator, "Operator", partial(Operator, step=planted.STEPS[name]))  # noqa: B010 - not exported
