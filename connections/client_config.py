@@ -12,7 +12,7 @@ from connections.client_settings import java_settings, kafka_python_settings, li
 from connections.known_settings import intended_name
 from connections.properties import PropertiesError, load_properties
 from connections.used_settings import ClientConfigError as ClientConfigError
-from connections.used_settings import UsedSettings, is_shown
+from connections.used_settings import UsedSettings
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 _BROKER_LIST = "metadata.broker.list"  # librdkafka's name
@@ -45,7 +45,7 @@ class ClientConfig:
         if bootstrap_servers is None:
             if servers is None:
                 raise ClientConfigError(f"{path} has no {BOOTSTRAP_SERVERS}, and no other servers are given")
-            bootstrap_servers = _servers(f"{name} in {path}", servers)
+            bootstrap_servers = _servers(f"{name} in {path}", servers, quotes=settings.is_shown(name))
         try:
             _check_names(values)
             security = read_security(settings, bootstrap_servers)
@@ -86,11 +86,11 @@ class ClientConfig:
         return self.bootstrap_servers
 
 
-def _servers(where: str, text: str) -> str:
+def _servers(where: str, text: str, *, quotes: bool) -> str:
     try:
         return parse_servers(text)
     except ValueError as error:
-        reason = str(error) if is_shown(text) else "its value (not shown) is not HOST:PORT,..."
+        reason = str(error) if quotes else "its value (not shown) is not HOST:PORT,..."
     raise ClientConfigError(f"{where}: {reason}")
 
 

@@ -12,7 +12,7 @@ from connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
 from connections.jaas import JaasError, LoginModule, parse_jaas
 from connections.msk_iam import IamLogin, region_of
 from connections.oauth_tokens import TokenLogin
-from connections.used_settings import ClientConfigError, UsedSettings, shown
+from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 MECHANISM = "sasl.mechanism"
 MECHANISMS = "sasl.mechanisms"
@@ -92,7 +92,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
             "certificate (security.protocol=SSL)"
         )
     if mechanism not in MODULES:
-        raise ClientConfigError(f"{name}: {shown(mechanism)} is not one of {', '.join(MODULES)}")
+        raise ClientConfigError(f"{name}: {settings.shown(name)} is not one of {', '.join(MODULES)}")
     handler = settings.get(HANDLER) if mechanism == "OAUTHBEARER" else None
     if mechanism == IAM or handler == _IAM_TOKEN_HANDLER:
         return IAM, _iam_login(settings, servers)
@@ -108,7 +108,7 @@ def _check_classes(settings: UsedSettings) -> None:
         value = settings.get(name)
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
-                f"{name}: {shown(value)} is a class of Java, and not all clients here are Java's. Give the "
+                f"{name}: {settings.shown(name)} {JAVA_CLASS}. Give the "
                 f"user and the password in {JAAS}, or a token endpoint ({ENDPOINT})"
             )
 
@@ -147,7 +147,7 @@ def _password_login(settings: UsedSettings, mechanism: str) -> PasswordLogin:
 def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
     if handler is not None and handler not in (*_OAUTH_HANDLERS, _STRIMZI_HANDLER):
         raise ClientConfigError(
-            f"{HANDLER}: {shown(handler)} is a class of Java, and not all clients here are Java's. Leave it "
+            f"{HANDLER}: {settings.shown(HANDLER)} {JAVA_CLASS}. Leave it "
             f"out, and set {ENDPOINT} with a client's id and secret, or file:///PATH of a token that another "
             "program renews"
         )
@@ -164,9 +164,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
         return TokenLogin(None, subject=options[UNSECURED_SUBJECT], extensions=extensions)
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https", "file") or url.username is not None:
-        raise ClientConfigError(
-            f"{ENDPOINT}: {shown(endpoint)} is not a URL with http, https or file, and without a user"
-        )
+        raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, and without a user")
     if url.scheme == "file":
         return TokenLogin(endpoint, extensions=extensions)
     client = options.get("clientId") or settings.first(CLIENT_ID, OWN_CLIENT_ID)[1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from connections import client_login, client_tls
 from connections.client_login import Login, read_login
 from connections.client_tls import Tls, read_tls
-from connections.used_settings import ClientConfigError, UsedSettings, shown
+from connections.used_settings import ClientConfigError, UsedSettings
 
 PROTOCOL = "security.protocol"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -39,7 +39,9 @@ def read_security(settings: UsedSettings, servers: str = "") -> Security:
     text = settings.get(PROTOCOL) or PROTOCOLS[0]
     protocol = text.upper()
     if protocol not in PROTOCOLS:
-        raise ClientConfigError(f"{PROTOCOL}: {shown(text)} is not one of {', '.join(PROTOCOLS)}")
+        raise ClientConfigError(
+            f"{PROTOCOL}: {settings.shown(PROTOCOL)} is not one of {', '.join(PROTOCOLS)}"
+        )
     # A login that cannot work is found before the files are read.
     mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
     tls = read_tls(settings) if protocol.endswith("SSL") else None

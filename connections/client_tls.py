@@ -10,7 +10,7 @@ from pathlib import Path
 
 from connections import pem
 from connections.pem import PemError
-from connections.used_settings import ClientConfigError, UsedSettings, shown
+from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
 TRUSTSTORE = "ssl.truststore.location"
@@ -61,8 +61,8 @@ def read_tls(settings: UsedSettings, where: str = "") -> Tls:
     checks = settings.text(HOST_CHECK)
     if checks is not None and checks.lower() not in ("https", "", "none"):
         raise ClientConfigError(
-            f"{HOST_CHECK}: {shown(checks)} is neither https, nor empty or none to trust a certificate of "
-            "any host"
+            f"{HOST_CHECK}: {settings.shown(HOST_CHECK)} is neither https, nor empty or none to trust a "
+            "certificate of any host"
         )
     trusted_name, trusted = read_trusted(settings, (TRUSTSTORE, TRUSTED, CA_FILE, CA_TEXT), where)
     key_name, chain, key = _client_certificate(settings)
@@ -107,7 +107,7 @@ def _check_supported(settings: UsedSettings) -> None:
     engine = settings.get(ENGINE)
     if engine is not None and not engine.startswith("org.apache.kafka."):
         raise ClientConfigError(
-            f"{ENGINE}: {shown(engine)} is a class of Java, and not all clients here are Java's. Name the "
+            f"{ENGINE}: {settings.shown(ENGINE)} {JAVA_CLASS}. Name the "
             f"certificates by {TRUSTSTORE} and {KEYSTORE}"
         )
     if (settings.get(VERIFICATION) or "true").lower() == "false":
@@ -155,7 +155,7 @@ def _content(
     except (OSError, PemError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     hint = f" ({where}{password_name})" if password_name and reason.endswith("password") else ""
-    raise ClientConfigError(f"{where}{name}: {shown(value)} cannot be read: {reason}{hint}")
+    raise ClientConfigError(f"{where}{name}: {settings.shown(name)} cannot be read: {reason}{hint}")
 
 
 def _checked(name: str, text: str, read: Callable[[str], str]) -> str:

@@ -7,21 +7,13 @@ from connections.properties import BLANKS, Resolve
 
 # In a value that may be a secret, a text with one, or a URL with credentials.
 _MAY_BE_SECRET = ("-----", "@", "?", "=", ";", '"', "'")
+_REFERENCE = "${"
+JAVA_CLASS = "is a class of Java, and not all clients here are Java's"
 _MAX_SHOWN_CHARS = 200
 
 
 class ClientConfigError(ValueError):
     """The client settings cannot be used. The message names the file and the setting, and no secret."""
-
-
-def is_shown(value: str) -> bool:
-    """Return True for a value that an error may quote, because no secret can have got into it."""
-    return len(value) <= _MAX_SHOWN_CHARS and not any(mark in value for mark in _MAY_BE_SECRET)
-
-
-def shown(value: str) -> str:
-    """Return a value that is no secret for an error: in quotes, if it is shown."""
-    return repr(value) if is_shown(value) else "its value (not shown)"
 
 
 class UsedSettings:
@@ -52,7 +44,24 @@ class UsedSettings:
                 return name, value
         return names[0], None
 
+    def is_shown(self, name: str) -> bool:
+        """Return True if an error may quote the value of a setting that is no secret: no secret can have got
+        into it.
+        """
+        return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
+
+    def shown(self, name: str) -> str:
+        """Return the value of a setting that is no secret as an error may have it: in quotes, as it is
+        written in the file, unless a secret may have got into it.
+        """
+        value = self._values[name].strip(BLANKS)
+        return repr(value) if _is_harmless(value) else "its value (not shown)"
+
     @property
     def unused(self) -> list[str]:
         """The names of settings that were not read, in order."""
         return shown_names(name for name in self._unread if self._values[name] or name in KNOWN)
+
+
+def _is_harmless(value: str) -> bool:
+    return len(value) <= _MAX_SHOWN_CHARS and not any(mark in value for mark in _MAY_BE_SECRET)
