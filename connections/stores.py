@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from connections.pem import PemError
@@ -48,7 +49,7 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
     )
 
 
-def _key_text(key: pkcs12.PKCS12PrivateKeyTypes) -> str:
+def _key_text(key: PrivateKeyTypes) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 

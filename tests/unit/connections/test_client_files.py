@@ -14,6 +14,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -51,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority = Authority(folder)
     issued = authority.issue("alice")
     key = load_pem_private_key(issued.key.read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
     certificate = x509.load_pem_x509_certificate(issued.chain.read_bytes())
     trusted = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
     traditional = PrivateFormat.TraditionalOpenSSL

@@ -2,6 +2,7 @@
 
 import base64
 import calendar
+import time
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_login_by_iam_is_a_token_for_python_and_a_class_for_java(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setattr(oauth_tokens.time, "time", lambda: float(NOW_S))
+    monkeypatch.setattr(time, "time", lambda: float(NOW_S))
     oauth_tokens.source_of.cache_clear()
     config = config_of(tmp_path, text)
     python, librdkafka, java = (
