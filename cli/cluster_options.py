@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from connections.client_config import ClientConfig, ClientConfigError
 
@@ -53,7 +54,8 @@ def client_config_of(
     """How to reach the cluster that two `options` name, None if neither is given. Raises BadParameter."""
     if properties is None:
         return None if bootstrap_servers is None else ClientConfig(bootstrap_servers)
+    configure_logs()  # settings without a use are logged
     try:
         return ClientConfig.read(properties, bootstrap_servers)
     except ClientConfigError as error:
-        raise click.BadParameter(str(error), param_hint=options[1]) from error
+        raise click.BadParameter(str(error), param_hint=options[1]) from None

@@ -1,17 +1,21 @@
 """How a client reaches the Kafka cluster: the servers, and Kafka's client settings for them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from connections.address import parse_servers
-from connections.client_security import ClientConfigError as ClientConfigError
-from connections.client_security import security_of
+from connections.client_login import JAAS, PASSWORD, USER
+from connections.client_security import Security, read_security, security_of
 from connections.client_settings import java_settings, kafka_python_settings, librdkafka_settings
-from connections.properties import PropertiesError, read_properties
+from connections.known_settings import intended_name
+from connections.properties import PropertiesError, load_properties
+from connections.used_settings import ClientConfigError as ClientConfigError
+from connections.used_settings import UsedSettings
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
+_BROKER_LIST = "metadata.broker.list"  # librdkafka's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +32,30 @@ class ClientConfig:
     def read(cls, path: Path, bootstrap_servers: str | None = None) -> Self:
         """Read a file in the format of Java's properties, as Kafka's tools take with --command-config.
 
-        See `read_properties` for references in its values. Files that settings name are read here, so the
-        result is good on other machines too. `bootstrap_servers` replaces those of the file. Raises
-        ClientConfigError.
+        See `load_properties` for references in its values. Files that settings name are read here, so the
+        result is good on other machines too. `bootstrap_servers` replaces those of the file. Settings that
+        the connection has no use for are logged. Raises ClientConfigError.
         """
         try:
-            properties = read_properties(path)
+            values, resolve = load_properties(path)
+            settings = UsedSettings(values, resolve)
+            name, servers = settings.first(BOOTSTRAP_SERVERS, _BROKER_LIST)
         except PropertiesError as error:
-            raise ClientConfigError(str(error)) from error
-        servers = properties.pop(BOOTSTRAP_SERVERS, None)
-        if bootstrap_servers is None and servers is not None:
-            try:
-                bootstrap_servers = parse_servers(servers)
-            except ValueError as error:
-                raise ClientConfigError(f"{BOOTSTRAP_SERVERS} in {path}: {error}") from error
+            raise ClientConfigError(str(error)) from None
         if bootstrap_servers is None:
-            raise ClientConfigError(f"{path} has no {BOOTSTRAP_SERVERS}, and no other servers are given")
+            if servers is None:
+                raise ClientConfigError(f"{path} has no {BOOTSTRAP_SERVERS}, and no other servers are given")
+            bootstrap_servers = _servers(f"{name} in {path}", servers, quotes=settings.is_shown(name))
         try:
-            return cls(bootstrap_servers, java_settings(security_of(properties)) if properties else {})
+            _check_names(values)
+            security = read_security(settings, bootstrap_servers)
+        except PropertiesError as error:
+            raise ClientConfigError(str(error)) from None
         except ClientConfigError as error:
             raise ClientConfigError(f"{path}: {error}") from None
+        _log_unused(path, security, settings.unused)
+        is_default = security == Security("PLAINTEXT")
+        return cls(bootstrap_servers, {} if is_default else java_settings(security))
 
     def kafka_python_settings(self) -> dict[str, Any]:
         """The keyword arguments with which kafka-python's clients reach the cluster. Raises
@@ -55,21 +63,55 @@ class ClientConfig:
         """
         return {
             "bootstrap_servers": self.bootstrap_servers,
-            **kafka_python_settings(security_of(self.properties)),
+            **kafka_python_settings(self._security()),
         }
 
     def librdkafka_settings(self) -> dict[str, Any]:
         """The settings with which librdkafka's clients reach the cluster. Raises ClientConfigError."""
         return {
             BOOTSTRAP_SERVERS: self.bootstrap_servers,
-            **librdkafka_settings(security_of(self.properties)),
+            **librdkafka_settings(self._security()),
         }
 
     def java_settings(self) -> dict[str, str]:
         """The settings with which Kafka's clients in Java reach the cluster, on any machine. Raises
         ClientConfigError.
         """
-        return {BOOTSTRAP_SERVERS: self.bootstrap_servers, **java_settings(security_of(self.properties))}
+        return {BOOTSTRAP_SERVERS: self.bootstrap_servers, **java_settings(self._security())}
+
+    def _security(self) -> Security:
+        return security_of(self.properties, self.bootstrap_servers)
 
     def __str__(self) -> str:
         return self.bootstrap_servers
+
+
+def _servers(where: str, text: str, *, quotes: bool) -> str:
+    try:
+        return parse_servers(text)
+    except ValueError as error:
+        reason = str(error) if quotes else "its value (not shown) is not HOST:PORT,..."
+    raise ClientConfigError(f"{where}: {reason}")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raise ClientConfigError for a name that no Kafka client has, and that is similar to one."""
+    for name in sorted(names):
+        if intended := intended_name(name):
+            raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
+
+
+def _log_unused(path: Path, security: Security, names: list[str]) -> None:
+    """Log the settings that have no use for this connection, in one line."""
+    if not names:
+        return
+    import structlog  # executors need not have it
+
+    protects = ("ssl.",) * (security.tls is None) + ("sasl.",) * (security.login is None)
+    line: dict[str, Any] = {"file": str(path), "protocol": security.protocol, "names": names}
+    if security.login is not None and {USER, PASSWORD} & set(names):
+        line["login_by"] = JAAS
+    log = structlog.get_logger()
+    (log.warning if any(name.startswith(protects) for name in names) else log.info)(
+        "settings of the client file have no use here", **line
+    )

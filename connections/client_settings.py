@@ -4,29 +4,40 @@ kafka-python's and librdkafka's.
 
 from typing import Any
 
-from connections.client_security import (
-    CHAIN,
+from connections.client_login import (
+    CLIENT_HANDLER,
     ENDPOINT,
     EXTENSION,
     HANDLER,
-    HOST_CHECK,
+    IAM,
+    IAM_HANDLER,
+    IAM_PROFILE,
     JAAS,
-    KEY,
-    KEY_PASSWORD,
-    KEYSTORE_TYPE,
     MECHANISM,
     MODULES,
     OAUTH_HANDLER,
-    PROTOCOL,
+    PASSWORD,
+    UNSECURED_SUBJECT,
+    USER,
+    PasswordLogin,
+)
+from connections.client_security import PROTOCOL, Security
+from connections.client_tls import (
+    CA_TEXT,
+    CHAIN,
+    CHAIN_TEXT,
+    HOST_CHECK,
+    KEY,
+    KEY_PASSWORD,
+    KEY_TEXT,
+    KEYSTORE_TYPE,
     TRUSTED,
     TRUSTSTORE_TYPE,
-    UNSECURED_SUBJECT,
-    PasswordLogin,
-    Security,
     Tls,
     context_of,
 )
 from connections.jaas import LoginModule, format_jaas
+from connections.msk_iam import IamLogin
 from connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
 
 
@@ -44,6 +55,9 @@ def java_settings(security: Security) -> dict[str, str]:
     if isinstance(security.login, PasswordLogin):
         login = {"username": security.login.user, "password": security.login.password}
         return {**settings, JAAS: format_jaas(LoginModule(module, login))}
+    if isinstance(security.login, IamLogin):
+        profile = {} if security.login.profile is None else {IAM_PROFILE: security.login.profile}
+        return {**settings, JAAS: format_jaas(LoginModule(module, profile)), CLIENT_HANDLER: IAM_HANDLER}
     assert security.login is not None
     return {**settings, **_java_token_login(module, security.login)}
 
@@ -81,7 +95,7 @@ def kafka_python_settings(security: Security) -> dict[str, Any]:
         settings["ssl_context"] = context_of(security.tls)
         settings["ssl_check_hostname"] = security.tls.checks_host
     if security.mechanism is not None:
-        settings["sasl_mechanism"] = security.mechanism
+        settings["sasl_mechanism"] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
         user = security.login.user
         if security.mechanism != "PLAIN":  # RFC 5802 wants it so, and kafka-python leaves it to its caller
@@ -99,16 +113,21 @@ def librdkafka_settings(security: Security) -> dict[str, Any]:
         tls = security.tls
         settings[HOST_CHECK] = "https" if tls.checks_host else "none"
         given = {
-            "ssl.ca.pem": tls.trusted,
-            "ssl.certificate.pem": tls.chain,
-            "ssl.key.pem": tls.key,
+            CA_TEXT: tls.trusted,
+            CHAIN_TEXT: tls.chain,
+            KEY_TEXT: tls.key,
             KEY_PASSWORD: tls.key_password,
         }
         settings |= {name: value for name, value in given.items() if value is not None}
     if security.mechanism is not None:
-        settings[MECHANISM] = security.mechanism
+        settings[MECHANISM] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
-        settings |= {"sasl.username": security.login.user, "sasl.password": security.login.password}
+        settings |= {USER: security.login.user, PASSWORD: security.login.password}
     elif security.login is not None:
         settings["oauth_cb"] = TokenCallback(security.login)
     return settings
+
+
+def _python_mechanism(mechanism: str) -> str:
+    """Return the mechanism of clients that are not Java's: MSK takes tokens of IAM by OAUTHBEARER, too."""
+    return "OAUTHBEARER" if mechanism == IAM else mechanism

@@ -35,10 +35,10 @@ class LoginModule:
 def parse_jaas(text: str) -> LoginModule:
     """The login of `<module> required <name>="<value>" ...;`. Raises JaasError."""
     tokens = list(_tokens(text))
-    if len(tokens) < 3 or not all(is_text for _, is_text in tokens[:2]):
+    if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
         raise JaasError("it does not begin with a login module and 'required'")
     if tokens[-1] != (";", False):
-        raise JaasError("it does not end with ';'")
+        raise JaasError("it does not end with ';' (a line that the next one continues ends with a backslash)")
     (name, _), (flag, _), *options = tokens[:-1]
     if flag.lower() not in _FLAGS:
         raise JaasError("the word after the login module is not 'required'")

@@ -1,4 +1,5 @@
-"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, or unsecured ones.
+"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, unsecured ones, or
+those of `connections.msk_iam`.
 
 They are got as Kafka's clients in Java get them (KIP-768, and KIP-255 for unsecured tokens), so that one
 file of settings serves Spark's Kafka clients and those of Python.
@@ -21,7 +22,9 @@ from typing import Any
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from connections import msk_iam
 from connections.http_exchange import exchange
+from connections.msk_iam import CredentialsError, IamLogin
 from connections.pem import client_context
 
 TIMEOUT_S = 10.0
@@ -51,13 +54,18 @@ class TokenLogin:
     `extensions` are the extensions of RFC 7628.
     """
 
-    endpoint: str | None
+    endpoint: str | None = field(repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scope: str | None = None
     trusted: str | None = field(default=None, repr=False)
     subject: str | None = None
     extensions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shown_endpoint(self) -> str:
+        """The endpoint without its query, which may have a secret."""
+        return (self.endpoint or "").partition("?")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class Token:
 class TokenSource:
     """The tokens of one login, for all clients of this process. A token is replaced near its end."""
 
-    def __init__(self, login: TokenLogin) -> None:
+    def __init__(self, login: TokenLogin | IamLogin) -> None:
         self.login = login
         self._lock = threading.Lock()
         self._token: Token | None = None
@@ -107,7 +115,7 @@ class TokenSource:
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
     """The tokens of a login for kafka-python."""
 
-    def __init__(self, login: TokenLogin) -> None:
+    def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
 
     def token(self) -> str:
@@ -116,28 +124,38 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
 
     def extensions(self) -> dict[str, str]:
         """The extensions of RFC 7628."""
-        return dict(self._login.extensions)
+        return _extensions(self._login)
 
 
 class TokenCallback:
     """The tokens of a login for librdkafka's clients: their `oauth_cb`."""
 
-    def __init__(self, login: TokenLogin) -> None:
+    def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
         """(token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
         token = source_of(self._login).token()
-        return token.text, token.expires_s, "", dict(self._login.extensions)
+        return token.text, token.expires_s, "", _extensions(self._login)
 
 
 @cache
-def source_of(login: TokenLogin) -> TokenSource:
+def source_of(login: TokenLogin | IamLogin) -> TokenSource:
     """This process's tokens of a login."""
     return TokenSource(login)
 
 
-def _new_token(login: TokenLogin, now_s: float) -> Token:
+def _extensions(login: TokenLogin | IamLogin) -> dict[str, str]:
+    return dict(login.extensions) if isinstance(login, TokenLogin) else {}
+
+
+def _new_token(login: TokenLogin | IamLogin, now_s: float) -> Token:
+    if isinstance(login, IamLogin):
+        try:
+            credentials = msk_iam.credentials_of(login)
+        except CredentialsError as error:
+            raise TokenError(f"no login to MSK by IAM: {error}") from None
+        return Token(msk_iam.token(login.region, credentials, now_s), now_s + msk_iam.LIFETIME_S)
     if login.endpoint is None:
         return _unsecured(login.subject or "", now_s)
     if login.endpoint.startswith("file:"):
@@ -146,7 +164,7 @@ def _new_token(login: TokenLogin, now_s: float) -> Token:
         text, lifetime_s = _from_endpoint(login)
     expires_s = _expires_s(text) or now_s + (lifetime_s or UNKNOWN_LIFETIME_S)
     if expires_s <= now_s:
-        raise TokenError(f"the token of {login.endpoint} has expired")
+        raise TokenError(f"the token of {login.shown_endpoint} has expired")
     return Token(text, expires_s)
 
 
@@ -184,7 +202,9 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
         reason = str(getattr(error, "reason", None) or error)
     except (KeyError, ValueError, TypeError, AttributeError):
         reason = "its answer is not JSON with an access_token"
-    raise TokenError(f"the token endpoint {login.endpoint} gives client {login.client_id} no token: {reason}")
+    raise TokenError(
+        f"the token endpoint {login.shown_endpoint} gives client {login.client_id} no token: {reason}"
+    )
 
 
 def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:

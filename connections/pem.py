@@ -20,23 +20,52 @@ def certificates(text: str) -> str:
     """The certificates in a PEM text, in their order. Raises PemError if there is none."""
     found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
     if not found:
-        raise PemError("it has no certificate as PEM")
+        raise PemError(f"it has no certificate as PEM{_hint(text)}")
     return "\n".join(found) + "\n"
 
 
-def private_key(text: str) -> str:
-    """The private key in a PEM text. Raises PemError unless there is one, as PKCS#8, which Kafka's clients in
-    Java need.
+def private_key(text: str, password: str | None = None) -> str:
+    """Return the private key in a PEM text as PKCS#8, which Kafka's clients in Java need. Raises PemError
+    unless there is one.
+
+    A key in another form, as OpenSSL used to write RSA keys, is decrypted with `password`.
     """
     found = [match for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
     if len(found) != 1:
-        raise PemError("it has no private key as PEM" if not found else "it has more than one private key")
-    if found[0][1] not in _KEYS:
         raise PemError(
-            f"its key is a {found[0][1]}, not PKCS#8 (BEGIN PRIVATE KEY). "
-            "`openssl pkcs8 -topk8 -nocrypt` converts it"
+            "it has more than one private key" if found else f"it has no private key as PEM{_hint(text)}"
         )
+    if found[0][1] not in _KEYS:
+        return _as_pkcs8(found[0], password)
     return found[0][0] + "\n"
+
+
+def is_encrypted(key: str) -> bool:
+    """Return True if a private key (PKCS#8) needs a password."""
+    return "-----BEGIN ENCRYPTED" in key
+
+
+def _as_pkcs8(block: re.Match[str], password: str | None) -> str:
+    # Executors are given PKCS#8, and need not have the library.
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        key = serialization.load_pem_private_key(
+            block[0].encode(), password.encode() if password and "ENCRYPTED" in block[0] else None
+        )
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        pass
+    else:
+        return key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+    raise PemError(
+        f"its key is a {block[1]}, not PKCS#8 (BEGIN PRIVATE KEY), and it cannot be converted here. "
+        "`openssl pkcs8 -topk8 -nocrypt` converts it"
+    )
 
 
 def client_context(
@@ -71,6 +100,15 @@ def client_context(
                 + ("" if key_password is None else " (is the key's password right?)")
             ) from None
     return context
+
+
+def _hint(text: str) -> str:
+    is_cut = "-----BEGIN" in text and "-----END" not in text
+    return (
+        ": it has no END. In a file of settings, each line of PEM but the last ends with \\n\\"
+        if is_cut
+        else ""
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -1,12 +1,22 @@
 """Files in the format of Java's properties, with references to the environment and to other files."""
 
+import codecs
 import re
 from collections.abc import Callable, Mapping
 from os import environ
 from pathlib import Path
 
-# As Kafka's EnvVarConfigProvider and FileConfigProvider are used in a file of settings.
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+PROVIDERS = "config.providers"
+# Java trims these of a setting's value: all characters up to the blank.
+BLANKS = "".join(map(chr, range(0x21)))
+_REFERENCE = re.compile(r"\$\{([^}:]+):([^}]+)\}")
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+Resolve = Callable[[str, str], str]
 
 
 class PropertiesError(ValueError):
@@ -14,19 +24,28 @@ class PropertiesError(ValueError):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the values of a file by their names.
-
-    `${env:NAME}` in a value is the environment's variable, `${file:PATH}` the content of a file without the
-    blanks around it. Raises PropertiesError.
+    """Return the values of a file by their names, with what their references name (`load_properties`). Raises
+    PropertiesError.
     """
-    import javaproperties  # executors are given what was read, and need not have it
+    found, resolve = load_properties(path)
+    return {name: resolve(name, value) for name, value in found.items()}
 
-    try:
-        with path.open("rb") as file:
-            found: dict[str, str] = javaproperties.load(file)
-    except (OSError, ValueError) as error:
-        raise PropertiesError(f"the settings in {path} cannot be read: {_text(error)}") from error
-    return {name: _resolved(path, name, value) for name, value in found.items()}
+
+def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
+    """Return the values of a file by their names as they are written, and a function that replaces the
+    references in the value of a name.
+
+    `${env:NAME}` is the environment's variable, `${file:PATH}` the content of a file without the blanks
+    around it, `${file:PATH:KEY}` a value of another file of properties, and `${dir:PATH:FILE}` the content of
+    a file in a folder. `config.providers` may give these providers other names, as for Kafka's own clients,
+    and is not among the values. Raises PropertiesError.
+    """
+    found = _parsed(path)
+    declared = {
+        name: found[name] for name in list(found) if name == PROVIDERS or name.startswith(f"{PROVIDERS}.")
+    }
+    references = _References(path, declared)
+    return {name: value for name, value in found.items() if name not in declared}, references.resolved
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
@@ -37,28 +56,108 @@ def properties_text(settings: Mapping[str, str]) -> str:
     return text
 
 
-def _resolved(path: Path, name: str, value: str) -> str:
-    """The value with what its references name."""
+def _parsed(path: Path) -> dict[str, str]:
+    import javaproperties  # executors are given what was read, and need not have it
 
-    def found(reference: re.Match[str]) -> str:
-        kind, where = reference.groups()
+    try:
+        found: dict[str, str] = javaproperties.loads(_text(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        reason = _reason(error)
+    else:
+        # A section of an INI file, as Confluent's examples for Python have it.
+        return {
+            name: value for name, value in found.items() if value or not re.fullmatch(r"\[[^\]]*\]", name)
+        }
+    # Not in the handler: the error's own context may quote the file.
+    raise PropertiesError(f"the settings in {path} cannot be read: {reason}")
+
+
+def _text(content: bytes) -> str:
+    """Decode a file: ISO 8859-1, as Java reads it, unless a byte order mark says what it is. Raises
+    PropertiesError.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if content.startswith(mark):
+            return content.decode(encoding)
+    if b"\0" in content:
+        raise PropertiesError("it has zero bytes. Save it as UTF-8 or ISO 8859-1")
+    return content.decode("iso-8859-1")
+
+
+class _References:
+    """The providers of a file, by the names that its references have for them."""
+
+    def __init__(self, path: Path, declared: Mapping[str, str]) -> None:
+        self._path = path
+        self._sources: dict[str, Callable[[str], str]] = dict(_SOURCES)
+        self._unknown: dict[str, str] = {}
+        for name in declared.get(PROVIDERS, "").split(","):
+            self._declare(name.strip(BLANKS), declared.get(f"{PROVIDERS}.{name.strip(BLANKS)}.class", ""))
+
+    def _declare(self, name: str, class_name: str) -> None:
+        kind = class_name.strip(BLANKS).rpartition(".")[2]
+        if kind in _CLASSES:
+            self._sources[name] = _CLASSES[kind]
+        elif name:
+            self._sources.pop(name, None)
+            # Lines that were joined may have made more of it than a class.
+            self._unknown[name] = kind if kind.isidentifier() else "which its class does not tell"
+
+    def resolved(self, name: str, value: str) -> str:
+        """Return the value of `name` with what its references name. Raises PropertiesError."""
+        return _REFERENCE.sub(lambda reference: self._found(name, reference), value)
+
+    def _found(self, name: str, reference: re.Match[str]) -> str:
+        provider, where = reference.groups()
+        if provider in self._unknown:
+            raise PropertiesError(
+                f"{name} in {self._path}: the provider {provider!r} of its value is a class of Java, "
+                f"{self._unknown[provider]}. Refer to the environment or a file: "
+                "${env:NAME}, ${file:PATH}"
+            )
+        if provider not in self._sources:
+            return reference[0]  # as Kafka leaves it
         try:
-            return _SOURCES[kind](where)
+            return self._sources[provider](where)
         except (KeyError, OSError, ValueError) as error:
-            what = f"{kind}:{where}"
-            raise PropertiesError(f"{name} in {path}: {what} cannot be read: {_text(error)}") from error
+            reason = _reason(error)
+        raise PropertiesError(f"{name} in {self._path}: {provider}:{where} cannot be read: {reason}")
 
-    return _REFERENCE.sub(found, value)
+
+def _of_file(where: str) -> str:
+    """Return the content of PATH, or the value of KEY in PATH:KEY."""
+    path, colon, key = where.partition(":")
+    if not colon or Path(where).is_file():
+        return Path(where).read_text().strip()
+    return _parsed(Path(path))[key]
+
+
+def _of_folder(where: str) -> str:
+    folder, _, name = where.partition(":")
+    if Path(name).name != name:
+        raise PropertiesError("FOLDER:FILE is needed")
+    return (Path(folder) / name).read_text().strip()
 
 
 _SOURCES: Mapping[str, Callable[[str], str]] = {
     "env": lambda name: environ[name],
-    "file": lambda name: Path(name).read_text().strip(),
+    "file": _of_file,
+    "dir": _of_folder,
+    "directory": _of_folder,
+}
+_CLASSES: Mapping[str, Callable[[str], str]] = {
+    "EnvVarConfigProvider": _SOURCES["env"],
+    "FileConfigProvider": _of_file,
+    "DirectoryConfigProvider": _of_folder,
 }
 
 
-def _text(error: Exception) -> str:
-    """The error without what it quotes of a file, which may be secret."""
+def _reason(error: Exception) -> str:
+    """Return the error without what it quotes of a file, which may be secret."""
+    if isinstance(error, PropertiesError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not {error.encoding.upper()}"
     return "it is not set" if isinstance(error, KeyError) else type(error).__name__

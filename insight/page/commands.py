@@ -49,6 +49,10 @@ class Command(NamedTuple):
         """As a person types it. What the page gives by standard input is a file then."""
         return shlex.join(["group-coordinator", *("FILE" if a == _INPUT else a for a in self.arguments)])
 
+    def __repr__(self) -> str:
+        """Return the text without the standard input, which may have secrets."""
+        return f"Command({str(self)!r})"
+
 
 class Source(Struct, frozen=True, kw_only=True):
     """Where `whatif` and `replay` find the coordinator's log: the path or URI of its checkpoint, and the
@@ -57,6 +61,9 @@ class Source(Struct, frozen=True, kw_only=True):
 
     checkpoint: str
     properties: str
+
+    def __repr__(self) -> str:
+        return f"Source(checkpoint={self.checkpoint!r})"
 
     def command(self, *arguments: str) -> Command:
         place = [f"--checkpoint={self.checkpoint}", "--client-config", _INPUT]

@@ -17,6 +17,10 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def servers_of(text: str) -> str | None:
+    return "kafka:1" if "${" in text else None
+
+
 def test_file_has_the_format_of_java_properties(tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -69,23 +73,23 @@ def test_text_of_it_has_no_setting() -> None:
             r"has no bootstrap\.servers, and no other servers are given",
         ),
         (
-            "ssl.key=${env:NO_SUCH_NAME}",
-            r"ssl\.key in .*: env:NO_SUCH_NAME cannot be read: it is not set",
+            "security.protocol=SSL\nssl.keystore.key=${env:NO_SUCH_NAME}",
+            r"ssl\.keystore\.key in .*: env:NO_SUCH_NAME cannot be read: it is not set",
         ),
         (
-            "ssl.key=${file:/no/such}",
-            r"ssl\.key in .*: file:/no/such cannot be read: No such file",
+            "security.protocol=SSL\nssl.keystore.key=${file:/no/such}",
+            r"ssl\.keystore\.key in .*: file:/no/such cannot be read: No such file",
         ),
         (
-            "bootstrap.servers=kafka:1\nacks=all",
-            r"client\.properties: acks: no known setting",
+            "bootstrap.servers=kafka:1\nack5=all\nssl.keystore.kye=all",
+            r"client\.properties: ssl\.keystore\.kye: no Kafka client .* Did you mean ssl\.keystore\.key\?",
         ),
         (f"ssl.key={SECRET}\\u12", r"settings in .* cannot be read: InvalidUEscapeError"),
     ],
 )
 def test_errors_name_the_setting_and_no_value(tmp_path: Path, text: str, error: str) -> None:
     with pytest.raises(ClientConfigError, match=error) as raised:
-        ClientConfig.read(written(tmp_path, text))
+        ClientConfig.read(written(tmp_path, text), servers_of(text))
     assert SECRET not in str(raised.value)
 
 

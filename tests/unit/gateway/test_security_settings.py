@@ -36,6 +36,18 @@ def test_all_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.Monk
     assert "s3cret" not in repr(settings)
 
 
+def test_file_of_windows_with_a_provider_of_kafka_is_read(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s3cret\r\n")
+    config = tmp_path / "security.properties"
+    config.write_bytes(
+        f"ssl.keystore.location = {PEM} \r\nconfig.providers=secrets\r\n"
+        "config.providers.secrets.class=org.apache.kafka.common.config.provider.DirectoryConfigProvider\r\n"
+        f"ssl.key.password=${{secrets:{tmp_path}:password}}\r\n".encode("utf-8-sig")
+    )
+    settings = Security.read(None, None, None, config).settings
+    assert (settings.keystore, settings.key_password) == (PEM, "s3cret")
+
+
 def test_tokens_have_settings_too() -> None:
     settings = parse(
         {

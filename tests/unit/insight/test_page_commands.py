@@ -51,6 +51,12 @@ async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitab
     return last
 
 
+def test_no_text_of_a_command_has_the_settings_of_the_connection() -> None:
+    command = SOURCE.command("replay")
+    assert b"secret" in command.given
+    assert "secret" not in f"{SOURCE!r} {command!r} {command}"
+
+
 @run_async
 async def test_what_a_command_says_is_its_answer() -> None:
     program = "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)"

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from connections.client_security import JAAS, KEY, SETTINGS
+from connections.client_login import JAAS
+from connections.client_security import SETTINGS
+from connections.client_tls import KEY
 from embedded.jars import spark_jars
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,

@@ -1,0 +1,245 @@
+"""The `sasl.` settings of a client: which there are, and what they mean.
+
+They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
+from connections.jaas import JaasError, LoginModule, parse_jaas
+from connections.msk_iam import IamLogin, region_of
+from connections.oauth_tokens import TokenLogin
+from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
+
+MECHANISM = "sasl.mechanism"
+MECHANISMS = "sasl.mechanisms"
+USER, PASSWORD = "sasl.username", "sasl.password"  # names
+JAAS = "sasl.jaas.config"
+HANDLER = "sasl.login.callback.handler.class"
+CLIENT_HANDLER = "sasl.client.callback.handler.class"
+LOGIN_CLASS = "sasl.login.class"
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+# Kafka 4.1 has these as settings. Older clients have them as options of the login module.
+CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
+SCOPE = "sasl.oauthbearer.scope"
+# librdkafka's.
+OWN_CLIENT_ID, OWN_CLIENT_SECRET = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
+EXTENSIONS = "sasl.oauthbearer.extensions"
+METHOD = "sasl.oauthbearer.method"
+HTTPS_CA_FILE, HTTPS_CA_TEXT = "https.ca.location", "https.ca.pem"
+
+SETTINGS = frozenset(
+    {MECHANISM, MECHANISMS, JAAS, USER, PASSWORD, HANDLER, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE}
+    | {OWN_CLIENT_ID, OWN_CLIENT_SECRET, EXTENSIONS, HTTPS_CA_FILE, HTTPS_CA_TEXT}
+)
+_PACKAGE = "org.apache.kafka.common.security"
+_PLAIN_MODULE = f"{_PACKAGE}.plain.PlainLoginModule"
+_SCRAM_MODULE = f"{_PACKAGE}.scram.ScramLoginModule"
+_OAUTH_MODULE = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+IAM = "AWS_MSK_IAM"
+IAM_PACKAGE = "software.amazon.msk.auth.iam"
+MODULES = {
+    "PLAIN": _PLAIN_MODULE,
+    "SCRAM-SHA-256": _SCRAM_MODULE,
+    "SCRAM-SHA-512": _SCRAM_MODULE,
+    "OAUTHBEARER": _OAUTH_MODULE,
+    IAM: f"{IAM_PACKAGE}.IAMLoginModule",
+}
+IAM_HANDLER = f"{IAM_PACKAGE}.IAMClientCallbackHandler"
+_IAM_TOKEN_HANDLER = f"{IAM_PACKAGE}.IAMOAuthBearerLoginCallbackHandler"
+IAM_PROFILE = "awsProfileName"
+# The class in Spark's Kafka clients, and the name that older clients have for it.
+OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
+_OAUTH_HANDLERS = (OAUTH_HANDLER, f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler")
+_STRIMZI_HANDLER = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
+# The options of Strimzi's handler that ask for the same token as Kafka's own.
+_STRIMZI = {
+    "oauth.client.id": "clientId",
+    "oauth.client.secret": "clientSecret",
+    "oauth.scope": "scope",
+    "oauth.token.endpoint.uri": ENDPOINT,
+}
+_STRIMZI_TLS = "oauth.ssl."
+_STRIMZI_OTHER = ("oauth.access.token", "oauth.refresh.token", "oauth.audience", "oauth.client.assertion")
+UNSECURED_SUBJECT = "unsecuredLoginStringClaim_sub"
+EXTENSION = "extension_"
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordLogin:
+    """A login by PLAIN or SCRAM."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+Login = PasswordLogin | TokenLogin | IamLogin
+
+
+def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
+    """Return the mechanism and the login of the `sasl.` settings. `servers` may tell the region of a cluster.
+    Raises ClientConfigError.
+    """
+    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    if mechanism is None or mechanism == "GSSAPI":
+        default = "" if mechanism else ", Kafka's default,"
+        raise ClientConfigError(
+            f"{name}: GSSAPI (Kerberos){default} is not supported. Use {', '.join(MODULES)}, or a client "
+            "certificate (security.protocol=SSL)"
+        )
+    if mechanism not in MODULES:
+        raise ClientConfigError(f"{name}: {settings.shown(name)} is not one of {', '.join(MODULES)}")
+    handler = settings.get(HANDLER) if mechanism == "OAUTHBEARER" else None
+    if mechanism == IAM or handler == _IAM_TOKEN_HANDLER:
+        return IAM, _iam_login(settings, servers)
+    _check_classes(settings)
+    if mechanism == "OAUTHBEARER":
+        return mechanism, _token_login(settings, handler)
+    return mechanism, _password_login(settings, mechanism)
+
+
+def _check_classes(settings: UsedSettings) -> None:
+    """Raise ClientConfigError for classes of Java that would take part in the login."""
+    for name in (CLIENT_HANDLER, LOGIN_CLASS):
+        value = settings.get(name)
+        if value is not None and not value.startswith("org.apache.kafka."):
+            raise ClientConfigError(
+                f"{name}: {settings.shown(name)} {JAVA_CLASS}. Give the "
+                f"user and the password in {JAAS}, or a token endpoint ({ENDPOINT})"
+            )
+
+
+def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
+    """Return the login module of the settings, None if they have none."""
+    text = settings.get(JAAS)
+    if text is None:
+        return None
+    try:
+        module = parse_jaas(text)
+    except JaasError as error:
+        raise ClientConfigError(f"{JAAS}: {error}") from None
+    # Some systems have Kafka's clients under a name before Kafka's.
+    if not f".{module.name}".endswith(f".{expected}"):
+        raise ClientConfigError(f"{JAAS}: the login module of {mechanism} is {expected}")
+    return module
+
+
+def _password_login(settings: UsedSettings, mechanism: str) -> PasswordLogin:
+    module = _module(settings, MODULES[mechanism], mechanism)
+    if module is None:
+        user, password = settings.get(USER), settings.get(PASSWORD)
+        if user is None or password is None:
+            raise ClientConfigError(f"{MECHANISM}={mechanism} needs {JAAS}, or {USER} and {PASSWORD}")
+        return PasswordLogin(user, password)
+    if module.options.get("tokenauth", "").lower() == "true":
+        raise ClientConfigError(
+            f"{JAAS}: tokenauth: a delegation token cannot be used, because not all clients here can log in "
+            "with one. Use a user of SCRAM"
+        )
+    _check_options(module.options, "username", "password")
+    return PasswordLogin(module.options["username"], module.options["password"])
+
+
+def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
+    if handler is not None and handler not in (*_OAUTH_HANDLERS, _STRIMZI_HANDLER):
+        raise ClientConfigError(
+            f"{HANDLER}: {settings.shown(HANDLER)} {JAVA_CLASS}. Leave it "
+            f"out, and set {ENDPOINT} with a client's id and secret, or file:///PATH of a token that another "
+            "program renews"
+        )
+    settings.text(METHOD)
+    module = _module(settings, _OAUTH_MODULE, "OAUTHBEARER")
+    options = dict(module.options) if module is not None else {}
+    if handler == _STRIMZI_HANDLER:
+        options = _of_strimzi(options)
+    endpoint = options.get(ENDPOINT) or settings.get(ENDPOINT)
+    extensions = tuple(_extensions(settings, options).items())
+    if endpoint is None:
+        if handler is not None or UNSECURED_SUBJECT not in options:
+            raise ClientConfigError(f"{MECHANISM}=OAUTHBEARER needs {ENDPOINT}")
+        return TokenLogin(None, subject=options[UNSECURED_SUBJECT], extensions=extensions)
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https", "file") or url.username is not None:
+        raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, and without a user")
+    if url.scheme == "file":
+        return TokenLogin(endpoint, extensions=extensions)
+    client = options.get("clientId") or settings.first(CLIENT_ID, OWN_CLIENT_ID)[1]
+    secret = options.get("clientSecret") or settings.first(CLIENT_SECRET, OWN_CLIENT_SECRET)[1]
+    if client is None or secret is None:
+        raise ClientConfigError(
+            f"{ENDPOINT} needs clientId and clientSecret in {JAAS}, or {CLIENT_ID} and {CLIENT_SECRET}"
+        )
+    scope = options.get("scope") or settings.get(SCOPE)
+    trusted = _trusted_by_endpoint(settings, options)
+    return TokenLogin(endpoint, client, secret, scope, trusted, extensions=extensions)
+
+
+def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        name.removeprefix(EXTENSION): value for name, value in options.items() if name.startswith(EXTENSION)
+    }
+    for item in (settings.get(EXTENSIONS) or "").split(","):
+        name, sign, value = item.strip().partition("=")
+        if sign:
+            found.setdefault(name, value)
+    return found
+
+
+def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
+    """Return the certificates that the token endpoint's is checked by, None for the machine's."""
+    ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
+    if TRUSTSTORE in ssl_options or TRUSTED in ssl_options:
+        return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
+    return read_trusted(settings, (HTTPS_CA_FILE, HTTPS_CA_TEXT))[1]
+
+
+def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of Kafka's own login module with the same meaning. Raises ClientConfigError."""
+    if other := sorted(name for name in options if name.startswith(_STRIMZI_OTHER)):
+        raise ClientConfigError(
+            f"{JAAS}: {', '.join(other)} needs {_STRIMZI_HANDLER}, a class of Java. Use oauth.client.id and "
+            f"oauth.client.secret, or {ENDPOINT}=file:///PATH of a token that another program renews"
+        )
+    found = {own: options[name] for name, own in _STRIMZI.items() if name in options}
+    tls = {
+        f"ssl.{name.removeprefix(_STRIMZI_TLS)}": value
+        for name, value in options.items()
+        if name.startswith(_STRIMZI_TLS)
+    }
+    extensions = {name: value for name, value in options.items() if name.startswith(EXTENSION)}
+    return found | tls | extensions
+
+
+def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
+    settings.text(HANDLER)
+    settings.text(CLIENT_HANDLER)
+    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    assert mechanism is not None
+    module = _module(settings, MODULES[mechanism], mechanism)
+    options = module.options if module is not None else {}
+    if any(option.startswith("awsRole") for option in options):
+        raise ClientConfigError(
+            f"{JAAS}: a role (awsRoleArn) is not assumed here. Write the credentials that `aws sts "
+            f"assume-role` gives into a profile, and name it by {IAM_PROFILE}"
+        )
+    region = region_of(servers)
+    if region is None:
+        raise ClientConfigError(
+            f"{name}={mechanism} needs the region of the cluster, which bootstrap.servers does not tell: set "
+            "AWS_REGION in the environment"
+        )
+    return IamLogin(region, options.get(IAM_PROFILE))
+
+
+def _check_options(options: Mapping[str, str], *needed: str) -> None:
+    """Raise ClientConfigError if an option is missing. Other options are of no use, as in Java."""
+    for name in needed:
+        if name in options:
+            continue
+        if typos := difflib.get_close_matches(name, options):
+            raise ClientConfigError(f"{JAAS}: {typos[0]}: did you mean {name}?")
+        raise ClientConfigError(f"{JAAS}: its {name} is missing")

@@ -1,0 +1,165 @@
+"""The `ssl.` settings of a client: which there are, and what they mean.
+
+They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from connections import pem
+from connections.pem import PemError
+from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
+
+HOST_CHECK = "ssl.endpoint.identification.algorithm"
+TRUSTSTORE = "ssl.truststore.location"
+TRUSTSTORE_TYPE = "ssl.truststore.type"
+TRUSTSTORE_PASSWORD = "ssl.truststore.password"  # noqa: S105 - a name
+TRUSTED = "ssl.truststore.certificates"
+KEYSTORE = "ssl.keystore.location"
+KEYSTORE_TYPE = "ssl.keystore.type"
+KEYSTORE_PASSWORD = "ssl.keystore.password"  # noqa: S105 - a name
+CHAIN = "ssl.keystore.certificate.chain"
+KEY = "ssl.keystore.key"
+KEY_PASSWORD = "ssl.key.password"  # noqa: S105 - a name
+CA_FILE, CA_TEXT = "ssl.ca.location", "ssl.ca.pem"
+CHAIN_FILE, CHAIN_TEXT = "ssl.certificate.location", "ssl.certificate.pem"
+KEY_FILE, KEY_TEXT = "ssl.key.location", "ssl.key.pem"
+ENGINE = "ssl.engine.factory.class"
+VERIFICATION = "enable.ssl.certificate.verification"
+
+SETTINGS = frozenset(
+    {HOST_CHECK, TRUSTSTORE, TRUSTSTORE_TYPE, TRUSTSTORE_PASSWORD, TRUSTED, CA_FILE, CA_TEXT}
+    | {KEYSTORE, KEYSTORE_TYPE, KEYSTORE_PASSWORD, CHAIN, KEY, KEY_PASSWORD}
+    | {CHAIN_FILE, CHAIN_TEXT, KEY_FILE, KEY_TEXT}
+)
+_FILES = frozenset({TRUSTSTORE, CA_FILE, KEYSTORE, CHAIN_FILE, KEY_FILE})
+_CHAINS, _KEYS = (CHAIN, CHAIN_FILE, CHAIN_TEXT), (KEY, KEY_FILE, KEY_TEXT)
+# librdkafka then looks for the machine's authorities.
+_PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM texts. If `trusted` is None, the machine's certificates are trusted. `key_password` is None if the
+    key is not encrypted.
+    """
+
+    trusted: str | None
+    chain: str | None
+    key: str | None
+    key_password: str | None
+    checks_host: bool
+
+
+def read_tls(settings: UsedSettings, where: str = "") -> Tls:
+    """Return the meaning of the `ssl.` settings, with the content of the files that they name. `where` is put
+    before the settings' names in errors. Raises ClientConfigError.
+    """
+    _check_supported(settings)
+    checks = settings.text(HOST_CHECK)
+    if checks is not None and checks.lower() not in ("https", "", "none"):
+        raise ClientConfigError(
+            f"{HOST_CHECK}: {settings.shown(HOST_CHECK)} is neither https, nor empty or none to trust a "
+            "certificate of any host"
+        )
+    trusted_name, trusted = read_trusted(settings, (TRUSTSTORE, TRUSTED, CA_FILE, CA_TEXT), where)
+    key_name, chain, key = _client_certificate(settings)
+    key_password = settings.get(KEY_PASSWORD) if key is not None and "ENCRYPTED" in key else None
+    if key is not None:
+        key = _checked(key_name, key, lambda text: pem.private_key(text, key_password))
+    found = Tls(
+        trusted,
+        chain,
+        key,
+        key_password if key is not None and pem.is_encrypted(key) else None,
+        checks_host=checks is None or checks.lower() == "https",
+    )
+    try:
+        context_of(found)
+    except PemError as error:
+        names = trusted_name if chain is None else f"{trusted_name}, {key_name}"
+        raise ClientConfigError(f"{names}: {error}") from None
+    return found
+
+
+def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = "") -> tuple[str, str | None]:
+    """Return the setting of these that names the trusted authorities, and their certificates, None if there
+    are none. Raises ClientConfigError.
+    """
+    settings.text(TRUSTSTORE_TYPE)  # it says nothing that the content does not
+    name, value = settings.first(*names)
+    name_shown = where + name
+    if value is None or (name == CA_FILE and value == _PROBE):
+        return name_shown, None
+    text = _content(settings, name, value, TRUSTSTORE_PASSWORD, where)
+    return name_shown, _checked(name_shown, text, pem.certificates)
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return the context for a client's connections. Raises PemError."""
+    return pem.client_context(tls.trusted, tls.chain, tls.key, tls.key_password, checks_host=tls.checks_host)
+
+
+def _check_supported(settings: UsedSettings) -> None:
+    """Raise ClientConfigError for settings that only some of the clients in use could follow."""
+    engine = settings.get(ENGINE)
+    if engine is not None and not engine.startswith("org.apache.kafka."):
+        raise ClientConfigError(
+            f"{ENGINE}: {settings.shown(ENGINE)} {JAVA_CLASS}. Name the "
+            f"certificates by {TRUSTSTORE} and {KEYSTORE}"
+        )
+    if (settings.get(VERIFICATION) or "true").lower() == "false":
+        raise ClientConfigError(
+            f"{VERIFICATION} is false, and Spark's Kafka clients cannot connect without verification. Name "
+            f"the brokers' authority by {CA_FILE} or {TRUSTSTORE}"
+        )
+
+
+def _client_certificate(settings: UsedSettings) -> tuple[str, str | None, str | None]:
+    """Return the setting that names the client's key, the certificate's chain, and the text with the key."""
+    settings.text(KEYSTORE_TYPE)
+    store = settings.get(KEYSTORE)
+    if store is not None:
+        text = _content(settings, KEYSTORE, store, KEYSTORE_PASSWORD)
+        return KEYSTORE, _checked(KEYSTORE, text, pem.certificates), text
+    (chain_name, chain), (key_name, key) = settings.first(*_CHAINS), settings.first(*_KEYS)
+    if chain is None and key is None:
+        return key_name, None, None
+    if key is None:
+        key_name = _KEYS[_CHAINS.index(chain_name)]
+    if chain is None:
+        chain_name = _CHAINS[_KEYS.index(key_name)]
+    if chain is None or key is None:
+        raise ClientConfigError(f"{chain_name} and {key_name} belong together")
+    chain = _checked(chain_name, _content(settings, chain_name, chain), pem.certificates)
+    return key_name, chain, _content(settings, key_name, key)
+
+
+def _content(
+    settings: UsedSettings, name: str, value: str, password_name: str | None = None, where: str = ""
+) -> str:
+    """Return the PEM text of a setting: its value, or what the file has that it names. `password_name` is the
+    setting with the password of a store. Raises ClientConfigError.
+    """
+    if name not in _FILES:
+        return value
+    if "-----BEGIN" in value:
+        raise ClientConfigError(f"{where}{name} is the path of a file, and its value is the text of one")
+    # Executors are given texts, and need no library that reads stores.
+    from connections.stores import read_store
+
+    try:
+        return read_store(Path(value), lambda: settings.get(password_name) if password_name else None)
+    except (OSError, PemError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    hint = f" ({where}{password_name})" if password_name and reason.endswith("password") else ""
+    raise ClientConfigError(f"{where}{name}: {settings.shown(name)} cannot be read: {reason}{hint}")
+
+
+def _checked(name: str, text: str, read: Callable[[str], str]) -> str:
+    try:
+        return read(text)
+    except PemError as error:
+        raise ClientConfigError(f"{name}: {error}") from None
