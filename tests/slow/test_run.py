@@ -326,6 +326,7 @@ def check_interrupt(running: Run) -> None:
     """Ctrl-C ends it in order, and nothing of it stays."""
     with descendants(running.pid) as left:
         assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
+        assert any(BROKER in command and QUICK_JAVA not in command for command in left.running())
         running.interrupt()
         assert running.end() == (0, "")
         wait_until(lambda: left.running() == [], "the end of its processes")
