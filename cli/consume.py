@@ -15,6 +15,7 @@ from cli.consumed import line_writer
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show
+from cli.parameters import WholeNumber
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
@@ -38,9 +39,9 @@ from records.layout import DEFAULT_PREFIX
     callback=lambda _context, _option, value: _parse_assignors(value),
     help="Assignors to offer, best first; the coordinator runs those that begin with coordinator:.",
 )
-@click.option("--session-timeout-ms", type=click.IntRange(1), default=10_000, show_default=True)
-@click.option("--rebalance-timeout-ms", type=click.IntRange(1), default=60_000, show_default=True)
-@click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=3_000, show_default=True)
+@click.option("--session-timeout-ms", type=WholeNumber(1), default=10_000, show_default=True)
+@click.option("--rebalance-timeout-ms", type=WholeNumber(1), default=60_000, show_default=True)
+@click.option("--heartbeat-interval-ms", type=WholeNumber(1), default=3_000, show_default=True)
 @click.option(
     "--client-id", default="consumer", show_default=True, help="The client id; the member id begins with it."
 )

@@ -19,6 +19,7 @@ from cli.demo.script import RECORDS_PER_S, Demo
 from cli.demo.watch import NotSeen
 from cli.logs import configure_logs
 from cli.output import show, show_encoded, tell
+from cli.parameters import DecimalNumber
 from cli.processes.child import ChildFailed
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed
@@ -47,7 +48,7 @@ FAILURES = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for checkpoint, broker data and logs; default: a temporary one, kept after a failure.",
 )
-@click.option("--records-per-s", type=click.FloatRange(0.1, 1_000), default=RECORDS_PER_S, show_default=True)
+@click.option("--records-per-s", type=DecimalNumber(0.1, 1_000), default=RECORDS_PER_S, show_default=True)
 @click.option("--protocol", type=click.Choice(list(DEMOS)), default="kafka", show_default=True)
 def demo(as_json: bool, data_dir: Path | None, records_per_s: float, protocol: str) -> None:
     """Run a scripted demo of a few minutes, and check its outcome.
