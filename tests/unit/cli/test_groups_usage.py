@@ -1,6 +1,8 @@
 """Wrong usage of `groups` is reported before any request is sent, with Kafka's exit code."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -73,8 +75,13 @@ def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
     ],
 )
 def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    named = []
-    monkeypatch.setattr(Cluster, "chosen_groups", lambda _, names, *__, **___: named.extend(names) or {})
+    named: list[str] = []
+
+    def chosen(_: Cluster, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
+        named.extend(names)
+        return {}
+
+    monkeypatch.setattr(Cluster, "chosen_groups", chosen)
     monkeypatch.setattr(Cluster, "requests", None)
     monkeypatch.setattr(Cluster, "log", None)
     monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
