@@ -23,8 +23,9 @@ from bench.systems import cpu_s
 from cli.logs import configure_logs
 from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from embedded.java import QUICK_COMPILER
 from records.layout import TopicLayout
-from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
+from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
 
 VARIANTS: dict[str, dict[str, str]] = {
     "as-it-is": {},

@@ -9,6 +9,8 @@ from typing import Any
 import click
 import structlog
 
+from cli.commands import Commands
+
 
 def _adopt() -> click.Command:
     from cli.adopt import adopt
@@ -126,7 +128,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """Checks the project's packages, loads subcommands on demand, and reports their errors.
 
     Any exception of a subcommand ends it with a one-sentence message and exit code 1. An unexpected exception

@@ -10,7 +10,7 @@ from cli.cluster_options import client_config_of
 from cli.groups.common import output_option
 from cli.logs import configure_logs
 from cli.output import show, show_json, tell
-from cli.parameters import SERVERS
+from cli.parameters import SERVERS, WholeNumber
 from insight.admin.tables import Column, render_table
 from insight.adopt.groups_at import AdoptError, GroupsAt
 from insight.adopt.plan import AdoptDecision, Plan, plan
@@ -42,7 +42,7 @@ class _Row:
 @click.option(
     "--timeout",
     "timeout_ms",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="MS",
     default=60_000,
     show_default=True,

@@ -9,6 +9,7 @@ import click
 
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
+from connections.address import check_plaintext, parse_servers
 from connections.client_config import ClientConfig, ClientConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,9 +54,18 @@ def client_config_of(
 ) -> ClientConfig | None:
     """How to reach the cluster that two `options` name, None if neither is given. Raises BadParameter."""
     if properties is None:
-        return None if bootstrap_servers is None else ClientConfig(bootstrap_servers)
+        return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
     configure_logs()  # settings without a use are logged
+    servers = None if bootstrap_servers is None else parse_servers(bootstrap_servers)
     try:
-        return ClientConfig.read(properties, bootstrap_servers)
+        return ClientConfig.read(properties, servers)
     except ClientConfigError as error:
         raise click.BadParameter(str(error), param_hint=options[1]) from None
+
+
+def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
+    try:
+        check_plaintext(bootstrap_servers)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    return ClientConfig(parse_servers(bootstrap_servers))

@@ -14,7 +14,7 @@ from cli.gateway_options import Listening, gateway_options
 from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
 from cli.logs import configure_logs
 from cli.output import show, show_encoded
-from cli.parameters import HOST
+from cli.parameters import HOST, WholeNumber
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
@@ -36,7 +36,7 @@ from streaming.query.session import LOOPBACK
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=1,
     show_default=True,
     help="Processes that share the gateway's ports. More than one needs a port in --listen.",
@@ -50,7 +50,7 @@ from streaming.query.session import LOOPBACK
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65_535),
+    type=WholeNumber(0, 65_535),
     default=0,
     help="Port of the metrics, /healthz and /readyz; default: a free one.",
 )

@@ -8,7 +8,7 @@ import click
 
 from cli.gateway_service_options import SERVICE_OPTIONS
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import ADDRESS, HOST
+from cli.parameters import ADDRESS, HOST, DecimalNumber, WholeNumber
 from connections.address import Address
 from connections.client_config import ClientConfig
 from gateway.authorization.acl_file import read_acl_file
@@ -173,7 +173,7 @@ _TELEMETRY_OPTIONS = (
     ),
     click.option(
         "--client-telemetry-interval-ms",
-        type=click.IntRange(INTERVAL_MIN_MS, INTERVAL_MAX_MS),
+        type=WholeNumber(INTERVAL_MIN_MS, INTERVAL_MAX_MS),
         default=INTERVAL_MS,
         show_default=True,
         help="With --client-telemetry: how often each client pushes.",
@@ -190,7 +190,7 @@ _ACL_OPTIONS = (
     ),
     click.option(
         "--acls-interval-s",
-        type=click.FloatRange(min=0.1),
+        type=DecimalNumber(0.1),
         default=INTERVAL_S,
         show_default=True,
         help="Seconds until the ACLs are read again.",
@@ -230,7 +230,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--reply-partition",
-            type=click.IntRange(0),
+            type=WholeNumber(0),
             help="The gateway's own partition of the responses topic; default: a random one.",
         ),
         *_SECURITY_OPTIONS,

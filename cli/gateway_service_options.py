@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cli.parameters import LISTENERS
+from cli.parameters import LISTENERS, DecimalNumber
 from cli.settings import name_value_pairs
 from gateway.limits import SETTINGS, LimitError, Limits
 
@@ -43,7 +43,7 @@ SERVICE_OPTIONS = (
     click.option(
         "--drain-timeout",
         "drain_timeout_s",
-        type=click.FloatRange(0),
+        type=DecimalNumber(0),
         default=10.0,
         show_default=True,
         metavar="SECONDS",

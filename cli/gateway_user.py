@@ -5,6 +5,7 @@ import sys
 import click
 
 from cli.output import show_data
+from cli.parameters import WholeNumber
 from gateway.security.credentials import (
     HASHES,
     MAX_ITERATIONS,
@@ -26,7 +27,7 @@ from gateway.security.credentials import (
 )
 @click.option(
     "--iterations",
-    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    type=WholeNumber(MIN_ITERATIONS, MAX_ITERATIONS),
     default=MIN_ITERATIONS,
     show_default=True,
     help="How often the password is hashed.",

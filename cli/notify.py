@@ -17,7 +17,7 @@ from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show
 from cli.page_link import link, page_url_option
-from cli.parameters import WEB_URL
+from cli.parameters import WEB_URL, WholeNumber
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
@@ -125,14 +125,14 @@ class NotifyOptions:
 )
 @click.option(
     "--least-duration-ms",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     default=0,
     show_default=True,
     help="Leave out a rebalance that took less, and what is wrong for a shorter time.",
 )
 @click.option(
     "--max-per-minute",
-    type=click.IntRange(1, 10_000),
+    type=WholeNumber(1, 10_000),
     default=30,
     show_default=True,
     help="Requests in any minute. What comes in between goes with the next one.",

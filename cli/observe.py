@@ -14,7 +14,7 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import failure_in_lines, show, tell
-from cli.parameters import HOST, SHARDS
+from cli.parameters import HOST, SHARDS, WholeNumber
 from cli.series_options import series_options
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF
@@ -113,7 +113,7 @@ class ObserveOptions:
 )
 @click.option(
     "--partitions",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=DEFAULT_REQUEST_PARTITIONS,
     show_default=True,
     help="Partitions of each of the observer's topics.",
@@ -128,30 +128,30 @@ class ObserveOptions:
 )
 @click.option(
     "--batch-interval-ms",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     help=f"Interval of the batches. [default: {DEFAULT_BATCH_INTERVAL_MS}, with --output-dir "
     f"{FOLDER_BATCH_INTERVAL_MS}]",
 )
 @click.option(
     "--poll-interval-ms",
-    type=click.IntRange(0, POLL_INTERVAL_MAX_MS),
+    type=WholeNumber(0, POLL_INTERVAL_MAX_MS),
     default=DEFAULT_POLL_INTERVAL_MS,
     show_default=True,
     help="Interval at which brokers are asked which classic groups are rebalancing. 0: they are not asked.",
 )
-@click.option("--replication-factor", type=click.IntRange(1), help="Of new topics; default: up to 3.")
-@click.option("--min-insync-replicas", type=click.IntRange(1), help="Of new topics; default: 2 of 3.")
+@click.option("--replication-factor", type=WholeNumber(1), help="Of new topics; default: up to 3.")
+@click.option("--min-insync-replicas", type=WholeNumber(1), help="Of new topics; default: 2 of 3.")
 @click.option("--metrics-host", type=HOST, default="127.0.0.1", show_default=True)
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65_535),
+    type=WholeNumber(0, 65_535),
     default=0,
     help="Port of the metrics; default: a free one.",
 )
 @series_options
 @click.option(
     "--state-partitions",
-    type=click.IntRange(1, 1_000),
+    type=WholeNumber(1, 1_000),
     help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )

@@ -12,7 +12,7 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show
-from cli.parameters import HOST, PLACE, WEB_URL
+from cli.parameters import HOST, PLACE, WEB_URL, WholeNumber
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
@@ -59,9 +59,7 @@ class PageOptions:
     show_default=True,
     help="Address the page listens on. Any other than loopback needs --users or --token-file, and TLS.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; default: a free one."
-)
+@click.option("--port", type=WholeNumber(0, 65_535), default=0, help="Port of the page; default: a free one.")
 @click.option(
     "--metrics-url",
     type=WEB_URL,

@@ -1,6 +1,7 @@
 """Option types that several commands share. An address is checked when the option is parsed."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from connections.address import Address, parse_host, parse_servers
 from gateway.net.advertised import parse_templates
 from records.sharding import parse_shards
 from records.topic_patterns import compiled, error_text
+from state.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 from streaming.query.storage import storage_at
 
 
@@ -23,12 +25,40 @@ class _Parsed(click.ParamType[Any]):
         self._expected = expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value  # a default that was parsed before
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(f"{error}; expected is {self._expected}", param, ctx)
+        return _parsed(self._parse, value, self, param, ctx, f"; expected is {self._expected}")
+
+
+def _parsed(
+    parse: Callable[[str], Any],
+    value: Any,
+    kind: click.ParamType[Any],
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+    hint: str = "",
+) -> Any:
+    """Return the parsed text, or a default that was parsed before. A ValueError ends the command."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value)
+    except ValueError as error:
+        kind.fail(f"{error}{hint}", param, ctx)
+
+
+class WholeNumber(click.IntRange):
+    """An option type: a whole number from `min` to `max`, by default to the greatest one of 32 bits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        at_most = INT32_MAX if self.max is None else INT64_MAX
+        parsed = _parsed(partial(parse_whole_number, at_most=at_most), value, self, param, ctx)
+        return super().convert(parsed, param, ctx)
+
+
+class DecimalNumber(click.FloatRange):
+    """An option type: a number from `min` to `max`, which may have a fraction."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(_parsed(parse_decimal, value, self, param, ctx), param, ctx)
 
 
 ADDRESS = _Parsed("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
@@ -37,10 +67,18 @@ ADDRESS = _Parsed("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192
 HOST = _Parsed("HOST", parse_host, "a host without a port, such as 127.0.0.1 or gateway.example.org")
 """Parses to a str; an IPv6 address loses its brackets."""
 
+
+def _servers(text: str) -> str:
+    parse_servers(text)
+    return text
+
+
 SERVERS = _Parsed(
-    "HOST:PORT,...", parse_servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
+    "HOST:PORT,...", _servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
-"""Parses to a str in the format of `bootstrap.servers` of Kafka's clients."""
+"""Checks a list in the format of `bootstrap.servers` of Kafka's clients, and keeps its text: a name such as
+`SSL://` before an address is compared with the client settings (`cli.cluster_options`).
+"""
 
 LISTENERS = _Parsed(
     "HOST:PORT,...",
@@ -48,6 +86,9 @@ LISTENERS = _Parsed(
     "an address for each gateway such as broker-{node}.example.org:9092 or gateway-1.example.org:{port}",
 )
 """Parses to a tuple of `gateway.net.advertised.Template`."""
+
+INT64 = _Parsed("INTEGER", parse_whole_number, "a whole number of 64 bits such as 12")
+"""Parses to an int."""
 
 SHARDS = _Parsed("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""

@@ -19,6 +19,7 @@ from insight.replay.text import start_text, verdict_text
 from insight.replay.verdict import Verdict
 from insight.visible import visible_text
 from insight.why.clock import Clock
+from state.numbers import is_whole_number, parse_whole_number
 
 NOT_IDENTICAL = 1
 
@@ -83,9 +84,16 @@ def _check_groups(header: Header, groups: tuple[str, ...]) -> None:
 def _until(text: str | None, now_ms: int) -> Until | None:
     if text is None:
         return None
-    if text.isdecimal():
-        return Until(offset=int(text))
+    if is_whole_number(text):
+        return Until(offset=_offset(text))
     return Until(time_ms=parse_time(text, now_ms, "--until"))
+
+
+def _offset(text: str) -> int:
+    try:
+        return parse_whole_number(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--until") from error
 
 
 def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, output: str) -> None:

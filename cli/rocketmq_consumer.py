@@ -18,6 +18,7 @@ from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
 from cli.output import show
+from cli.parameters import WholeNumber
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
@@ -50,8 +51,8 @@ FROM_WHERE = {
 )
 @click.option("--orderly", is_flag=True, help="Lock each queue, so that only one client reads it.")
 @click.option("--from", "from_where", type=click.Choice(list(FROM_WHERE)), default="last", show_default=True)
-@click.option("--rebalance-interval-ms", type=click.IntRange(1), default=20_000, show_default=True)
-@click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=30_000, show_default=True)
+@click.option("--rebalance-interval-ms", type=WholeNumber(1), default=20_000, show_default=True)
+@click.option("--heartbeat-interval-ms", type=WholeNumber(1), default=30_000, show_default=True)
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )

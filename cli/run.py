@@ -115,9 +115,9 @@ def _prepare(stack: ExitStack, stop: Stop, gateway: GatewayToStart | None, given
     client_config = given.client_config
     if client_config is None:
         tell("starting a Kafka broker")
-        broker = SupervisedBroker(
-            EmbeddedBroker(given.data_dir / "broker", overrides=given.broker()), stop.fail
-        )
+        # The quick compiler alone would make answers through the gateway three times as slow: docs/tuning.md
+        embedded = EmbeddedBroker(given.data_dir / "broker", overrides=given.broker(), is_long_running=True)
+        broker = SupervisedBroker(embedded, stop.fail)
         client_config = stack.enter_context(broker).client_config
     options = given.coordinator(client_config, folder.path)
     tell(f"starting the coordinator on {client_config}")

@@ -10,7 +10,7 @@ import click
 from cli.cluster_options import cluster_options
 from cli.gateway_options import Listening, gateway_options
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import HOST, PLACE, SHARDS
+from cli.parameters import HOST, PLACE, SHARDS, WholeNumber
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
@@ -149,19 +149,19 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the topics' names."),
     click.option(
-        "--request-partitions", type=click.IntRange(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True
+        "--request-partitions", type=WholeNumber(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True
     ),
     click.option(
-        "--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
+        "--reply-partitions", type=WholeNumber(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
     ),
     click.option(
         "--replication-factor",
-        type=click.IntRange(1),
+        type=WholeNumber(1),
         help="Replicas of new topics; default: 3, or as many as there are brokers.",
     ),
     click.option(
         "--min-insync-replicas",
-        type=click.IntRange(1),
+        type=WholeNumber(1),
         help="Replicas of new topics that must have a record before it counts; default: 2 of 3, else 1.",
     ),
     click.option(
@@ -179,12 +179,10 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         metavar="NAME=VALUE",
         help="A setting by Kafka's name; repeatable.",
     ),
-    click.option(
-        "--tick-interval-ms", type=click.IntRange(10), default=DEFAULT_INTERVAL_MS, show_default=True
-    ),
+    click.option("--tick-interval-ms", type=WholeNumber(10), default=DEFAULT_INTERVAL_MS, show_default=True),
     click.option(
         "--topic-interval-ms",
-        type=click.IntRange(100),
+        type=WholeNumber(100),
         default=DEFAULT_TOPIC_INTERVAL_MS,
         show_default=True,
         help="Interval of the check whether topics with offsets were deleted or created again.",
@@ -197,13 +195,13 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--batch-interval-ms",
-        type=click.IntRange(0),
+        type=WholeNumber(0),
         help="Interval of the query's batches, and so of views and history; default: "
         f"{REPLICA_BATCH_INTERVAL_MS} with a replica, else 0.",
     ),
     click.option(
         "--clock-lag-ms",
-        type=click.IntRange(0),
+        type=WholeNumber(0),
         default=0,
         show_default=True,
         help="Maximum difference between brokers' clocks.",
@@ -236,7 +234,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--ui-port",
-        type=click.IntRange(0, 65_535),
+        type=WholeNumber(0, 65_535),
         default=0,
         help="Port of the Spark UI; default: a free one.",
     ),
@@ -249,7 +247,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--metrics-port",
-        type=click.IntRange(0, 65_535),
+        type=WholeNumber(0, 65_535),
         default=0,
         help="Port of the metrics, /healthz and /readyz; default: a free one.",
     ),
@@ -270,7 +268,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--page-port",
-        type=click.IntRange(0, 65_535),
+        type=WholeNumber(0, 65_535),
         default=0,
         help="Port of the page; default: a free one.",
     ),

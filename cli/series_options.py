@@ -3,14 +3,14 @@
 import click
 
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import PATTERN
+from cli.parameters import PATTERN, WholeNumber
 from insight.metrics.series import DEFAULT_GROUPS, SeriesBounds
 
 _OPTIONS = (
     click.option(
         "--metrics-groups",
         "groups",
-        type=click.IntRange(0),
+        type=WholeNumber(0),
         default=DEFAULT_GROUPS,
         show_default=True,
         help="Groups with metrics of their own: the first ones seen. All others are added up.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import click
 
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import HOST
+from cli.parameters import HOST, WholeNumber
 from cli.settings import name_value_pairs
 from streaming.query.spark_settings import (
     DEFAULT_STATE_PARTITIONS,
@@ -30,7 +30,7 @@ class SparkOptions:
 
 STATE_PARTITIONS = click.option(
     "--state-partitions",
-    type=click.IntRange(1, 1_000),
+    type=WholeNumber(1, 1_000),
     help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )

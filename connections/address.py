@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Self
 
+from state.numbers import is_whole_number, shortened
+
 MAX_PORT = 65_535
 
 # A DNS name or an IPv4 address. Underscores are allowed because names of containers have them.
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+
+
+_LISTENER = re.compile(r"[A-Za-z0-9._%-]*")
+_WEB = ("http", "https")
+_SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +28,11 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse `HOST:PORT`, with an IPv6 host in brackets. Raises ValueError."""
+        if "://" in text:
+            raise ValueError(f"{text!r} is not HOST:PORT, because a protocol is before it")
         host, colon, port = text.strip().rpartition(":")
         if not colon or not _is_port(port) or (":" in host and not host.startswith("[")):
-            raise ValueError(f"{text!r} is not HOST:PORT")
+            raise ValueError(f"{shortened(text)!r} is not HOST:PORT")
         try:
             return cls(parse_host(host), int(port))
         except ValueError as error:
@@ -49,16 +58,40 @@ def parse_host(text: str) -> str:
 
 
 def parse_servers(text: str) -> str:
-    """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Removes blanks. Raises ValueError."""
-    addresses = [Address.parse(item) for item in text.split(",")]
+    """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Raises ValueError.
+
+    Removes blanks and, as Kafka's clients do, the name of a listener or a protocol before an address, such as
+    `PLAINTEXT://`. Source: Utils.HOST_PORT_PATTERN.
+    """
+    addresses = [Address.parse(_without_listener(item)) for item in text.split(",")]
     for address in addresses:
         if address.port == 0:
             raise ValueError(f"'{address}' has port 0, which no listener has")
     return ",".join(map(str, addresses))
 
 
+def check_plaintext(servers: str) -> None:
+    """Raise ValueError if an address names a protocol that clients without further settings do not speak."""
+    for item in servers.split(","):
+        listener, is_named, address = item.strip().partition("://")
+        if is_named and listener.upper() in _SECURED:
+            raise ValueError(
+                f"{item.strip()!r} needs client settings: give {address} with a --client-config that has "
+                f"security.protocol={listener.upper()}"
+            )
+
+
+def _without_listener(text: str) -> str:
+    listener, is_named, address = text.strip().partition("://")
+    if not is_named:
+        return text
+    if listener.lower() in _WEB or not _LISTENER.fullmatch(listener):
+        raise ValueError(f"{text.strip()!r} is not HOST:PORT of a Kafka broker: it begins with {listener}://")
+    return address
+
+
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= MAX_PORT
+    return is_whole_number(text) and len(text) <= 5 and int(text) <= MAX_PORT
 
 
 def _is_ipv6(text: str) -> bool:

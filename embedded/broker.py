@@ -23,9 +23,9 @@ from checkpoints.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
 from connections import kafka_clients
 from connections.client_config import ClientConfig
 from embedded import parent_watchdog
-from embedded.broker_settings import write_settings
+from embedded.broker_settings import SETTINGS, write_settings
 from embedded.jars import broker_classpath
-from embedded.java import find_java
+from embedded.java import QUICK_COMPILER, find_java
 from embedded.paths import broker_archive
 
 HOST = "127.0.0.1"
@@ -43,8 +43,6 @@ _JVM_OPTIONS = (
     "-Xms256m",
     "-Xmx512m",
     "-XX:+UseSerialGC",
-    # The optimizing compiler would double the processor time of a start, which is most of a short run's time.
-    "-XX:TieredStopAtLevel=1",
     "-Dlog4j2.configurationFile=log4j2.properties",
 )
 
@@ -56,41 +54,6 @@ appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
 """
-
-SETTINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "CLIENT",
-        # Relative to the data folder, in which the broker runs. The absolute path may have characters that a
-        # properties file or Kafka's comma-separated list of folders cannot hold.
-        "log.dirs": "log",
-        # Topics are created explicitly, with the settings this project checks.
-        "auto.create.topics.enable": "false",
-        # There is one node.
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "share.coordinator.state.topic.num.partitions": "4",
-        # A restart after a crash has to wait for the end of the lost broker's session. The default is 9 s.
-        "broker.session.timeout.ms": "3000",
-        "broker.heartbeat.interval.ms": "500",
-        "group.initial.rebalance.delay.ms": "0",
-        "message.max.bytes": str(8 * 1024 * 1024),
-        "replica.fetch.max.bytes": str(8 * 1024 * 1024),
-        "log.retention.hours": "168",
-        # The cleaner's default, 128 MiB for its map of offsets, is a quarter of this broker's heap.
-        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-    }
-)
 
 
 class BrokerFailed(RuntimeError):
@@ -124,7 +87,8 @@ class EmbeddedBroker:
     same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
     first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names, ``java_options`` further options of its JVM, which win over those that it has here. If
+    names, ``java_options`` further options of its JVM, which win over those that it has here. Its JVM starts
+    sooner with the quick compiler only; if ``is_long_running``, it has Java's default compilers. If
     ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
     new folder is formatted with ``cluster_id``, which brokers of one cluster share, or with a random one if
     it is None. If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
@@ -140,6 +104,7 @@ class EmbeddedBroker:
         ports: Ports | None = None,
         overrides: Mapping[str, str] = MappingProxyType({}),
         java_options: Sequence[str] = (),
+        is_long_running: bool = False,
         client_properties: Mapping[str, str] = MappingProxyType({}),
         cluster_id: str | None = None,
         written_archive: Path | None = None,
@@ -151,7 +116,8 @@ class EmbeddedBroker:
         self.pid: int | None = None
         """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
-        self._java_options = (*_JVM_OPTIONS, *java_options)
+        self._java_options = tuple(java_options)
+        self._compiler = () if is_long_running else (QUICK_COMPILER,)
         self._client_properties = dict(client_properties)
         self._cluster_id = cluster_id or new_cluster_id()
         self._written_archive = written_archive
@@ -290,9 +256,13 @@ class EmbeddedBroker:
         }
         write_settings(self.data_dir / "server.properties", settings)
 
-    def _java(self, main_class: str, *arguments: str, archive: Sequence[str]) -> list[str]:
+    def _java(
+        self, main_class: str, *arguments: str, archive: Sequence[str], compiler: Sequence[str]
+    ) -> list[str]:
         jars = broker_classpath() if self._classpath is None else self._classpath
-        options = (*(archive if self._classpath is None else ()), *self._java_options)
+        if self._classpath is not None:
+            archive = ()
+        options = (*archive, *_JVM_OPTIONS, *compiler, *self._java_options)
         classpath = os.pathsep.join(map(str, jars))
         return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
@@ -306,7 +276,9 @@ class EmbeddedBroker:
         does.
         """
         arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
-        command = self._java("kafka.tools.StorageTool", *arguments, archive=archive_options())
+        command = self._java(
+            "kafka.tools.StorageTool", *arguments, archive=archive_options(), compiler=(QUICK_COMPILER,)
+        )
         with self.log_path.open("ab") as log:
             done = subprocess.run(
                 command, cwd=self.data_dir, stdout=log, stderr=log, check=False, umask=PRIVATE_UMASK
@@ -315,7 +287,8 @@ class EmbeddedBroker:
             raise self._failure("formatting its log folder failed")
 
     def _launch(self, lock: BinaryIO) -> None:
-        server = self._java("kafka.Kafka", "server.properties", archive=self._archive_options())
+        archive = self._archive_options()
+        server = self._java("kafka.Kafka", "server.properties", archive=archive, compiler=self._compiler)
         grace_s = STOP_GRACE_S if self._written_archive is None else _ARCHIVE_GRACE_S
         command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(grace_s), *server]
         with self.log_path.open("ab") as log:

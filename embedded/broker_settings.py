@@ -1,8 +1,45 @@
-"""The settings that a user may give the embedded broker, and their encoding in a properties file."""
+"""The settings of the embedded broker, those that a user may give it, and their encoding as properties."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        # Relative to the data folder, in which the broker runs. The absolute path may have characters that a
+        # properties file or Kafka's comma-separated list of folders cannot hold.
+        "log.dirs": "log",
+        # Topics are created explicitly, with the settings this project checks.
+        "auto.create.topics.enable": "false",
+        # There is one node.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "4",
+        # A restart after a crash has to wait for the end of the lost broker's session. The default is 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "group.initial.rebalance.delay.ms": "0",
+        "message.max.bytes": str(8 * 1024 * 1024),
+        "replica.fetch.max.bytes": str(8 * 1024 * 1024),
+        "log.retention.hours": "168",
+        # The cleaner's default, 128 MiB for its map of offsets, is a quarter of this broker's heap.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+    }
+)
+"""The settings of every embedded broker, besides its addresses."""
 
 # Settings that the embedding decides: the broker's addresses, its data folder, and that it is one node.
 _OURS = re.compile(

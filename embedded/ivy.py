@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from embedded.java import find_java
+from embedded.java import QUICK_COMPILER, find_java
 
 CONNECT_TIMEOUT_MS = "20000"
 READ_TIMEOUT_MS = "60000"
 # Ivy runs for a second or two: the optimizing compiler would cost more than it saves.
-_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JVM_OPTIONS = (QUICK_COMPILER, "-XX:+UseSerialGC")
 
 
 class Artifact(NamedTuple):

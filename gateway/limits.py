@@ -6,6 +6,8 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
 
+from state.numbers import parse_whole_number
+
 MIB = 1024 * 1024
 UNLIMITED = 2**31 - 1
 """Kafka's default of limits that are off."""
@@ -78,13 +80,7 @@ class Limits:
 
 
 def _positive(value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not a whole number") from None
-    if not 0 < number <= UNLIMITED:
-        raise ValueError(f"{number} is not between 1 and {UNLIMITED}")
-    return number
+    return parse_whole_number(value.strip(), 1, UNLIMITED)
 
 
 def _ms(value: str) -> float:

@@ -8,6 +8,7 @@ of MAX_SHARDS practically every group has a keyed state of its own. The checkpoi
 from zlib import crc32
 
 from records.pack import PACK_SLOTS
+from state.numbers import parse_whole_number
 
 DEFAULT_SHARDS = 64
 MAX_SHARDS = 2**32
@@ -21,10 +22,9 @@ def check_shards(shards: int) -> None:
 
 def parse_shards(text: str) -> int:
     """Parse a number of shards of a partition. Raises ValueError."""
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is not a number")
-    check_shards(int(text))
-    return int(text)
+    shards = parse_whole_number(text)
+    check_shards(shards)
+    return shards
 
 
 def shard_of(group_id: str, partition: int, shards: int) -> int:

@@ -13,8 +13,7 @@ from typing import Any
 
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.rocketmq.api import MessageRequestMode
-
-INT32_MAX = 2**31 - 1
+from state.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
@@ -88,13 +87,13 @@ class ConfigError(ValueError):
 
 def whole_number(name: str, given: SettingValue, at_least: int, at_most: int = INT32_MAX) -> int:
     """The value of a setting. Raises ConfigError if it is no whole number or out of bounds."""
+    text = str(given).strip()  # as Kafka's ConfigDef does
     try:
-        value = int(given)
+        return parse_whole_number(text, at_least, at_most)
+    except OutOfRange:
+        raise ConfigError(f"{name} must be from {at_least} to {at_most}, not {shortened(text)}") from None
     except ValueError:
-        raise ConfigError(f"{name} must be a whole number, not {given!r}") from None
-    if not at_least <= value <= at_most:
-        raise ConfigError(f"{name} must be from {at_least} to {at_most}, not {value}")
-    return value
+        raise ConfigError(f"{name} must be a whole number, not {shortened(text)!r}") from None
 
 
 def _names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str, ...]:

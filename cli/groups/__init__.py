@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cli.commands import Commands
 from cli.groups.change import delete, delete_offsets, release, remove_members
 from cli.groups.read import describe, list_
 from cli.groups.reset import reset_offsets
@@ -17,7 +18,7 @@ from cli.groups.transactions import abort_pending
 USAGE_EXIT_CODE = 1
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """Exits with Kafka's exit code on wrong usage."""
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.output import show, tell
+from cli.parameters import WholeNumber
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
 from connections.client_config import ClientConfig
@@ -80,8 +81,8 @@ class Cluster:
         return self._stack.enter_context(closing(LogOffsets(self._client_config, self._timeout_ms)))
 
     def groups(self) -> list[AnyView]:
-        """Return all consumer groups, of both protocols, as the groups topic has them now."""
-        return consumer_groups(list_groups(self._client_config, self.layout, self._timeout_ms))
+        """Return all groups, of every protocol type, as the groups topic has them now."""
+        return list_groups(self._client_config, self.layout, self._timeout_ms)
 
     def answered_groups(self) -> list[AnyView]:
         """As `groups`, with every change that a client was answered before this call."""
@@ -92,13 +93,13 @@ class Cluster:
         """Return the groups that are named or that `--all-groups` selects. The types of those of Kafka that
         `--all-groups` selects are known.
 
-        `--all-groups` selects RocketMQ's groups only if `rocketmq` is true.
+        `--all-groups` selects groups of consumers, and RocketMQ's groups only if `rocketmq` is true.
         """
         if not all_groups:
             return dict.fromkeys(named)
         return {
             group.group_id: group.group_type if isinstance(group, GroupSnapshot) else None
-            for group in self.answered_groups()
+            for group in consumer_groups(self.answered_groups())
             if rocketmq or isinstance(group, GroupSnapshot)
         }
 
@@ -124,7 +125,7 @@ def failure(reason: str) -> click.ClickException:
 timeout_option = click.option(
     "--timeout",
     "timeout_ms",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="MS",
     default=DEFAULT_REQUEST_TIMEOUT_MS,
     show_default=True,

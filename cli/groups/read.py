@@ -31,7 +31,7 @@ from insight.admin.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from insight.admin.selection import parse_states, parse_types
+from insight.admin.selection import parse_protocols, parse_states, parse_types
 from insight.visible import VisibleText
 from records.partitioner import partition_of
 from state.kafka.group import DEAD
@@ -68,17 +68,38 @@ class _Shown(NamedTuple):
     callback=parsed_by(parse_types),
     help="Show types too; list only groups of one of these types.",
 )
+@click.option(
+    "--protocol",
+    "protocols",
+    is_flag=False,
+    flag_value="",
+    metavar="[PROTOCOL,...]",
+    callback=parsed_by(parse_protocols),
+    help="Show protocol types too; list only groups of one of these, such as connect.",
+)
 @output_option
-def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str] | None, output: str) -> None:
-    """List the groups, including empty ones.
+def list_(
+    cluster: Cluster,
+    states: frozenset[str] | None,
+    types: frozenset[str] | None,
+    protocols: frozenset[str] | None,
+    output: str,
+) -> None:
+    """List the groups of every protocol type, including empty ones.
 
     The list comes from the groups topic and includes everything up to the coordinator's last committed batch.
     """
-    groups = select_groups(cluster.groups(), states or frozenset(), types or frozenset())
+    nothing = frozenset[str]()
+    groups = select_groups(cluster.groups(), states or nothing, types or nothing, protocols or nothing)
     if output == "json":
         show_json(groups)
         return
-    text = group_list(groups, with_type=types is not None, with_state=states is not None)
+    text = group_list(
+        groups,
+        with_type=types is not None,
+        with_state=states is not None,
+        with_protocol=protocols is not None,
+    )
     if text:
         show(text)
 

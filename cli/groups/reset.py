@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -18,9 +18,10 @@ from cli.groups.common import (
     tell_errors,
 )
 from cli.output import show_data, show_json, tell
+from cli.parameters import INT64
 from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
-from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
+from insight.admin.plan_file import PlanFileError, export_plan, read_plan
 from insight.admin.prepare import prepare_reset
 from insight.admin.render import ResetRow, reset_table
 from insight.admin.requests import GroupRequests
@@ -54,8 +55,8 @@ _SCENARIOS = (
 @click.option(
     "--to-current", is_flag=True, help="To the committed offset, or to the end of the log if there is none."
 )
-@click.option("--to-offset", type=int, metavar="OFFSET", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="Forward by N, or back if N is negative.")
+@click.option("--to-offset", type=INT64, metavar="OFFSET", help="To this offset.")
+@click.option("--shift-by", type=INT64, metavar="N", help="Forward by N, or back if N is negative.")
 @click.option(
     "--to-datetime",
     "to_datetime_ms",
@@ -72,7 +73,7 @@ _SCENARIOS = (
 )
 @click.option(
     "--from-file",
-    type=click.File("r", encoding="utf-8"),
+    type=click.File("rb"),
     help="To the offsets in a CSV file, as --export writes it.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the new offsets (the default).")
@@ -138,12 +139,12 @@ def _scenario(scenarios: Mapping[str, Any], named: Sequence[str]) -> Scenario:
         case "by_duration_ms":
             return ToTime(time.time_ns() // 1_000_000 - value)
         case _:
-            return _from_file(value.read(), named)
+            return _from_file(value, named)
 
 
-def _from_file(text: str, named: Sequence[str]) -> FromFile:
+def _from_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
     try:
-        return FromFile(parse_plan(text, named))
+        return FromFile(read_plan(file, named))
     except PlanFileError as error:
         raise click.UsageError(str(error)) from error
 

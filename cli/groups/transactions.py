@@ -13,6 +13,7 @@ from cli.groups.common import (
     show_table,
 )
 from cli.output import show_json, tell
+from cli.parameters import INT64
 from insight.admin.error_text import error_name, error_text
 from insight.admin.transactions import pending_table
 
@@ -26,7 +27,7 @@ from insight.admin.transactions import pending_table
     multiple=True,
     help="Only of this transactional id; repeatable.",
 )
-@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id.")
+@click.option("--producer-id", "producer_ids", type=INT64, multiple=True, help="Only of this producer id.")
 @click.option("--execute", is_flag=True, help="Drop them. Without it they are only shown.")
 @output_option
 def abort_pending(

@@ -19,9 +19,10 @@ from cli.state.common import coordinator_folder, reported, spark_session
 from insight.stored.changes import GroupChange, change_text, compare_groups
 from insight.visible import visible_text
 from state.dispatch import AnyGroup
+from state.numbers import is_whole_number, parse_whole_number
 from streaming.service.stored_state.reading import read_stored
 
-_PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>\d+)")
+_PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>[0-9]+)")
 Groups = Mapping[str, ExportedGroup]
 
 
@@ -65,16 +66,23 @@ def diff(
 
 
 def _source(given: str, data_dir: Path) -> _Source:
-    if given.isdecimal():
-        return _Source(data_dir, int(given), is_export=False)
+    if is_whole_number(given):
+        return _Source(data_dir, _batch(given), is_export=False)
     path = Path(given)
     if path.is_file():
         return _Source(path, None, is_export=True)
     if path.is_dir():
         return _Source(path, None, is_export=False)
     if (at := _PLACE_AT_BATCH.fullmatch(given)) and Path(at["place"]).is_dir():
-        return _Source(Path(at["place"]), int(at["batch"]), is_export=False)
+        return _Source(Path(at["place"]), _batch(at["batch"]), is_export=False)
     raise click.UsageError(f"'{given}' is no batch, no data folder, no DIR@BATCH and no exported file")
+
+
+def _batch(text: str) -> int:
+    try:
+        return parse_whole_number(text)
+    except ValueError as error:
+        raise click.UsageError(f"a batch: {error}") from error
 
 
 def _load(*sources: _Source) -> list[Groups]:

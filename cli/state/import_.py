@@ -13,7 +13,7 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster
 from cli.logs import configure_logs
 from cli.output import show
-from cli.parameters import SHARDS
+from cli.parameters import SHARDS, WholeNumber
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from connections.client_config import ClientConfig
@@ -31,7 +31,7 @@ from streaming.service.stored_state.backup import continue_from
 )
 @click.option("--shards", type=SHARDS, help="Shards of each partition of requests, a power of two.")
 @STATE_PARTITIONS
-@click.option("--request-partitions", type=click.IntRange(1), help="Partitions of requests; needs --prefix.")
+@click.option("--request-partitions", type=WholeNumber(1), help="Partitions of requests; needs --prefix.")
 @click.option("--prefix", help="Prefix of new topics. Every request of the old ones must have been handled.")
 @click.option(
     "--old-data-dir",

@@ -14,6 +14,7 @@ from checkpoints.folders import make_private_folder
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
 from cli.output import show, show_encoded, show_json, tell
+from cli.parameters import WholeNumber
 from cli.state.common import opened, place_options, reported
 from insight.stored.frames import write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
@@ -27,7 +28,7 @@ from streaming.service.stored_state.reading import StoredState, read_stored
 @click.command()
 @data_dir_option("The coordinator may run.")
 @place_options
-@click.option("--batch", type=click.IntRange(0), help="The state after this batch. Default: the newest one.")
+@click.option("--batch", type=WholeNumber(0), help="The state after this batch. Default: the newest one.")
 @click.option("--group", "groups", multiple=True, help="Only this group. Can be given several times.")
 @click.option(
     "--what", type=click.Choice([str(table) for table in Table]), help="Only this table, of all groups."

@@ -11,6 +11,7 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.output import show
+from cli.parameters import WholeNumber
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
 from connections.client_config import ClientConfig
 from streaming.query.storage import storage_at
@@ -20,7 +21,7 @@ from streaming.service.stored_state.rollback import RollbackRefused, roll_back
 @click.command()
 @click.option(
     "--to-batch",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     help="The committed batch to go back to. Default: the newest intact one.",
 )
 @data_dir_option("The coordinator must not run, and no standby.")

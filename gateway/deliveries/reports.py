@@ -15,6 +15,7 @@ from gateway.deliveries.service import Deliveries
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from records.deliveries import Counted, GroupDeliveries, Suspect
+from state.numbers import is_whole_number
 
 INTERVAL_S = 60.0
 _LOOK_S = 5.0
@@ -109,7 +110,7 @@ def _learn(groups: Sequence[Group], results: Sequence[Any]) -> None:
     }
     for group in groups:
         value = said.get(group.group_id) or ""
-        group.is_limit_known = value.isdecimal()
+        group.is_limit_known = is_whole_number(value)
         group.limit = int(value) if group.is_limit_known else DEFAULT_LIMIT
         if group.is_limit_known:
             group.suspects.learn(group.limit)

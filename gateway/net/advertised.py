@@ -53,7 +53,7 @@ class Template:
         host = self.text.rpartition(":")[0]
         if _NODE not in host:
             return None
-        pattern = re.escape(host).replace(re.escape(_NODE), r"(\d+)", 1).replace(re.escape(_NODE), r"\1")
+        pattern = re.escape(host).replace(re.escape(_NODE), r"([0-9]+)", 1).replace(re.escape(_NODE), r"\1")
         found = re.fullmatch(pattern, server_name, re.IGNORECASE)
         return None if found is None else int(found[1])
 

@@ -16,6 +16,7 @@ from gateway.security.credentials import HASHES
 from gateway.security.oauthbearer import OAUTHBEARER, TokenSettings
 from gateway.security.plain import PLAIN
 from gateway.security.principal_mapping import InvalidRule, PrincipalMapper
+from state.numbers import parse_whole_number
 
 MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
 _MAX_INT = 2**31 - 1
@@ -126,9 +127,10 @@ def _file_of_url(text: str) -> Path:
 
 def _at_most(limit: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and int(text[:20]) <= limit):
-            raise ValueError(f"needs a number from 0 to {limit}")
-        return int(text)
+        try:
+            return parse_whole_number(text, 0, limit)
+        except ValueError:
+            raise ValueError(f"needs a number from 0 to {limit}") from None
 
     return number
 

@@ -108,10 +108,18 @@ def listed(group: AnyView) -> ListedGroup:
 
 
 def select_groups(
-    groups: Iterable[AnyView], states: frozenset[str], types: frozenset[str]
+    groups: Iterable[AnyView],
+    states: frozenset[str],
+    types: frozenset[str],
+    protocols: frozenset[str] = frozenset(),
 ) -> list[ListedGroup]:
-    """Return the consumer groups that are in one of the states and of one of the types; an empty set does not
-    filter.
+    """Return the groups that are in one of the states, of one of the types and of one of the protocol types;
+    an empty set does not filter. Source: GroupsCommand.listGroups.
     """
-    rows = map(listed, consumer_groups(groups))
-    return [row for row in rows if (not types or row.type in types) and (not states or row.state in states)]
+    return [
+        row
+        for row in map(listed, groups)
+        if (not types or row.type in types)
+        and (not states or row.state in states)
+        and (not protocols or row.protocol_type in protocols)
+    ]

@@ -1,19 +1,41 @@
 """Reset plans as CSV: `topic,partition,offset`, or `group,topic,partition,offset` for several groups.
 
-One line per partition, no header. Source: ConsumerGroupCommand.exportOffsetsToCsv, CsvUtils.
+One line per partition, no header. Source: ConsumerGroupCommand.exportOffsetsToCsv, CsvUtils. Spreadsheets
+write such files too: with a byte order mark, in UTF-16, and with a comma after the last column.
 """
 
+import codecs
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from assignors.kafka.api import TopicPartition
+from state.numbers import INT32_MAX, INT64_MAX, INT64_MIN, OutOfRange, parse_whole_number, shortened
 
 Offsets = Mapping[TopicPartition, int]
+
+_Form = tuple[str, ...]
+_WITHOUT_GROUP: _Form = ("topic", "partition", "offset")
+_WITH_GROUP: _Form = ("group", *_WITHOUT_GROUP)
+_OTHER_SEPARATORS = (";", "\t", "|")
+# Source: Topic.LEGAL_CHARS. Any other name has a character that does not belong to it.
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MARKS_OF_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class PlanFileError(ValueError):
     """A line that is not part of a plan; the message names the line."""
+
+
+def read_plan(file: IO[bytes], group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Return the plan in a file, as `parse_plan` does. Raises PlanFileError."""
+    try:
+        content = file.read()
+    except OSError as error:
+        raise PlanFileError(f"the reset plan cannot be read: {error.strerror or error}") from error
+    return parse_plan(_decoded(content), group_ids)
 
 
 def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -22,25 +44,18 @@ def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     Lines without a group apply to the one group in `group_ids`, which must then have exactly one id. The
     first line determines the form of all lines. Raises PlanFileError.
     """
-    rows = [(number, row) for number, row in enumerate(csv.reader(io.StringIO(text)), 1) if row]
-    columns = 3 if rows and len(rows[0][1]) == 3 and len(group_ids) == 1 else 4
     plan: dict[str, dict[TopicPartition, int]] = {}
-    for number, row in rows:
-        if len(row) != columns:
-            form = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
-            raise PlanFileError(f"line {number} of the reset plan has {len(row)} columns, expected: {form}")
-        group_id = row[0] if columns == 4 else group_ids[0]
-        topic, partition, offset = row[-3:]
-        about = TopicPartition(topic, _number(partition, number))
-        plan.setdefault(group_id, {})[about] = _number(offset, number)
+    forms: Sequence[_Form] = (_WITHOUT_GROUP, _WITH_GROUP) if len(group_ids) == 1 else (_WITH_GROUP,)
+    for number, row in _rows(text):
+        try:
+            forms = (_form_of(row, forms),)
+            partition, offset = _partition_and_offset(row[-3:])
+        except ValueError as error:
+            expected = " or ".join(map(",".join, forms))
+            raise PlanFileError(f"line {number} of the reset plan {error}, expected: {expected}") from None
+        group_id = row[0] if forms == (_WITH_GROUP,) else group_ids[0]
+        plan.setdefault(group_id, {})[partition] = offset
     return plan
-
-
-def _number(text: str, line: int) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise PlanFileError(f"line {line} of the reset plan has '{text}' instead of a number") from None
 
 
 def export_plan(plans: Mapping[str, Offsets], *, with_group: bool) -> str:
@@ -52,3 +67,60 @@ def export_plan(plans: Mapping[str, Offsets], *, with_group: bool) -> str:
             row = (topic, partition, offset)
             writer.writerow((group_id, *row) if with_group else row)
     return out.getvalue()
+
+
+def _decoded(content: bytes) -> str:
+    encoding = "utf-16" if content.startswith(_MARKS_OF_UTF16) else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise PlanFileError(
+            f"line {line} of the reset plan is not {encoding.removesuffix('-sig').upper()}: save the file as "
+            "UTF-8"
+        ) from None
+    if "\0" in text:
+        raise PlanFileError("the reset plan has zero bytes, as UTF-16 has: save the file as UTF-8")
+    return text
+
+
+def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty, without empty cells after the last comma, with their lines."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in reader:
+            while row and not row[-1].strip():
+                row.pop()
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise PlanFileError(f"line {reader.line_num} of the reset plan is not CSV: {error}") from None
+
+
+def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
+    """Return the form of these that the row has. Raises ValueError if it has none of them."""
+    if len(row) == 1 and (separator := next((one for one in _OTHER_SEPARATORS if one in row[0]), None)):
+        raise ValueError(f"is separated by {separator!r} instead of a comma")
+    if tuple(cell.strip().lower() for cell in row) in (_WITHOUT_GROUP, _WITH_GROUP):
+        raise ValueError("is a header, which a reset plan does not have")
+    for form in forms:
+        if len(row) == len(form):
+            return form
+    raise ValueError(f"has {len(row)} column{'' if len(row) == 1 else 's'}")
+
+
+def _partition_and_offset(cells: list[str]) -> tuple[TopicPartition, int]:
+    """Return the partition and its offset. Raises ValueError, with the cell and what it should be."""
+    topic, partition, offset = (cell.strip(" \t") for cell in cells)
+    if not _TOPIC.fullmatch(topic):
+        raise ValueError(f"has {shortened(topic)!a} instead of the name of a topic")
+    return TopicPartition(topic, _number(partition, 0, INT32_MAX)), _number(offset, INT64_MIN, INT64_MAX)
+
+
+def _number(text: str, at_least: int, at_most: int) -> int:
+    try:
+        return parse_whole_number(text, at_least, at_most)
+    except OutOfRange as error:
+        raise ValueError(f"has a number out of its range: {error}") from None
+    except ValueError:
+        raise ValueError(f"has {shortened(text)!r} instead of a number") from None

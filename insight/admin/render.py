@@ -39,13 +39,18 @@ class Removal(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> VisibleText:
-    """Format ids, one per line; with types or states a table, with more columns for a RocketMQ group."""
-    if not (with_type or with_state):
+def group_list(
+    groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, with_protocol: bool = False
+) -> VisibleText:
+    """Format ids, one per line; with types, protocol types or states a table, with more columns for a
+    RocketMQ group.
+    """
+    if not (with_type or with_state or with_protocol):
         return visible_text(group.group for group in groups)
     with_clients = any(group.clients is not None for group in groups)
     columns = [Column("GROUP", 25)]
     columns += [Column("TYPE", 20)] if with_type else []
+    columns += [Column("PROTOCOL", 20)] if with_protocol else []
     columns += [Column("STATE", 20)] if with_state else []
     columns += [Column("#CLIENTS", 8), Column("CLIENT-VERSION", 0)] if with_clients else []
     return render_table(
@@ -54,6 +59,7 @@ def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
             [
                 group.group,
                 *([group.type] if with_type else []),
+                *([group.protocol_type or None] if with_protocol else []),
                 *([group.state] if with_state else []),
                 *([group.clients, ", ".join(group.client_versions) or None] if with_clients else []),
             ]

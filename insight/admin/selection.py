@@ -7,6 +7,7 @@ from assignors.kafka.api import TopicPartition
 from insight.admin.list_groups import ROCKETMQ_TYPE, TYPES
 from insight.rocketmq_group import GroupState as RocketMqState
 from state.kafka.history import NOT_READY
+from state.numbers import INT32_MAX, parse_whole_number
 
 # The states of Kafka's tool and those of RocketMQ's groups.
 _STATES = (
@@ -49,6 +50,11 @@ def parse_types(text: str) -> frozenset[str]:
     return _parse_names(text, _TYPES, "types list", "types")
 
 
+def parse_protocols(text: str) -> frozenset[str]:
+    """Return protocol types from `consumer,connect`; none from ""."""
+    return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
+
+
 def _parse_names(text: str, valid: Sequence[str], given: str, what: str) -> frozenset[str]:
     known = {name.lower(): name for name in valid}
     wanted = [name.strip().lower() for name in text.split(",")] if text else []
@@ -68,9 +74,10 @@ def parse_topic(text: str) -> TopicChoice:
 
 
 def _parse_partition(number: str, text: str) -> int:
-    if not (number.isascii() and number.isdigit()):
-        raise ValueError(f"Invalid partition '{number}' specified in topic arg '{text}'")
-    return int(number)
+    try:
+        return parse_whole_number(number, 0, INT32_MAX)
+    except ValueError:
+        raise ValueError(f"Invalid partition '{number}' specified in topic arg '{text}'") from None
 
 
 def choose_partitions(choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]) -> Chosen:

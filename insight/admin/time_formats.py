@@ -3,13 +3,14 @@
 import re
 from datetime import UTC, datetime
 
-_NUMBER = r"[-+]?\d+"
+_NUMBER = r"[-+]?[0-9]{1,15}"
 _DURATION = re.compile(
     rf"(?P<sign>[-+]?)P(?:(?P<days>{_NUMBER})D)?"
     rf"(?:T(?=[-+\d])(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?"
     rf"(?:(?P<seconds>{_NUMBER})(?:[.,](?P<fraction>\d{{0,9}}))?S)?)?",
     re.IGNORECASE | re.ASCII,
 )
+_MAX_DURATION_MS = 10**15
 _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 
@@ -42,4 +43,6 @@ def parse_duration_ms(text: str) -> int:
     total_ms = sum(int(match[unit] or 0) * unit_ms for unit, unit_ms in _UNITS_MS.items())
     fraction_ms = int((match["fraction"] or "").ljust(3, "0")[:3])
     total_ms += -fraction_ms if (match["seconds"] or "").startswith("-") else fraction_ms
+    if abs(total_ms) > _MAX_DURATION_MS:
+        raise ValueError(f"'{text}' is a duration of more than 30,000 years")
     return -total_ms if match["sign"] == "-" else total_ms

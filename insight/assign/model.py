@@ -8,6 +8,9 @@ from assignors.kafka.api import MemberId, MemberSubscription, PartitionRacks, Su
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from insight.why.assignments import Holdings
 
+MAX_PARTITIONS = 1_000_000
+"""Of a topic. Each of them is an object of the simulation."""
+
 
 class InputError(ValueError):
     """The input of the question is invalid; the message says why."""
@@ -39,8 +42,11 @@ class GroupSpec:
 
     def __post_init__(self) -> None:
         for topic, partitions in self.topics.items():
-            if partitions < 1:
-                raise InputError(f"topic {topic} has {partitions} partitions, but needs at least one")
+            if not 1 <= partitions <= MAX_PARTITIONS:
+                raise InputError(
+                    f"topic {topic} has {partitions} partitions, but needs at least one and at most "
+                    f"{MAX_PARTITIONS}"
+                )
         if not self.members:
             raise InputError("the group has no members")
         for member_id, member in self.members.items():

@@ -24,6 +24,10 @@ from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.compare import by_topic
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings
+from state.numbers import INT32_MAX, is_whole_number, parse_whole_number
+
+MAX_MEMBERS = 100_000
+"""Of a group, if only their number is given."""
 
 T = TypeVar("T")
 
@@ -51,9 +55,9 @@ def parse_topics(text: str) -> dict[str, int]:
     topics: dict[str, int] = {}
     for word in text.split(","):
         topic, colon, number = word.strip().rpartition(":")
-        if not (topic and colon and number.isdecimal()):
+        if not (topic and colon):
             raise InputError(f"{word!r} is not TOPIC:PARTITIONS")
-        topics[topic] = int(number)
+        topics[topic] = _count(number, f"{word!r} is not TOPIC:PARTITIONS", INT32_MAX)
     return topics
 
 
@@ -61,9 +65,9 @@ def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member
     """Parse `a,b=orders+payments`: ids, each with its topics if it does not subscribe to all. A number makes
     that many members: c1, c2 and so on. Raises InputError.
     """
-    if text.isdecimal():
-        width = len(text)
-        return {f"c{n:0{width}}": Member(tuple(topics)) for n in range(1, int(text) + 1)}
+    if is_whole_number(text):
+        number, width = _count(text, "too many members", MAX_MEMBERS), len(text)
+        return {f"c{n:0{width}}": Member(tuple(topics)) for n in range(1, number + 1)}
     members: dict[MemberId, Member] = {}
     for word in text.split(","):
         member_id, equals, wanted = word.strip().partition("=")
@@ -73,6 +77,13 @@ def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member
             raise InputError(f"member {member_id} is named twice")
         members[member_id] = Member(tuple(filter(None, wanted.split("+"))) if equals else tuple(topics))
     return members
+
+
+def _count(text: str, refusal: str, at_most: int) -> int:
+    try:
+        return parse_whole_number(text, 0, at_most)
+    except ValueError as error:
+        raise InputError(f"{refusal}: {error}") from error
 
 
 def read_group(path: Path) -> GroupSpec:

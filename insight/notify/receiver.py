@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from connections.http_exchange import exchange
 from insight.visible import visible
+from state.numbers import is_whole_number
 
 TIMEOUT_S = 10.0
 """So long a request may take, from the connect to the answer."""
@@ -177,7 +178,7 @@ def _retry_after_s(text: str | None) -> float | None:
     """Return the seconds of a header `Retry-After`, a number or a date; None if it cannot be read."""
     if text is None or len(text) > 64:
         return None
-    if text.isascii() and text.isdigit():
+    if is_whole_number(text):
         return float(text)
     try:
         return max((parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds(), 0.0)

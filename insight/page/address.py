@@ -5,10 +5,13 @@ from starlette.requests import Request
 from insight.page.members import MEMBER_SORTS, By, MembersSelection
 from insight.page.overview import SORTS, Selection
 from insight.why.since import parse_since
+from state.numbers import parse_whole_number
 
 MAX_TEXT_CHARS = 32_767
 """Of a parameter in an address: a group id is not longer."""
-_MAX_TIME_CHARS, _MAX_DIGITS = 64, 15
+_MAX_TIME_CHARS = 64
+_MAX_TIME_MS = 10**15 - 1
+_MAX_PAGE = 999_999
 
 
 class Refused(Exception):
@@ -29,10 +32,10 @@ def parameter(request: Request, name: str) -> str:
 
 def time_parameter(request: Request) -> int:
     """The time in milliseconds since the epoch, which must be there. Raises Refused."""
-    text = parameter(request, "at")
-    if not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
-        raise Refused(400, "`at` is a time in milliseconds")
-    return int(text)
+    try:
+        return _time_ms(parameter(request, "at"))
+    except ValueError as error:
+        raise Refused(400, "`at` is a time in milliseconds") from error
 
 
 def selection(request: Request) -> Selection:
@@ -62,9 +65,9 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
     """The times between which the reader wants to see a group. Raises Refused."""
     query = request.query_params
     try:
-        to_ms = min(int(query["to"]), now_ms) if "to" in query else now_ms
+        to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
         since = query.get("since", "1h")[:_MAX_TIME_CHARS]
-        from_ms = int(query["from"]) if "from" in query else parse_since(since, now_ms)
+        from_ms = _time_ms(query["from"]) if "from" in query else parse_since(since, now_ms)
     except ValueError as error:
         raise Refused(400, f"a time cannot be read: {error}") from error
     if not 0 <= from_ms < to_ms:
@@ -78,5 +81,12 @@ def is_only_time(request: Request) -> bool:
 
 
 def _page_number(request: Request) -> int:
-    page = request.query_params.get("page", "1")
-    return max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1
+    """The number of the page of a list, 1 if the address has none that can be read."""
+    try:
+        return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
+    except ValueError:
+        return 1
+
+
+def _time_ms(text: str) -> int:
+    return parse_whole_number(text, 0, _MAX_TIME_MS)

@@ -6,8 +6,9 @@ from typing import Final
 
 from insight.whatif.consumer_messages import KNOWN
 from insight.whatif.run import WhatIfError
-from state.config import INT32_MAX, ConfigError, CoordinatorConfig
+from state.config import ConfigError, CoordinatorConfig
 from state.configs import Configs
+from state.numbers import INT32_MAX, parse_whole_number, shortened
 
 OF_CLIENT: Final = "client.id"
 ASSIGNORS: Final = "partition.assignment.strategy"
@@ -84,9 +85,12 @@ def parse_changes(settings: Sequence[str]) -> Changes:
 
 
 def _milliseconds(name: str, value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= INT32_MAX:
-        raise WhatIfError(f"{name} must be a whole number from 1 to {INT32_MAX}, not {value!r}")
-    return int(value)
+    try:
+        return parse_whole_number(value, 1, INT32_MAX)
+    except ValueError:
+        raise WhatIfError(
+            f"{name} must be a whole number from 1 to {INT32_MAX}, not {shortened(value)!r}"
+        ) from None
 
 
 def _assignors(value: str) -> tuple[str, ...]:

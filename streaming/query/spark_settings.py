@@ -12,13 +12,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from embedded.jars import spark_jars
+from embedded.java import QUICK_COMPILER
 from embedded.paths import spark_archive
 from streaming.query.storage import FILE_SYSTEM
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-# The optimizing compiler never rests, because planning a batch runs much code and little of it often.
-# It takes half of a start's processor time (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
-QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 STATE_STORE = "spark.sql.streaming.stateStore"
 CHECKPOINT_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOOPBACK = "127.0.0.1"
@@ -165,6 +163,8 @@ def java_settings() -> dict[str, str]:
 
     A JVM ignores an archive of other classes or of another Java.
     """
+    # The optimizing compiler never rests, because planning a batch runs much code and little of it often
+    # (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
     options = [QUICK_COMPILER]
     if (archive := spark_archive()).exists():
         options.append(f'"-XX:SharedArchiveFile={archive}"')

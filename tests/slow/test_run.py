@@ -19,9 +19,10 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.files import FolderError
 from embedded.broker import EmbeddedBroker
+from embedded.broker_settings import QUICK_JAVA
 from records.layout import DEFAULT_PREFIX
 from streaming.service.status import Phase, read_status
-from tests.e2e.harness import START_TIMEOUT_S, wait_until
+from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, wait_until
 from tests.e2e.listening import (
     LOOPBACK,
     OTHER_LOOPBACK,
@@ -204,6 +205,7 @@ def check_interrupt(running: Run) -> None:
     """Ctrl-C ends it in order, and nothing of it stays."""
     with descendants(running.pid) as left:
         assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
+        assert any(BROKER in command and QUICK_JAVA not in command for command in left.running())
         running.interrupt()
         assert running.end() == (0, "")
         wait_until(lambda: left.running() == [], "the end of its processes")

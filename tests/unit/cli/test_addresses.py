@@ -1,14 +1,17 @@
 """Options with an address are checked when they are parsed, and the error says what is expected."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from cli import main
+from cli.cluster_options import client_config_of
 from cli.parameters import ADDRESS, HOST, SERVERS
-from connections.address import parse_host, parse_servers
+from connections.address import Address, parse_host, parse_servers
+from connections.client_config import ClientConfig
 
 ADDRESSES = ("bootstrap", "host", "listen", "gateway")
 NOT_ADDRESSES = {"no_gateway"}
@@ -76,6 +79,8 @@ def test_an_option_that_names_an_address_says_what_it_expects(
     [
         ("kafka-1:9092", "kafka-1:9092"),
         ("kafka-1:9092, 10.0.0.1:1\n", "kafka-1:9092,10.0.0.1:1"),
+        ("PLAINTEXT://kafka-1:9092, kafka://kafka-2:9092", "kafka-1:9092,kafka-2:9092"),
+        ("SASL_SSL://[::1]:9093,EXTERNAL-1.a://b:1,://c:2", "[::1]:9093,b:1,c:2"),
         ("[::1]:9092,my_kafka.example.org.:65535", "[::1]:9092,my_kafka.example.org.:65535"),
     ],
 )
@@ -89,7 +94,12 @@ def test_lists_of_servers(text: str, servers: str) -> None:
         *("", ",", "kafka", "kafka-1,kafka-2", "kafka-1:9092,", "kafka:", ":9092", "kafka:0", "kafka:65536"),
         *(
             "kafka:9092 other:9092",
-            "PLAINTEXT://kafka:9092",
+            "http://kafka:9092",
+            "a,HTTPS://kafka:9092",
+            "kafka+ssl://kafka:9092",
+            "PLAINTEXT://SSL://kafka:9092",
+            "kafka://kafka:9092/",
+            "kafka://kafka",
             "::1:9092",
             "[kafka]:9092",
             "kafka:9" + "0" * 5_000,
@@ -100,6 +110,33 @@ def test_lists_of_servers(text: str, servers: str) -> None:
 def test_what_is_no_list_of_servers(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not HOST:PORT|has port 0"):
         parse_servers(text)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT", "sasl_ssl"])
+def test_server_of_secured_protocol_needs_client_settings(tmp_path: Path, protocol: str) -> None:
+    servers = f"kafka-1:9092,{protocol}://kafka-2:9093"
+    with pytest.raises(click.BadParameter, match=rf"give kafka-2:9093 with .*protocol={protocol.upper()}$"):
+        client_config_of(servers, None)
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=SSL\n")
+    config = client_config_of(servers, properties)
+    assert config is not None
+    assert config.bootstrap_servers == "kafka-1:9092,kafka-2:9093"
+
+
+def test_servers_of_a_file_may_name_their_protocol(tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("bootstrap.servers=PLAINTEXT://kafka-1:9092\n")
+    assert client_config_of(None, properties) == ClientConfig("kafka-1:9092")
+
+
+def test_plaintext_servers_may_name_their_protocol() -> None:
+    assert client_config_of("PLAINTEXT://kafka-1:9092", None) == ClientConfig("kafka-1:9092")
+
+
+def test_protocol_before_the_address_of_a_listener_is_named() -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT, because a protocol is before it"):
+        Address.parse("PLAINTEXT://0.0.0.0:9192")
 
 
 @pytest.mark.parametrize(

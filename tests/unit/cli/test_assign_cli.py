@@ -77,6 +77,10 @@ def test_a_file_with_weights(tmp_path: Path) -> None:
         ([*THREE, "--input", "group.json"], "takes --topics with --members"),
         ([*THREE, "--from-group", "g"], "takes --topics with --members"),
         (["--topics", "orders", "--members", "a"], "'orders' is not TOPIC:PARTITIONS"),
+        (
+            ["--topics", "orders:1_0", "--members", "a"],
+            "'orders:1_0' is not TOPIC:PARTITIONS: '1_0' is not a",
+        ),
         ([*THREE, "--strategy", "rang"], "unknown strategy 'rang'; known strategies: range, roundrobin"),
     ],
 )
@@ -87,6 +91,8 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--topics", "orders:9999999", "--members", "a"], "needs at least one and at most 1000000"),
+        (["--topics", "orders:1", "--members", "9" * 20], "too many members: 99999999999999999999 is not"),
         ([*THREE, "--without", "d"], "no member is called d; there are a, b, c"),
         ([*THREE, "--with", "a"], "a is already a member"),
         ([*THREE, "--with", "d=prices"], "d subscribes to prices, which is none of the topics: orders, pay"),

@@ -1,11 +1,16 @@
 """Wrong usage of `groups` is reported before any request is sent, with Kafka's exit code."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from cli.groups import USAGE_EXIT_CODE, groups
+from cli import main
+from cli.groups import USAGE_EXIT_CODE, groups, read
+from cli.groups.common import Cluster
+from insight.admin.gather import Described
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 ONE = [*NOBODY, "--group", "g"]
@@ -37,6 +42,12 @@ RESET = ["reset-offsets", *ONE]
         ),
         ([*RESET, "--by-duration", "1 day", "--all-topics"], "'1 day' is not a duration"),
         ([*RESET, "--to-datetime", "2026-01-31", "--all-topics"], "there is no 'T'"),
+        ([*RESET, "--to-offset", "1_0", "--all-topics"], "'1_0' is not a whole number; expected is a whole"),
+        ([*RESET, "--shift-by", "9" * 20, "--all-topics"], "99999999999999999999 is not between"),
+        (["describe", *NOBODY, "-dash"], "is given as --group -dash or -- -dash"),
+        (["delete", *NOBODY, "g", "-5"], "is given as --group -5 or -- -5"),
+        (["reset-offsets", *NOBODY, "--dash", "--to-latest"], "is given as --group --dash or -- --dash"),
+        (["release", *NOBODY, "-ops"], "is given as --group -ops or -- -ops"),
         (["delete-offsets", *ONE], "Missing option '--topic'"),
         (["remove-members", *ONE], "takes --member-id and --instance-id, or --all-members"),
         (["remove-members", *ONE, "--member-id", "m", "--all-members"], "takes --member-id and"),
@@ -54,3 +65,42 @@ def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
     result = CliRunner().invoke(groups, [*RESET, "--from-file", str(path)])
     assert result.exit_code == USAGE_EXIT_CODE
     assert "line 1 of the reset plan has 2 columns" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["describe", *NOBODY, "--", "-dash", "--all-groups"],
+        ["describe", *NOBODY, "--group", "-dash", "--group=--all-groups"],
+    ],
+)
+def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[str] = []
+
+    def chosen(_: Cluster, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
+        named.extend(names)
+        return {}
+
+    monkeypatch.setattr(Cluster, "chosen_groups", chosen)
+    monkeypatch.setattr(Cluster, "requests", None)
+    monkeypatch.setattr(Cluster, "log", None)
+    monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
+    CliRunner().invoke(groups, arguments)
+    assert named == ["-dash", "--all-groups"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["describe", "--grup", "-dash"], ["describe", "g", "-o", "jso"], ["describe", "--timeout", "-5", "g"]],
+)
+def test_mistyped_option_is_not_taken_for_a_name(arguments: list[str]) -> None:
+    result = CliRunner().invoke(groups, arguments)
+    assert result.exit_code == USAGE_EXIT_CODE
+    assert "A name that begins" not in result.stderr
+
+
+def test_every_command_says_how_to_give_a_name_with_a_dash() -> None:
+    for command in (["why"], ["whatif"], ["gateway-user"], ["state", "export"], ["groups", "describe"]):
+        result = CliRunner().invoke(main, [*command, "-xash"])
+        assert "A name that begins with '-' is given as" in result.stderr, command
+        assert "-- -xash" in result.stderr

@@ -88,7 +88,9 @@ def test_a_move_that_would_lose_requests_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(("shards", "why"), [("3", "not a power of two"), ("many", "'many' is not a number")])
+@pytest.mark.parametrize(
+    ("shards", "why"), [("3", "not a power of two"), ("many", "'many' is not a whole number")]
+)
 def test_the_number_of_shards_is_checked(tmp_path: Path, shards: str, why: str) -> None:
     result = run("import", export_in(tmp_path), "--data-dir", tmp_path / "new", "--shards", shards)
     assert result.exit_code == 2
@@ -133,6 +135,9 @@ def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path) -> Non
     nowhere = run("diff", tmp_path / "nowhere", damaged)
     assert nowhere.exit_code == 2
     assert "is no batch, no data folder, no DIR@BATCH and no exported file" in nowhere.output
+    for number in ("9" * 5_000, f"{tmp_path}@{'9' * 20}"):
+        assert "is not between" in run("diff", number, damaged).output
+    assert "is no batch" in run("diff", "\N{ARABIC-INDIC DIGIT THREE}", damaged).output
     assert run("diff", tmp_path, tmp_path).exit_code == 2, "it has no folder of a coordinator"
 
 

@@ -25,6 +25,9 @@ def test_overrides_have_addresses_of_both_kinds() -> None:
     [
         ("max.connection", "1", "max.connection is not a setting of the gateway: connections.max.idle.ms"),
         ("max.connections", "many", "max.connections: 'many' is not a whole number"),
+        ("max.connections", "1_000", "max.connections: '1_000' is not a whole number"),
+        ("queued.max.requests", "\N{FULLWIDTH DIGIT SEVEN}", "is not a whole number"),
+        ("quota.window.num", "9" * 5_000, "is not between 1 and 2147483647"),
         ("max.connections", "0", "max.connections: 0 is not between 1 and 2147483647"),
         ("max.connections", "2147483648", "is not between"),
         ("max.connections.per.ip.overrides", "10.0.0.7", "'10.0.0.7' is not ADDRESS:NUMBER"),

@@ -1,13 +1,15 @@
 """Parsing of user input: times, durations, topics, states, and reset plans."""
 
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
+from insight.admin.plan_file import PlanFileError, export_plan, parse_plan, read_plan
 from insight.admin.selection import (
     Chosen,
     TopicChoice,
@@ -20,7 +22,7 @@ from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
 
 HOUR_MS = 3_600_000
 
-TOPICS = st.text("abc,\"'.-_ \n", min_size=1)
+TOPICS = st.text("abc019.-_", min_size=1)
 PLANS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: "\r" not in name and "\0" not in name),
     st.dictionaries(
@@ -49,7 +51,30 @@ def test_durations_are_javas(text: str, duration_ms: int) -> None:
     assert parse_duration_ms(text) == duration_ms
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1H", "P1M", "P1Y", "PT1.5H", "P1D ", "P1W"])
+@pytest.mark.parametrize("text", ["P999999999999999D", "-PT999999999999999H"])
+def test_a_duration_of_more_than_all_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is a duration of more than 30,000 years"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"P{'9' * 5_000}D",
+        "PT\N{ARABIC-INDIC DIGIT THREE}H",
+        "",
+        "P",
+        "PT",
+        "P1DT",
+        "1D",
+        "P1H",
+        "P1M",
+        "P1Y",
+        "PT1.5H",
+        "P1D ",
+        "P1W",
+    ],
+)
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration_ms(text)
@@ -91,7 +116,10 @@ def test_topics() -> None:
     assert parse_topic("orders:0,2") == TopicChoice("orders", (0, 2))
 
 
-@pytest.mark.parametrize("text", ["", ":", "t:", ":0", "a:0:1", "t:x", "t:-1", "t:0,,1", "t:0,"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "t:", ":0", "a:0:1", "t:x", "t:-1", "t:0,,1", "t:0,", "t:1_0", "t:+-1", f"t:{'9' * 5_000}"],
+)
 def test_what_is_no_topic(text: str) -> None:
     with pytest.raises(ValueError, match=r"^Invalid (topic arg|partition)"):
         parse_topic(text)
@@ -134,12 +162,66 @@ def test_a_plan_for_several_groups_names_them() -> None:
         ("t,0,5\n", ["g", "h"], "line 1 of the reset plan has 3 columns, expected: group,topic"),
         ("t,0,5\ng,t,0,5\n", ["g"], "line 2 of the reset plan has 4 columns, expected: topic,"),
         ("t,0,five\n", ["g"], "line 1 of the reset plan has 'five' instead of a number"),
-        ("topic,partition,offset\n", ["g"], "line 1 of the reset plan has 'partition'"),
+        ("1_0,0,5\nt,1_0,5\n", ["g"], "line 2 of the reset plan has '1_0' instead of a number"),
+        ("t,\N{ARABIC-INDIC DIGIT THREE},5\n", ["g"], "instead of a number, expected: topic,"),
+        ("t,-1,5\n", ["g"], "-1 is not between 0 and 2147483647, expected: topic,partition,offset$"),
+        ("t,0,9223372036854775808\n", ["g"], "has a number out of its range: 9223372036854775808 is not"),
+        (f"t,0,{'9' * 5_000}\n", ["g"], r"out of its range: 9+\.\.\. is not between"),
+        (
+            "t;0;5\n",
+            ["g"],
+            "line 1 of the reset plan is separated by ';' instead of a comma, expected: topic",
+        ),
+        ("t\t0\t5\n", ["g"], r"is separated by '\\t' instead of a comma"),
+        ("t,0,5\nt;1;5\n", ["g"], "line 2 of the reset plan is separated by ';'"),
+        ("topic,partition,offset\n", ["g"], "line 1 of the reset plan is a header"),
+        ("GROUP, TOPIC, PARTITION, OFFSET,\n", ["g"], "line 1 of the reset plan is a header"),
+        ("g,t,0,\n", ["g"], "line 1 of the reset plan has 't' instead of a number, expected: topic"),
+        ("\N{ZERO WIDTH SPACE}t,0,5\n", ["g"], r"has '\\u200bt' instead of the name of a topic"),
+        ("t,0,5\n'orders',0,5\n", ["g"], r"""has "'orders'" instead of the name of a topic"""),
+        ('t,0,"5\n', ["g"], "line 1 of the reset plan is not CSV: unexpected end of data"),
+        ("t," + "0" * 140_000, ["g"], "line 1 of the reset plan is not CSV: field larger than"),
     ],
 )
 def test_what_is_no_plan(text: str, group_ids: list[str], message: str) -> None:
     with pytest.raises(PlanFileError, match=message):
         parse_plan(text, group_ids)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"t,0,5\nt,1,6",
+        b"t,0,5,\r\nt,1,6,,\r\n,,,\r\n",
+        b" t , 0, 5\n\n t,+1,\t6\n",
+        b"t,0,5\rt,1,6\r",
+        b'"t","0","5"\n"t",1,06\n',
+        b"\xef\xbb\xbft,0,5\nt,1,6\n",
+        "\ufefft,0,5\r\nt,1,6\r\n".encode("utf-16-le"),
+        "\ufefft,0,5\nt,1,6\n".encode("utf-16-be"),
+    ],
+)
+def test_a_plan_is_read_as_spreadsheets_and_editors_save_it(content: bytes) -> None:
+    plan = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
+    assert read_plan(BytesIO(content), ["g"]) == {"g": plan}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"t,0,5\nb\xfccher,0,5\n", "line 2 of the reset plan is not UTF-8: save the file as UTF-8"),
+        (b"\xff\xfet\x00,", "line 1 of the reset plan is not UTF-16: save the file as UTF-8"),
+        ("t,0,5\n".encode("utf-16-le"), "has zero bytes, as UTF-16 has: save the file as UTF-8"),
+    ],
+)
+def test_a_plan_in_another_encoding_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(PlanFileError, match=message):
+        read_plan(BytesIO(content), ["g"])
+
+
+def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "plan").open("wb") as file, pytest.raises(PlanFileError, match="cannot be read"):
+        read_plan(file, ["g"])
 
 
 def test_a_plan_is_exported_in_order() -> None:

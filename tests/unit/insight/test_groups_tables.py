@@ -19,7 +19,7 @@ from insight.admin.describe import (
     with_lags,
 )
 from insight.admin.described import remark
-from insight.admin.list_groups import listed, select_groups
+from insight.admin.list_groups import consumer_groups, listed, select_groups
 from insight.admin.render import (
     OffsetDeletion,
     Removal,
@@ -33,6 +33,7 @@ from insight.admin.render import (
     state_table,
 )
 from insight.admin.requests import Committed
+from insight.admin.selection import parse_protocols
 from insight.lag.log import LogBounds
 from state.errors import ErrorCode
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
@@ -240,7 +241,7 @@ b                                    Classic              Empty
     """)
 
 
-def test_the_list_is_of_consumer_groups_and_simple_ones() -> None:
+def test_list_has_groups_of_every_protocol_type() -> None:
     groups = [
         snapshot("a"),
         snapshot("b", "Empty", None),
@@ -248,13 +249,26 @@ def test_the_list_is_of_consumer_groups_and_simple_ones() -> None:
         snapshot("d", "Stable", "connect"),
     ]
 
-    def ids(states: set[str], types: set[str]) -> str:
-        return "".join(g.group for g in select_groups(groups, frozenset(states), frozenset(types)))
+    def ids(states: set[str], types: set[str], protocols: str = "") -> str:
+        rows = select_groups(groups, frozenset(states), frozenset(types), parse_protocols(protocols))
+        return "".join(row.group for row in rows)
 
-    assert ids(set(), set()) == "abc"
-    assert ids({"Stable"}, set()) == "a"
-    assert ids({"Stable", "Empty"}, {"Classic", "Consumer"}) == "abc"
+    assert ids(set(), set()) == "abcd"
+    assert ids({"Stable"}, set()) == "ad"
+    assert ids({"Stable", "Empty"}, {"Classic", "Consumer"}) == "abcd"
     assert ids(set(), {"Consumer"}) == ""
+    assert ids(set(), set(), "connect, sr") == "d"
+    assert ids({"Empty"}, set(), "connect") == ""
+    assert "".join(group.group_id for group in consumer_groups(groups)) == "abc"
+
+
+def test_list_shows_protocol_types() -> None:
+    rows = [listed(snapshot("a", "Stable", "connect")), listed(snapshot("b", "Empty", None))]
+    assert group_list(rows, with_type=True, with_state=False, with_protocol=True) == looks("""
+GROUP                     TYPE                 PROTOCOL
+a                         Classic              connect
+b                         Classic              -
+    """)
 
 
 def test_what_was_changed() -> None:

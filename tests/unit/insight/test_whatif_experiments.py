@@ -202,6 +202,9 @@ def test_any_experiment_on_any_fleet_has_an_outcome(made: Fleet, settings: set[s
     [
         ("session.timeout", "not NAME=VALUE"),
         ("session.timeout.ms=soon", "must be a whole number"),
+        ("session.timeout.ms=\N{ARABIC-INDIC DIGIT THREE}", "must be a whole number"),
+        (f"session.timeout.ms={'9' * 5_000}", r"not '9+\.\.\.'"),
+        ("group.max.size=1_0", "must be a whole number"),
         ("no.such.setting=1", "unknown setting 'no.such.setting'"),
         ("partition.assignment.strategy=best", "unknown assignor 'best'"),
         ("group.instance.id=a", "can only be client.id"),

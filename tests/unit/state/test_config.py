@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from state.config import INT32_MAX, ConfigError, CoordinatorConfig, MigrationPolicy
+from state.config import ConfigError, CoordinatorConfig, MigrationPolicy
+from state.numbers import INT32_MAX
 
 
 def test_defaults_are_those_of_kafka_and_rocketmq() -> None:

@@ -1,9 +1,14 @@
-"""The deleted topic ids that a group remembers."""
+"""Topics that were deleted, and the ids of them that a group remembers."""
 
 from uuid import UUID
 
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.topics import topic_metadata
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.context import StepContext
+from state.kafka.group import Topic
+from state.kafka.modern.topics import merge_reported
 from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from state.kafka.topic_images import TopicImage
@@ -26,3 +31,24 @@ def test_a_group_remembers_so_many_deleted_ids_and_no_more() -> None:
             timeline.apply(Row(1_000, f"requests-0-{number}", request))
     assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]
+
+
+def test_a_deleted_topic_does_not_come_back_by_a_request_or_a_broker_that_lags() -> None:
+    """Rows MI8, MI11."""
+    deleted, later = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
+    group = ConsumerGroup(
+        "g",
+        "requests-0-0",
+        members={"m": ConsumerMember("m", subscribed_topic_names=["t"])},
+        topics={"t": Topic(deleted.topic_id.bytes, 4)},
+    )
+
+    def context() -> StepContext:
+        return StepContext(group, "g", "requests-0-1", 1_000, CoordinatorConfig())
+
+    topic_metadata(context(), TopicMetadata(group_id="g", topics={"t": None}))
+    merge_reported(context(), group, {"t": deleted})
+    topic_metadata(context(), TopicMetadata(group_id="g", topics={"t": deleted}))
+    assert group.topics == {"t": None}
+    merge_reported(context(), group, {"t": later})
+    assert group.topics == {"t": Topic(later.topic_id.bytes, 4)}

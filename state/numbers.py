@@ -1,0 +1,52 @@
+"""Numbers in text from outside: command lines, files, settings, headers and the addresses of HTTP requests.
+
+Python's `int` and `float` accept more than other programs read as a number: the digits of every script,
+underscores, blanks, `inf` and `nan`. They also take any length.
+"""
+
+import re
+
+INT32_MAX = 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
+# Seconds of this size still fit every timer.
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9})")
+_MAX_DIGITS = len(str(INT64_MAX))
+_MAX_SHOWN_CHARS = 40
+
+
+class OutOfRange(ValueError):
+    """A number is below the least or above the greatest value that is allowed."""
+
+
+def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
+    """Return the number: ASCII digits, after an optional sign. Raises OutOfRange, or another ValueError if
+    the text is no whole number.
+    """
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{shortened(text)!r} is not a whole number")
+    sign, digits = match.groups()
+    if len(digits) > _MAX_DIGITS or not at_least <= int(sign + digits) <= at_most:
+        raise OutOfRange(f"{shortened(text)} is not between {at_least} and {at_most}")
+    return int(sign + digits)
+
+
+def is_whole_number(text: str) -> bool:
+    """Return True if the text has only ASCII digits, at least one."""
+    return text.isascii() and text.isdecimal()
+
+
+def parse_decimal(text: str) -> float:
+    """Return the number: up to nine ASCII digits before and after a point, after an optional sign. Raises
+    ValueError.
+    """
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{shortened(text)!r} is not a number such as 2 or 0.5")
+    return float(text)
+
+
+def shortened(text: str) -> str:
+    """Return the text for a message: its beginning if it is long."""
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 3]}..."
