@@ -19,7 +19,6 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.files import FolderError
 from embedded.broker import EmbeddedBroker
-from embedded.broker_settings import QUICK_JAVA
 from records.layout import DEFAULT_PREFIX
 from streaming.service.status import Phase, read_status
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, wait_until

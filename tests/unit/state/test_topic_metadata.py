@@ -40,7 +40,7 @@ def test_a_deleted_topic_does_not_come_back_by_a_request_or_a_broker_that_lags()
         "g",
         "requests-0-0",
         members={"m": ConsumerMember("m", subscribed_topic_names=["t"])},
-        topics={"t": Topic(deleted.topic_id.bytes, 4)},
+        topics={"t": Topic(deleted.id.bytes, 4)},
     )
 
     def context() -> StepContext:
@@ -51,4 +51,4 @@ def test_a_deleted_topic_does_not_come_back_by_a_request_or_a_broker_that_lags()
     topic_metadata(context(), TopicMetadata(group_id="g", topics={"t": deleted}))
     assert group.topics == {"t": None}
     merge_reported(context(), group, {"t": later})
-    assert group.topics == {"t": Topic(later.topic_id.bytes, 4)}
+    assert group.topics == {"t": Topic(later.id.bytes, 4)}
