@@ -188,7 +188,7 @@ def names_of_alerts() -> set[str]:
     [
         ("watching.md", r"(?:kafka|rocketmq|group)_\w+", names_of_metrics),
         ("watching.md", r"[A-Z][a-z]+[A-Z]\w+", names_of_alerts),
-        ("security.md", r"(?:security|sasl|ssl)\.[\w.]+", lambda: set(SETTINGS)),
+        ("security.md", r"(?:security|sasl|ssl|https|enable)\.[\w.]+", lambda: set(SETTINGS)),
     ],
     ids=["metrics", "alerts", "connection-settings"],
 )
@@ -196,7 +196,7 @@ def test_first_columns_of_tables_have_exactly_the_names_in_the_code(
     page: str, name: str, expected: Callable[[], set[str]]
 ) -> None:
     cells = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-    names = re.compile(rf"(?:`{name}(?:{{[^}}]*}})?`(?:,| or| and)* ?)+")
+    names = re.compile(rf"(?:\(?(?:librdkafka: )?`{name}(?:{{[^}}]*}})?`[);,]*(?: or| and)* ?)+")
     named = [found for cell in cells if names.fullmatch(cell) for found in re.findall(rf"`({name})", cell)]
     assert sorted(named) == sorted(expected())
 

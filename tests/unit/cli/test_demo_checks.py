@@ -55,7 +55,7 @@ def test_consumer_imports_only_the_record_writer_of_this_project() -> None:
         f"print(*sorted(name for name in sys.modules if name.partition('.')[0] in {ours}))"
     )
     imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert imported.stdout.split() == ["cli", "cli.consumed", "cli.demo", "cli.demo.consumer"]
+    assert imported.stdout.split() == ["cli", "cli.commands", "cli.consumed", "cli.demo", "cli.demo.consumer"]
 
 
 @pytest.mark.parametrize(
