@@ -20,14 +20,14 @@ from streaming.service.transactions.pending import Summary
 
 PATH = "/status"
 FRESH_S = 2.0
-"""What was read is shown again for so long."""
+"""The greatest age of a state that is returned without another request."""
 TIMEOUT_S = 3.0
 MAX_BYTES = 4 * 1024 * 1024
 
 
 class Durations(Struct, frozen=True):
-    """How long something took since the process began: how often, the mean, and the bounds that half and
-    99 % of it did not exceed. A bound is None if it is above the largest one of the histogram.
+    """Durations since the process began: their number, their mean, and upper bounds of the median and of the
+    99th percentile. A bound is None if it is above the largest one of the histogram.
     """
 
     number: int

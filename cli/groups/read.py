@@ -48,34 +48,30 @@ class _Shown(NamedTuple):
     tables: Sequence[VisibleText]
 
 
+def _shown_column(
+    option: str, parameter: str, parse: Callable[[str], Any], text: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that shows a column, and lists only groups that have one of its values, if any."""
+    return click.option(
+        option,
+        parameter,
+        is_flag=False,
+        flag_value="",
+        metavar=f"[{option.removeprefix('--').upper()},...]",
+        callback=parsed_by(parse),
+        help=text,
+    )
+
+
 @click.command("list")
 @connection_options
-@click.option(
-    "--state",
-    "states",
-    is_flag=False,
-    flag_value="",
-    metavar="[STATE,...]",
-    callback=parsed_by(parse_states),
-    help="Show states too; list only groups in one of these states.",
-)
-@click.option(
-    "--type",
-    "types",
-    is_flag=False,
-    flag_value="",
-    metavar="[TYPE,...]",
-    callback=parsed_by(parse_types),
-    help="Show types too; list only groups of one of these types.",
-)
-@click.option(
+@_shown_column("--state", "states", parse_states, "Show states too; list only groups in one of these states.")
+@_shown_column("--type", "types", parse_types, "Show types too; list only groups of one of these types.")
+@_shown_column(
     "--protocol",
     "protocols",
-    is_flag=False,
-    flag_value="",
-    metavar="[PROTOCOL,...]",
-    callback=parsed_by(parse_protocols),
-    help="Show protocol types too; list only groups of one of these, such as connect.",
+    parse_protocols,
+    "Show protocol types too; list only groups of one of these, such as connect.",
 )
 @output_option
 def list_(

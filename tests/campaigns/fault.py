@@ -13,7 +13,7 @@ W = TypeVar("W", contravariant=True)
 
 
 class FaultOutcome(StrEnum):
-    """How the coordinator took a fault."""
+    """The coordinator's reaction to a fault."""
 
     WENT_ON = "went on"
     REFUSED = "refused clearly"

@@ -48,7 +48,7 @@ class Result(Generic[S]):
     seed: int
     struck: list[S] = field(default_factory=list)
     wrongs: dict[str, dict[str, int]] = field(default_factory=dict)
-    """How many wrongs of each kind there were, by row of the table."""
+    """The number of wrongs of each kind, by row of the table."""
     sentences: list[str] = field(default_factory=list)
     seconds: float = 0.0
     failure: str = ""

@@ -1,4 +1,4 @@
-"""Where faults strike: three brokers, coordinators, gateways, and the load of a campaign."""
+"""The stage of a campaign: three brokers, coordinators, gateways, and the load."""
 
 import json
 import os
@@ -145,7 +145,7 @@ class Stage(ABC, Generic[S, R]):
         wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
 
     def gateway_address(self) -> Address:
-        """Where a gateway and its listeners for all brokers have ports."""
+        """Return an address for a gateway. Its port and those of its listeners for all brokers are free."""
         return Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
 
     def start_gateway(self, stack: ExitStack, name: str, address: Address, *more: str) -> Keeper:

@@ -44,7 +44,7 @@ class Attached:
     consumers: list[subprocess.Popen[bytes]]
 
     def consumed(self) -> Counter[str]:
-        """How often each record was consumed."""
+        """Return the number of times that each record was consumed."""
         return consumed(self.files)
 
     def wait_until_settled(self) -> None:
@@ -80,7 +80,7 @@ class Attached:
         wait_until(came, "records at each consumer", CATCH_UP_TIMEOUT_S)
 
     def sizes(self) -> list[int]:
-        """How many bytes each consumer has written of what it consumed."""
+        """Return the size in bytes of each consumer's file of consumed records."""
         return [file.stat().st_size if file.exists() else 0 for file in self.files]
 
     def finish(self) -> tuple[int, int, int]:

@@ -135,7 +135,7 @@ class FaultStage(Stage[FaultStruck, FaultResult]):
         self.outages: set[tuple[int, int]] = set()
         """(after, until) in ms: all that the coordinator has written to its folder."""
         self.verdicts: list[Verdict] = []
-        """What was wrong on topics of a fault's own."""
+        """Wrongs found on topics that a fault made for itself."""
         self.losses: list[MeasuredLoss] = []
         """Measurements of coordinators that lost requests."""
         self.has_load = with_load

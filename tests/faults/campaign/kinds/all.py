@@ -17,7 +17,7 @@ def _by_name(*faults: Fault[FaultStage]) -> dict[str, Fault[FaultStage]]:
 
 LOST = _by_name(*LOST_REQUESTS)
 ALONE = _by_name(*RETENTION, *LOST_REQUESTS)
-"""What happens to a coordinator of its own, so that it needs no other one and no load beside it."""
+"""Kinds that start a coordinator of their own, and need no other one and no load beside it."""
 LOCAL = _by_name(*PROCESSES, *DISK, *OTHERS, *CLOCK) | ALONE
 WITH_STANDBY = _by_name(*STANDBY, *PROCESSES)
 """What happens to a coordinator with a standby."""
