@@ -37,7 +37,7 @@ from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
 from streaming.observing.topic_names import TopicNames, names_on
 from streaming.query.log_order import LogRow
-from streaming.query.operator import freeze_imports, in_log_order
+from streaming.query.operator import in_log_order
 
 SOURCE = KAFKAS_OFFSETS_TOPIC
 SIGHTINGS = -1
@@ -58,7 +58,6 @@ class ObservingOperator:
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        freeze_imports()
         call = ObservingCall(
             self.layout, self.observer, names_on(self.client_config), f"shard {key[0]}", state
         )

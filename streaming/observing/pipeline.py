@@ -20,6 +20,7 @@ from streaming.observing.folder_sink import write_to_folder
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
+from streaming.query.worker_function import WorkerFunction
 
 QUERY_NAME = "group-observer"
 _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
@@ -150,11 +151,12 @@ def start(
     It writes to the observer's topics, or to `output_dir`: then there are no sightings.
     """
     records, layout = read_source(spark, client_config, partitions), operator.layout
+    function = WorkerFunction(operator)
     if output_dir is not None:
-        output = observe_groups(records, operator, shards=shards)
+        output = observe_groups(records, function, shards=shards)
         return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
     sightings = read_sightings(spark, client_config, layout.sightings_topic)
-    output = observe_groups(records, operator, shards=shards, sightings=sightings)
+    output = observe_groups(records, function, shards=shards, sightings=sightings)
     return write_output(
         output,
         QUERY_NAME,

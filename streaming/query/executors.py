@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,10 @@ class Demand:
     versions: tuple[tuple[str, str], ...]
     mark: tuple[str, str] | None = None
 
+    def check(self) -> None:
+        """Check this process, once. Raises ExecutorsUnfit."""
+        _check_process(self)
+
     def faults(self) -> list[str]:
         """What this process lacks, each as a sentence."""
         here = dict(versions())
@@ -70,32 +74,8 @@ class Demand:
         return faults
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The function for applyInPandasWithState, which arrives in no Python worker that lacks something.
-
-    The check is where a worker unpickles the function, because Spark commits the state of a task that calls
-    it for no row, too.
-    """
-
-    function: Callable[..., Iterator[Any]]
-    demand: Demand
-
-    def __call__(self, *arguments: Any) -> Iterator[Any]:
-        return self.function(*arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self.function, self.demand)
-
-
-def _arrive(function: Callable[..., Iterator[Any]], demand: Demand) -> Callable[..., Iterator[Any]]:
-    _check_process(demand)
-    return function
-
-
 @cache
 def _check_process(demand: Demand) -> None:
-    """Check this Python worker, once. Raises ExecutorsUnfit."""
     if faults := demand.faults():
         raise ExecutorsUnfit("; ".join(faults))
 

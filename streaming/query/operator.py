@@ -4,10 +4,8 @@ Only this package touches Spark's keyed state. Spark promises little: rows come 
 and a timeout fires again until it is set again. The core needs strict order, and `ShardCall` provides it.
 """
 
-import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import pandas as pd
 from pyspark import TaskContext
@@ -62,7 +60,6 @@ class Operator:
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        freeze_imports()
         batch_id = _batch_id()
         call = ShardCall(
             int(key[0]),
@@ -92,16 +89,6 @@ class Operator:
     def known_outages(self, batch_id: int | None) -> list[Outage]:
         """Return the outages that precede the batch, with None all outages."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
-
-
-@cache
-def freeze_imports() -> None:
-    """Exempt the objects of all imported modules from garbage collections, once in each Python worker.
-
-    PySpark's worker collects garbage around each task, and would walk them each time.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _task() -> int:

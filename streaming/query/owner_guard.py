@@ -10,10 +10,8 @@ fails, and neither its output nor its state is written. docs/decisions/0019-a-st
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark import TaskContext
@@ -54,29 +52,6 @@ class OwnerGuard:
         if later is not None:
             raise LostTopics(f"{LATER_CLAIM}{later.epoch}: {later}")
         reader.checked_task = task
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedFunction:
-    """A function for applyInPandasWithState that a Python worker gets only after the guard's check.
-
-    Spark sends the function to a worker for each pass of each task, also for a task without a single row,
-    whose state is committed all the same. So the check is where the worker unpickles the function.
-    """
-
-    function: Callable[..., Any]
-    guard: OwnerGuard
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self.function, self.guard)
-
-
-def _arrive(function: Callable[..., Any], guard: OwnerGuard) -> Callable[..., Any]:
-    guard.check()
-    return function
 
 
 class ClaimsReader:

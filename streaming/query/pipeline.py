@@ -21,11 +21,12 @@ from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from records.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS
-from streaming.query.executors import Checked, Demand, with_mark
+from streaming.query.executors import Demand, with_mark
 from streaming.query.operator import Operator
 from streaming.query.output_rows import BY_KEY, OUTPUT_SCHEMA
-from streaming.query.owner_guard import GuardedFunction, OwnerGuard
+from streaming.query.owner_guard import OwnerGuard
 from streaming.query.spark_settings import STATE_PARTITIONS
+from streaming.query.worker_function import WorkerFunction
 
 QUERY_NAME = "group-coordinator"
 # The error text of a query that has read a clock record of a later owner, before the epoch.
@@ -179,12 +180,12 @@ def start(
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)
-    function: StatefulFunction = operator
+    checks: list[Callable[[], None]] = []
     if demand is not None:
-        demand = with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId)
-        function = Checked(operator, demand)
+        checks.append(with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId).check)
     if guard is not None:
-        function = GuardedFunction(function, guard)
+        checks.append(guard.check)
+    function = WorkerFunction(operator, tuple(checks))
     output = coordinate(requests, function, owner_epoch, shards=operator.shards)
     return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)
 

@@ -12,7 +12,8 @@ from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from records.claims import Claim
 from state.errors import ErrorCode
-from streaming.query.owner_guard import LATER_CLAIM, GuardedFunction, OwnerGuard
+from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
+from streaming.query.worker_function import WorkerFunction
 from tests.e2e.harness import create_topic
 from tests.spark.harness import Bench, answers, make_operator
 from tests.spark.log import T0, Log, heartbeat
@@ -55,7 +56,7 @@ def test_no_task_works_after_a_later_claim(
     """
     claim(broker, owner_topic, 1)
     guard = OwnerGuard(broker.client_config, owner_topic, epoch=1)
-    bench = make_bench(operator=GuardedFunction(make_operator(), guard))
+    bench = make_bench(operator=WorkerFunction(make_operator(), (guard.check,)))
     log = Log()
     records, member_id = log.stable_member(T0, "g")
     bench.run([*records, *log.clock(T0 + 1, T0)])

@@ -12,13 +12,13 @@ from streaming.query import executors
 from streaming.query.executors import (
     MARK_NAME,
     REQUIRED,
-    Checked,
     Demand,
     ExecutorsUnfit,
     demand_of_driver,
     with_mark,
     write_zip,
 )
+from streaming.query.worker_function import WorkerFunction
 
 HOST = socket.gethostname()
 # Imports the query's function from the zip alone: `-I` takes neither the folder nor PYTHONPATH, and what an
@@ -96,7 +96,7 @@ def test_the_function_does_not_arrive_in_a_worker_that_lacks_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not when it is called: the state of a task without rows is committed, too."""
-    sent = pickle.dumps(Checked(iter, demand_of_driver()))
+    sent = pickle.dumps(WorkerFunction(iter, (demand_of_driver().check,)))
     with pytest.raises(ExecutorsUnfit, match="not the driver's"):
         pickle.loads(sent)
     monkeypatch.setattr(executors, "__file__", f"/work-1/{executors.ZIP_NAME}/streaming/query/executors.py")
