@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
-from embedded.broker import EmbeddedBroker
+from connections.client_config import ClientConfig
 from records.early_answers import as_of, lists_changed, marked
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -43,12 +43,12 @@ def clients_of(options: Options) -> Iterator[CoordinatorClient]:
 
 
 def answers(
-    broker: EmbeddedBroker, layout: TopicLayout
+    client_config: ClientConfig, layout: TopicLayout
 ) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
     """The early answers and those of the query, by the ids of their requests."""
     early: dict[str, list[bytes]] = {}
     of_query: dict[str, list[bytes]] = {}
-    for record in read_topic(broker.client_config, layout.responses_topic):
+    for record in read_topic(client_config, layout.responses_topic):
         if record.value is not None:
             found = of_query if as_of(record.headers) is None else early
             for value in unpack(record.value):

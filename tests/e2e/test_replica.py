@@ -67,7 +67,7 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
     for _ in range(40):  # while the replica stands still, the query answers
         assert member.heartbeat(1) is ErrorCode.NONE
     wait_for_views(client)
-    early, of_query = answers(broker, coordinator.options.layout)
+    early, of_query = answers(broker.client_config, coordinator.options.layout)
     assert len(early) >= 20
     assert early == {request: of_query[request] for request in early}
     wait_until(lambda: coordinator.replica().compared >= len(early), "the audit has compared all of them")
@@ -77,9 +77,9 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
 def test_a_request_that_waits_for_views_is_left_to_the_query(
     broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
-    before, _ = answers(broker, coordinator.options.layout)
+    before, _ = answers(broker.client_config, coordinator.options.layout)
     wait_for_views(client)
-    early, of_query = answers(broker, coordinator.options.layout)
+    early, of_query = answers(broker.client_config, coordinator.options.layout)
     assert early == before
     assert len(of_query) > len(early)
 

@@ -1,6 +1,6 @@
 """What happens to `run` and to clients that stay attached when the disk is full, or the broker dies.
 
-The first tests share one `run` with its own broker; none of them ends it.
+All but the first share one `run` with its own broker, which the last one ends.
 """
 
 import os
@@ -266,21 +266,20 @@ def test_a_dead_broker_is_started_again_and_clients_go_on(service: Service, tmp_
     wait_until(lambda: not has_zombie(service.running.pid), "the end of the dead broker, which is reaped")
 
 
-def test_a_broker_that_does_not_stay_up_ends_the_command(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with run(tmp_path, *ARGUMENTS, "--data-dir", str(data)) as running:
-        service = Service(running, running.ready(), Path("/"))
-        (data / "broker" / "log" / "meta.properties").write_text("damaged")
-        with descendants(running.pid) as left:
-            os.kill(service.pid_of(BROKER), signal.SIGKILL)
-            assert running.end(GIVE_UP_TIMEOUT_S) == (1, "")
-            wait_until(lambda: left.running() == [], "the end of its processes")
-        *_, last = running.stderr.splitlines()
-        assert last.startswith("Error: the embedded broker was started again 5 times and does not stay up: ")
-        status = service.status
-        assert status is not None
-        assert (status.phase, status.alarm) == (Phase.STOPPED, None)
-        assert f"Error: {status.reason}" == last
+def test_a_broker_that_does_not_stay_up_ends_the_command(service: Service) -> None:
+    service.wait_until_well()
+    running, data = service.running, Path(service.ready["data_dir"])
+    (data / "broker" / "log" / "meta.properties").write_text("damaged")
+    with descendants(running.pid) as left:
+        os.kill(service.pid_of(BROKER), signal.SIGKILL)
+        assert running.end(GIVE_UP_TIMEOUT_S) == (1, "")
+        wait_until(lambda: left.running() == [], "the end of its processes")
+    *_, last = running.stderr.splitlines()
+    assert last.startswith("Error: the embedded broker was started again 5 times and does not stay up: ")
+    status = service.status
+    assert status is not None
+    assert (status.phase, status.alarm) == (Phase.STOPPED, None)
+    assert f"Error: {status.reason}" == last
 
 
 def has_zombie(parent: int) -> bool:

@@ -30,7 +30,7 @@ from tests.e2e.harness import (
     stable_member,
 )
 from tests.faults.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
-from tests.faults.test_supervision import client_of, is_well, options_for
+from tests.faults.test_supervision import client_of, options_for
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
 ) -> None:
     options = options_for(broker, tmp_path, new_layout())
     with coordinating(options) as coordinator, client_of(options) as client:
-        member = stable_member(client, "kept", session_timeout_ms=900_000)
+        stable_member(client, "kept", session_timeout_ms=900_000)
         assert coordinator.status.wait_until(lambda status: status.batch_id > 3, timeout_s=60)
     answered_twice = pytest.raises(FolderError, match="would be handled a second time")
     with moved_away(tmp_path / "spark" / "offsets", tmp_path / "spark" / "commits"), answered_twice:
@@ -51,17 +51,12 @@ def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
     store = tmp_path / "spark/state/0/0"
     changelog = store / f"{last_batch(LocalFiles(tmp_path), 'commits') + 1}.changelog"
     assert not list(store.glob("*.zip"))
-    content = changelog.read_bytes()
-    changelog.write_bytes(bytes(len(content)))
+    changelog.write_bytes(bytes(changelog.stat().st_size))
     with Coordinator(options) as coordinator:
         assert coordinator.status.wait_for(Phase.STOPPED, timeout_s=START_TIMEOUT_S)
         failure = coordinator.status.current.reason
         assert f"the checkpoint is damaged: {changelog} does not match its checksum. " in failure
         assert not coordinator.replica().is_answering
-    changelog.write_bytes(content)
-    with Coordinator(options) as coordinator, client_of(options) as client:
-        assert coordinator.status.wait_until(is_well, timeout_s=START_TIMEOUT_S)
-        assert replace(member, client=client).heartbeat(1) is ErrorCode.NONE
 
 
 @contextmanager

@@ -144,16 +144,6 @@ def wait_for_lost(pids: list[int]) -> None:
     wait_until(lambda: not running(pids), f"the end of {pids}")
 
 
-def lose_an_executor(cluster: SparkCluster, work: Working) -> float:
-    (lost,) = cluster.executors(0)
-    os.kill(lost, signal.SIGKILL)
-    wait_for_lost([lost])
-    took_s = work.wait_for_answers()
-    wait_until(lambda: bool(cluster.executors(0)), "an executor in its place")
-    work.wait_for_batches()
-    return took_s
-
-
 def lose_a_worker(cluster: SparkCluster, work: Working) -> float:
     """Its executor ends with it, and the other one has all partitions."""
     executors = cluster.executors(1)
@@ -213,8 +203,6 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         work = stack.enter_context(Working(stack.enter_context(client)))
         work.wait_for_answers()
         wait_until(lambda: all(map(spark_cluster.executors, range(2))), "an executor on each worker")
-        took_s = lose_an_executor(spark_cluster, work)
-        note(record_property, "answers after a lost executor", f"{took_s:.1f} s")
         took_s = lose_a_worker(spark_cluster, work)
         note(record_property, "answers after a lost worker", f"{took_s:.1f} s")
         lose_all_executors(spark_cluster, work)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import pytest
 
@@ -49,7 +48,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.faults.test_spark_cluster import check_every_request_was_answered_once
-from tests.harness.run_command import SPARK, children_running, descendants, jvm_of, run
+from tests.harness.run_command import SPARK, children_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -189,68 +188,34 @@ def test_service_ends_when_no_jvm_stays(
             assert answer.result(START_TIMEOUT_S).error_code is ErrorCode.NONE
 
 
-def test_command_goes_on_with_another_jvm(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Standard error says so without a traceback, and Ctrl-C ends the process and its new JVM in order."""
-    arguments = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid4()}")
-    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *arguments) as command:
-        command.ready()
-        path, jvm = tmp_path / "data" / "coordinator" / "status.json", jvm_of(command.pid)
-        killed_ms = time.time() * 1000
-        os.kill(jvm, signal.SIGKILL)
-
-        def is_ready_again() -> bool:
-            status = read_status(path)
-            return status.phase is Phase.READY and status.since_ms > killed_ms
-
-        wait_until(is_ready_again, "batches of another JVM", START_TIMEOUT_S)
-        assert jvm_of(command.pid) != jvm
-        with descendants(command.pid) as left:
-            command.interrupt()
-            assert command.end() == (0, "")
-            wait_until(lambda: left.running() == [], "the end of its processes")
-        assert "Traceback" not in command.stderr
-
-
 def test_nothing_of_a_spark_is_left_after_its_restart(tmp_path: Path) -> None:
-    """No thread, no open file and no entry of the path for each restart, nor anything on standard error."""
+    """No thread, no open file and no entry of the path for each restart, nor anything on standard error. The
+    next JVM reads what was written through Hadoop by the one before.
+    """
     with Session(log_path=tmp_path / "spark.log", temporary_folder=tmp_path / "tmp") as session:
-        _, before, after = (_used(session) for _ in range(3))
+        files = HadoopFiles(lambda: session.spark, tmp_path.as_uri(), renames=True)
+        files.write("file", b"before")
+        before, after = (_used(session) for _ in range(2))
+        assert files.read("file") == b"before"
     # What a test before this one has left may end meanwhile.
     assert after.threads <= before.threads
     assert after.files <= before.files
     assert after.path == before.path
 
 
-def test_files_that_hadoop_reaches_are_read_through_the_next_jvm(tmp_path: Path) -> None:
-    with Session(log_path=tmp_path / "spark.log") as session:
-        files = HadoopFiles(lambda: session.spark, tmp_path.as_uri(), renames=True)
-        files.write("file", b"before")
-        session.kill()
-        session.restart()
-        assert files.read("file") == b"before"
-        files.write("file", b"after")
-    assert (tmp_path / "file").read_bytes() == b"after"
-
-
 @LEAVES_A_PIPE
-def test_jvm_that_hangs_while_it_is_launched_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody else watches it yet. The next one is started as after any other end."""
+def test_jvm_that_hangs_while_it_starts_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has answered once nobody else watches it, and while Spark starts the watchdog does. The next
+    one is started as after any other end.
+    """
     with Session(log_path=tmp_path / "spark.log") as session, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(jvm, "LAUNCH_S", 4.0)
-        session.kill()
-        second = pool.submit(lambda: _stopped(next_jvm({session.jvm_pid})))
-        with pytest.raises(SparkFailed, match=r"Spark did not start: .*, so it was killed\. Its log is "):
-            session.restart()
-        assert not running([second.result()])
-        monkeypatch.undo()
-        session.restart()
-        session.ping()
-
-
-def test_jvm_that_hangs_while_spark_starts_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Session(log_path=tmp_path / "spark.log") as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(jvm, "LAUNCH_S", 4.0)
+            session.kill()
+            second = pool.submit(lambda: _stopped(next_jvm({session.jvm_pid})))
+            with pytest.raises(SparkFailed, match=r"Spark did not start: .*, so it was killed\. Its log is "):
+                session.restart()
+            assert not running([second.result()])
         launch = session._launch
 
         def launch_stopped() -> OwnJvm:
@@ -258,12 +223,11 @@ def test_jvm_that_hangs_while_spark_starts_is_killed(tmp_path: Path, monkeypatch
             _stopped(launched.pid)
             return launched
 
-        monkeypatch.setattr(session, "_launch", launch_stopped)
-        monkeypatch.setattr(watchdog, "UNANSWERED_S", 3)
-        session.kill()
-        with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
-            session.restart()
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_launch", launch_stopped)
+            patch.setattr(watchdog, "UNANSWERED_S", 3)
+            with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
+                session.restart()
         session.restart()
         session.ping()
 
@@ -296,11 +260,18 @@ def _used(session: Session) -> Used:
 # A process has one Spark, so what needs this service comes behind all that has a Spark of its own.
 
 
-def test_jvm_killed_between_two_batches(
+def test_jvm_killed_in_a_batch_and_its_state_file_torn(
     service: Service, record_property: Callable[[str, object], None]
 ) -> None:
-    """The address of the UI stays valid, and threads, ports and files of the old Spark are gone."""
+    """The batch runs again and writes the file again, which Spark would keep as it is. The address of the UI
+    stays valid, and the temporary files of the old Spark are gone.
+    """
     jvm, ui, folder = service.coordinator.jvm_pid, service.coordinator.ui_url, service.folder
+    batch = stopped_in_a_batch(service)
+    torn = folder / f"spark/state/0/0/{batch + 1}.changelog"
+    torn.write_bytes(b"torn")
+    torn.with_name(f".{torn.name}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    assert not is_intact(torn)
     began_s = time.monotonic()
     os.kill(jvm, signal.SIGKILL)
     assert service.coordinator.status.wait_for(Phase.RESTARTING, timeout_s=60)
@@ -310,26 +281,13 @@ def test_jvm_killed_between_two_batches(
     )
     service.wait_for_another_jvm(jvm)
     note(record_property, "SIGKILL of the JVM to a batch", f"{time.monotonic() - began_s:.1f} s")
+    assert service.checkpoint.last_batch("commits") >= batch
+    assert is_intact(torn)
     assert service.coordinator.ui_url == ui
     with urllib.request.urlopen(f"{ui}/api/v1/applications", timeout=30) as response:
         assert len(json.load(response)) == 1
-    # The killed JVM's temporary files are gone.
     assert len(list((folder / "tmp").glob("librocksdbjni*.so"))) == 1
     assert service.coordinator.failure is None
-
-
-def test_jvm_killed_in_a_batch_and_its_state_file_torn(service: Service) -> None:
-    """The batch runs again and writes the file again, which Spark would keep as it is."""
-    jvm = service.coordinator.jvm_pid
-    batch = stopped_in_a_batch(service)
-    torn = service.folder / f"spark/state/0/0/{batch + 1}.changelog"
-    torn.write_bytes(b"torn")
-    torn.with_name(f".{torn.name}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
-    assert not is_intact(torn)
-    os.kill(jvm, signal.SIGKILL)
-    service.wait_for_another_jvm(jvm)
-    assert service.checkpoint.last_batch("commits") >= batch
-    assert is_intact(torn)
 
 
 def stopped_in_a_batch(service: Service) -> int:
@@ -352,14 +310,3 @@ def test_jvm_that_hangs_is_killed_and_started_again(service: Service) -> None:
     reason = service.coordinator.status.current.reason
     assert reason.startswith("Spark's JVM has not answered for 10 s, so it was killed; its log is ")
     service.wait_for_another_jvm(jvm)
-
-
-@LEAVES_A_PIPE
-def test_second_jvm_killed_while_it_starts(service: Service) -> None:
-    jvm = service.coordinator.jvm_pid
-    os.kill(jvm, signal.SIGKILL)
-    second = next_jvm({jvm})
-    os.kill(second, signal.SIGKILL)
-    third = next_jvm({jvm, second})
-    service.wait_for_another_jvm(jvm)
-    assert service.coordinator.jvm_pid == third

@@ -137,11 +137,11 @@ class Beating:
 
 
 @pytest.mark.timeout(600)
-def test_standby_takes_over_from_one_that_sleeps_is_killed_or_has_no_jvm(
+def test_standby_takes_over_from_one_that_sleeps_or_is_killed(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """No member is lost, no request has two different answers, and the one that wakes up ends. A JVM that
-    ends or hangs is started again on either machine, and the owner stays.
+    """No member is lost, no request has two different answers, and the one that wakes up ends. A standby
+    whose JVM ends starts another one. `test_spark_restart` shows what becomes of the owner's JVMs.
     """
     with ExitStack() as stack:
         site = Site(broker, tmp_path, f"test-{uuid4()}", stack)
@@ -169,26 +169,12 @@ def test_standby_takes_over_from_one_that_sleeps_is_killed_or_has_no_jvm(
 
         standby, active = site.start(active.data.name), standby
         standby.wait_for(Phase.STANDBY)
-        replace_jvm(standby, signal.SIGKILL)
+        replace_jvm(standby)
         active.signal(signal.SIGKILL)
         began_s = time.monotonic()
         standby.wait_for(Phase.READY)
         note(record_property, "takeover from one that was killed", f"{time.monotonic() - began_s:.1f} s")
         assert beating_goes_on(client)
-
-        active, standby = standby, site.start("third")
-        standby.wait_for(Phase.STANDBY)
-        began_s = time.monotonic()
-        replace_jvm(active, signal.SIGSTOP)
-        active.wait_for(Phase.READY)
-        note(record_property, "another JVM for one that hangs", f"{time.monotonic() - began_s:.1f} s")
-        assert standby.is_in(Phase.STANDBY)
-        code = end_by_killed_jvms(active)
-        began_s = time.monotonic()
-        standby.wait_for(Phase.READY)
-        note(record_property, "takeover from one without a JVM", f"{time.monotonic() - began_s:.1f} s")
-        assert code == 1
-        assert "It was started 5 times since it last worked" in active.process.stderr.splitlines()[-1]
         # While they beat: their sessions may end on a busy machine before the topics are read. That none was
         # removed since then is what the codes say.
         settle(broker.client_config, layout)
@@ -199,29 +185,13 @@ def test_standby_takes_over_from_one_that_sleeps_is_killed_or_has_no_jvm(
         check_answers(broker, layout)
 
 
-def replace_jvm(machine: Machine, number: signal.Signals) -> None:
-    """End the JVM, or let it hang, and wait for the next one of the same process."""
-    pid = machine.process.pid
+def replace_jvm(standby: Machine) -> None:
+    """Kill the JVM, and wait for the next one of the same process."""
+    pid = standby.process.pid
     jvm = jvm_of(pid)
-    os.kill(jvm, number)
+    os.kill(jvm, signal.SIGKILL)
     wait_until(lambda: [jvm] != children_running(pid, SPARK) != [], "another JVM")
-    if machine.is_in(Phase.STANDBY):
-        wait_until(
-            lambda: machine.process.stderr.count("Spark runs again") == 1, "its Spark", START_TIMEOUT_S
-        )
-
-
-def end_by_killed_jvms(machine: Machine) -> int:
-    """Kill every JVM of it until it ends. Returns the exit code."""
-    process = machine.process.process
-    give_up_s = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None:
-        assert time.monotonic() < give_up_s, machine.process.stderr
-        for jvm in children_running(process.pid, SPARK):
-            with suppress(ProcessLookupError):
-                os.kill(jvm, signal.SIGKILL)
-        time.sleep(0.05)
-    return process.returncode
+    wait_until(lambda: standby.process.stderr.count("Spark runs again") == 1, "its Spark", START_TIMEOUT_S)
 
 
 def both(one: Machine, other: Machine) -> tuple[Machine, Machine]:

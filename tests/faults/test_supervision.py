@@ -76,23 +76,13 @@ def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
         yield client
 
 
-def test_broker_restarts(
-    own_broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
-) -> None:
-    member = stable_member(client, "broker-restarts", session_timeout_ms=60_000)
-    own_broker.stop()
-    assert coordinator.status.wait_until(lambda status: status.alarm is not None, timeout_s=60)
-    own_broker.start()
-    assert member.heartbeat(1) is ErrorCode.NONE
-    assert coordinator.status.wait_until(is_well, timeout_s=60)
-
-
 @pytest.mark.timeout(900)
 def test_broker_is_away_until_the_query_fails(
     own_broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "broker-away", session_timeout_ms=900_000)
     own_broker.stop()
+    assert coordinator.status.wait_until(lambda status: status.alarm is not None, timeout_s=60)
     assert coordinator.status.wait_for(Phase.RESTARTING, Phase.FAILING, timeout_s=300)
     own_broker.start()
     assert coordinator.status.wait_until(is_well, timeout_s=300)

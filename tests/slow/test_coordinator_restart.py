@@ -1,9 +1,7 @@
 """What a stop, a start and a ticker that stands still mean to groups, with everything real."""
 
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -13,20 +11,21 @@ from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from streaming.service.clock.ticker import Ticker
-from streaming.service.coordinator import Coordinator
 from streaming.service.query import coordinating
 from streaming.service.status import Phase, read_status
+from tests.e2e.early import answers, markers
 from tests.e2e.harness import (
-    START_TIMEOUT_S,
     Member,
     history_of,
     pending_of,
+    read_topic,
+    settle,
     snapshots_of,
     stable_member,
     starts,
     wait_until,
 )
-from tests.harness.restartable import Service, restartable, state_of
+from tests.harness.restartable import Service, restartable
 
 pytestmark = pytest.mark.e2e
 
@@ -49,6 +48,7 @@ def whole(service: Service) -> None:
 def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service: Service) -> None:
     member = stable_member(service.one, "kept", session_timeout_ms=300_000)
     before = snapshots_of(service.client_config, service.layout, "kept")[-1]
+    marked = markers(read_topic(service.client_config, service.layout.responses_topic))
     epochs = epochs_of(service)
     threads = [thread for thread in threading.enumerate() if thread.name in ("ticker", "supervisor")]
     assert len(threads) == 2
@@ -67,12 +67,24 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
     )
     assert member.leave() is ErrorCode.NONE
     check_epochs(service, epochs)
+    check_early_answers(service, marked)
     # The setting rules: a third member is one too many.
     full = [Member.of(service.one, "full") for _ in range(2)]
     joins = [one.join() for one in full]
     assert {join.result().error_code for join in joins} == {ErrorCode.NONE}
     refused = Member(service.one, "full", "").join().result()
     assert refused.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def check_early_answers(service: Service, marked: dict[int, int]) -> None:
+    """The new replica has marked each partition once, and the query gives the answers that were early."""
+    again = markers(read_topic(service.client_config, service.layout.responses_topic))
+    assert again == {partition: count + 1 for partition, count in marked.items()}
+    assert len(again) == service.layout.reply_partitions
+    settle(service.client_config, service.layout)
+    early, of_query = answers(service.client_config, service.layout)
+    assert early
+    assert all(set(of_query[request]) == set(values) for request, values in early.items())
 
 
 def epochs_of(service: Service) -> list[Epoch]:
@@ -91,33 +103,6 @@ def check_epochs(service: Service, before: list[Epoch]) -> None:
         (old[-1].from_batch, old[-1].settings),
         (new.from_batch, new.settings),
     ]
-
-
-def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
-    """It is silent for longer than its session, meanwhile, and expires when it is so once more."""
-    session_ms = 10_000
-    member = stable_member(service.one, "silent-meanwhile", session_timeout_ms=session_ms)
-    service.coordinator.stop()
-    stopped_s = time.monotonic()
-    wait_until(
-        lambda: time.monotonic() > stopped_s + session_ms / 1000, "the end of its session by the clock"
-    )
-    # No gateway is in this process, so the outage ends with the first request.
-    service.coordinator = Coordinator(replace(service.options, first_request_wait_s=START_TIMEOUT_S))
-    service.coordinator.start()
-    status = service.coordinator.status
-    waits = "sessions begin with the first request"
-    assert status.wait_until(lambda now: now.reason.startswith(waits), START_TIMEOUT_S), status.current
-    asked_ms = time.time() * 1000
-    asked = service.one.heartbeat("silent-meanwhile", generation_id=1, member_id=member.member_id)
-    assert asked.result().error_code is ErrorCode.NONE
-    until_ms = Checkpoint.at(service.options.folder).record().outages[-1].outage.until_ms
-    assert until_ms >= asked_ms
-    wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
-    history = history_of(service.client_config, service.layout, "silent-meanwhile")
-    times = {event.type: event.at_ms for event in history}
-    assert times[EntryType.TAKEN_OVER] == until_ms
-    assert times[EntryType.MEMBER_REMOVED] == until_ms + session_ms
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ KEPT = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 120, 300, 10, 20
-HEAPS = 5
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 60, 180, 10, 20
+HEAPS = 3
 HEAP_GROWTH_MAX_BYTES = 15 * MIB
 PATIENCE_S = 240.0
 

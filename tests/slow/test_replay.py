@@ -171,7 +171,7 @@ pytestmark = pytest.mark.e2e
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PREFIX = "replay-test"
-SEEDS = range(20)
+SEEDS = range(10)
 LENGTH = 90
 # Kafka's logs last some 2 to 9 s, RocketMQ's 25 to 35 s, so the kills come in the middle of both.
 PLAYED_BEFORE_KILL_S = 3.0
@@ -225,7 +225,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def folder(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of a coordinator that 20 random logs were played to, with two kills."""
+    """The data folder of a coordinator that random logs were played to, with two kills."""
     folder = tmp_path_factory.mktemp("replayed")
     with Children(folder) as children:
         run = Run(broker.bootstrap_servers, children, folder)
@@ -253,11 +253,11 @@ def recording(broker: EmbeddedBroker, folder: Path) -> Iterator[RecordingFile]:
 
 
 @pytest.mark.timeout(900)
-def test_twenty_random_logs_are_identical_to_their_replay(recording: RecordingFile) -> None:
+def test_random_logs_are_identical_to_their_replay(recording: RecordingFile) -> None:
     verdict = judge(recording)
     assert verdict.differences == []
     assert {group_id.split("-")[1] for group_id in verdict.groups} == {str(seed) for seed in SEEDS}
-    assert verdict.total("answers") > 1_200 and verdict.total("history") > 300
+    assert verdict.total("answers") > 600 and verdict.total("history") > 150
     epochs, outages = recording.header.epochs, recording.header.outages
     assert len(epochs) == 3 and len(outages) == 2
     assert [e.after_ms for e in epochs[1:]] == [o.outage.after_ms for o in outages]
@@ -316,7 +316,7 @@ def _controls(recording: RecordingFile, kind: type[Answer | Event]) -> tuple[Ver
     of_query = [
         line for line in lines if isinstance(line, kind) and not (isinstance(line, Answer) and line.is_early)
     ]
-    chosen = of_query[1_000 if kind is Answer else 100]
+    chosen = of_query[500 if kind is Answer else 50]
     copies = [line for line in of_query if line.value == chosen.value]
     text = chosen.value.get().decode().replace('"version":1', '"version":2')
     altered = [_with(line, text) if line in copies else line for line in lines]

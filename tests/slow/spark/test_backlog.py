@@ -1,7 +1,6 @@
 """The operator works off a backlog of one group in bounded memory."""
 
 import json
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,12 +14,14 @@ from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.member_id import new_member_id
 from streaming.query.seeding import FILE_SCHEMA
+from tests.e2e.harness import note
 from tests.spark.harness import Bench, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join
 from tests.spark.operators import MEMORY_TOPIC, Measured
 
+HEARTBEATS = 100_000
 MAX_GROWTH_BYTES = 256 * 1024 * 1024
-# Makes a hundred thousand heartbeats many times larger than the operator's bound on memory.
+# Makes the heartbeats many times larger than the operator's bound on memory.
 LONG_HOST = "h" * 4_000
 MIB = 1024 * 1024
 
@@ -49,24 +50,6 @@ class Tally:
                 self.memory = json.loads(row.memory)
 
 
-def check_backlog(make_bench: Callable[..., Bench], heartbeats: int, host: str) -> str:
-    """Work the heartbeats off in one batch. Returns a sentence about its cost."""
-    tally = Tally()
-    bench = make_bench(operator=Measured(make_operator()), write=tally)
-    log = Log()
-    records, member_id = log.stable_member(T0, "g")
-    bench.run(records)
-    partition, first = records[-1].partition, records[-1].offset + 1
-    bench.add_table(_heartbeats(member_id, host, partition, first, heartbeats))
-    bench.run()
-    assert tally.answers == {ErrorCode.NONE: heartbeats}
-    grown = tally.memory["peak"] - tally.memory["before"]
-    assert grown < MAX_GROWTH_BYTES
-    return (
-        f"{heartbeats} heartbeats: from {tally.memory['before'] // MIB} to {tally.memory['peak'] // MIB} MiB"
-    )
-
-
 @pytest.mark.timeout(600)
 def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench]) -> None:
     """A leader that gets no responses requests a member list of 4 MiB again and again."""
@@ -85,32 +68,31 @@ def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench
     assert tally.memory["peak"] < 1_024 * MIB
 
 
-def _heartbeats(member_id: str, host: str, partition: int, first: int, count: int) -> pa.Table:
+def test_a_backlog_is_worked_off_in_bounded_memory(
+    make_bench: Callable[..., Bench], record_property: Callable[[str, object], None]
+) -> None:
+    tally = Tally()
+    bench = make_bench(operator=Measured(make_operator()), write=tally)
+    log = Log()
+    records, member_id = log.stable_member(T0, "g")
+    bench.run(records)
+    bench.add_table(_heartbeats(member_id, records[-1].partition, records[-1].offset + 1))
+    bench.run()
+    assert tally.answers == {ErrorCode.NONE: HEARTBEATS}
+    before, peak = tally.memory["before"], tally.memory["peak"]
+    note(record_property, f"{HEARTBEATS} heartbeats", f"from {before // MIB} to {peak // MIB} MiB")
+    assert peak - before < MAX_GROWTH_BYTES
+
+
+def _heartbeats(member_id: str, partition: int, first: int) -> pa.Table:
     """One heartbeat every millisecond, in the reverse order of the log."""
-    value = encode(structs.replace(heartbeat("g", member_id), client_host=host))
-    back = np.arange(count - 1, -1, -1)
+    value = encode(structs.replace(heartbeat("g", member_id), client_host=LONG_HOST))
+    back = np.arange(HEARTBEATS - 1, -1, -1)
     columns = {
-        "key": pa.repeat(pa.scalar(b"g"), count),
-        "value": pa.repeat(pa.scalar(value), count),
-        "partition": pa.array(np.full(count, partition, dtype=np.int32)),
+        "key": pa.repeat(pa.scalar(b"g"), HEARTBEATS),
+        "value": pa.repeat(pa.scalar(value), HEARTBEATS),
+        "partition": pa.array(np.full(HEARTBEATS, partition, dtype=np.int32)),
         "offset": pa.array(first + back),
         "timestamp": pa.array((T0 + back) * 1_000).cast(FILE_SCHEMA.field("timestamp").type),
     }
     return pa.table(columns, schema=FILE_SCHEMA)
-
-
-def test_a_backlog_is_worked_off_in_bounded_memory(
-    make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = check_backlog(make_bench, 100_000, LONG_HOST)
-    with capsys.disabled():
-        sys.stdout.write(f"\n{report}\n")
-
-
-@pytest.mark.timeout(1_800)
-def test_a_backlog_of_a_quarter_of_a_million_is_worked_off_in_bounded_memory(
-    make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = check_backlog(make_bench, 250_000, "")
-    with capsys.disabled():
-        sys.stdout.write(f"\n{report}\n")
