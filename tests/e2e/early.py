@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from kafka.consumer.fetcher import ConsumerRecord
 
-from clients.coordinator_client import CoordinatorClient
 from connections.client_config import ClientConfig
 from records.early_answers import as_of, lists_changed, marked
 from records.layout import TopicLayout
@@ -30,16 +29,6 @@ def pid_of_replica() -> int:
     """The process of the replica of this process' coordinator."""
     (pid,) = [pid for pid in child_pids(os.getpid()) if "streaming.replica" in command_of(pid)]
     return pid
-
-
-@contextmanager
-def clients_of(options: Options) -> Iterator[CoordinatorClient]:
-    """A client of a coordinator whose replica answers."""
-    with (
-        answering(options),
-        CoordinatorClient(options.client_config, options.layout, client_id="test") as client,
-    ):
-        yield client
 
 
 def answers(

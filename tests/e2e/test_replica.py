@@ -1,13 +1,22 @@
-"""The replica on a real broker: it answers early, the query confirms it, and its end harms nobody."""
+"""The replica on a real broker: it answers early, the query confirms it, and its end harms nobody. Operators
+see it: in the status, the metrics, and whether the coordinator is ready.
+"""
 
 import asyncio
+import json
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from cli.run_gateway import metrics_and_checks
 from clients.coordinator_client import CoordinatorClient
 from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
@@ -15,17 +24,14 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.coordinator.groups import GroupsReader
 from gateway.limits import Limits
+from insight.metrics.service import Metrics
 from state.errors import ErrorCode
-from streaming.replica.pipes import Phase
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
+from streaming.service.status import Phase, Status, read_status
 from tests.e2e.early import answering, answers, pid_of_replica
-from tests.e2e.harness import (
-    QUICK_SPARK,
-    new_layout,
-    stable_member,
-    wait_until,
-)
+from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
+from tests.e2e.test_metrics import scrape
 from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -35,9 +41,35 @@ INTERVAL_MS = 2_000
 LISTINGS = 10
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A coordinator whose replica answers, from outside."""
+
+    coordinator: Coordinator
+    metrics: Metrics
+
+    def status(self) -> Status:
+        return read_status(self.coordinator.options.folder / "status.json")
+
+    def ready(self) -> tuple[int, Any]:
+        """The answer of /readyz, and its JSON object."""
+        try:
+            with urllib.request.urlopen(self.metrics.url.replace("/metrics", "/readyz"), timeout=10) as found:
+                return found.status, json.load(found)
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.load(refused)
+
+    def sample(self, name: str) -> float:
+        """A sample of the replica's metrics."""
+        return scrape(self.metrics)[f"group_coordinator_replica_{name}"]
+
+    def wait_for(self, phrase: str) -> None:
+        wait_until(lambda: self.status().replica == phrase, f"replica: {phrase}")
+
+
 @pytest.fixture(scope="module")
-def options(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Options:
-    return Options(
+def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    options = Options(
         client_config=broker.client_config,
         folder=tmp_path_factory.mktemp("replica"),
         layout=new_layout(),
@@ -45,12 +77,18 @@ def options(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
         settings={"group.initial.rebalance.delay.ms": "0"},
         batch_interval_ms=INTERVAL_MS,
     )
-
-
-@pytest.fixture(scope="module")
-def coordinator(options: Options) -> Iterator[Coordinator]:
     with answering(options) as coordinator:
-        yield coordinator
+        with metrics_and_checks(coordinator, None, "127.0.0.1", 0, log_rebalances=False) as metrics:
+            seen = Seen(coordinator, metrics)
+            seen.wait_for("answering")
+            yield seen
+        coordinator.stop()
+        assert seen.status().replica == "off", "nothing of a stopped coordinator answers"
+
+
+@pytest.fixture
+def coordinator(seen: Seen) -> Coordinator:
+    return seen.coordinator
 
 
 @pytest.fixture
@@ -85,24 +123,35 @@ def test_a_request_that_waits_for_views_is_left_to_the_query(
 
 
 def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
-    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+    seen: Seen, client: CoordinatorClient
 ) -> None:
+    """Meanwhile the query answers, the coordinator is ready, and counts go on."""
     member = stable_member(client, "killed")
-    seedings = coordinator.replica().seedings
+    wait_until(lambda: seen.sample("compared_total") > 0, "early answers are compared")
+    seedings = seen.sample("seedings_total")
+    counts = [seen.sample("compared_total")]
+    said = set()
+
+    def answers_again() -> bool:
+        counts.append(seen.sample("compared_total"))
+        said.add(seen.status().replica)
+        assert seen.ready()[0] == 200
+        return seen.sample("seedings_total") > seedings and seen.status().replica == "answering"
+
     os.kill(pid_of_replica(), signal.SIGKILL)
     assert member.heartbeat(1) is ErrorCode.NONE, "the query answers"
-    wait_until(
-        lambda: coordinator.replica().seedings > seedings and coordinator.replica().phase == Phase.ANSWERING,
-        "the replica answers again",
-    )
-    answered = coordinator.replica().answers
+    wait_until(answers_again, "the replica answers again")
+    assert counts == sorted(counts)
+    assert said & {"ended: its process ended with -9", "seeding: its seed is made"}
+    replica = seen.coordinator.replica
+    answered = replica().answers
 
     def answers_early() -> bool:
         assert member.heartbeat(1) is ErrorCode.NONE
-        return coordinator.replica().answers > answered
+        return replica().answers > answered
 
     wait_until(answers_early, "an early answer")
-    assert coordinator.replica().differences == 0
+    assert replica().differences == 0
 
 
 def test_a_list_has_what_was_answered_early_before_the_query_has_it(
@@ -133,3 +182,53 @@ async def listed(options: Options, client: CoordinatorClient) -> tuple[dict[str,
 
 async def states_of(groups: Listing) -> dict[str, str]:
     return {group.group_id: group.state for group in groups}
+
+
+@contextmanager
+def held_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
+    checks = {"coordinator": "ok", "replica": "ok"}
+    answering = (200, {"ok": True, "checks": checks, "notes": {"replica": "answering"}})
+    # Its process may have said nothing for a second.
+    wait_until(lambda: seen.ready() == answering, "ready")
+    wait_until(lambda: seen.sample('phase{phase="answering"}') == 1, "the metric")
+    assert seen.sample('phase{phase="off"}') == seen.sample("differences_total") == 0
+    assert seen.sample("seedings_total") >= 1
+    assert 0 <= seen.sample("lead_seconds") < 60
+    assert seen.status().alarm is None
+
+
+def test_a_replica_that_hangs_is_seen_and_the_coordinator_is_ready_without_it(seen: Seen) -> None:
+    with held_still(pid_of_replica()):
+        phrase = "following: its process has said nothing for more than 1 s"
+        seen.wait_for(phrase)
+        code, body = seen.ready()
+        assert (code, body["checks"]["coordinator"], body["notes"]["replica"]) == (200, "ok", phrase)
+        assert seen.sample('phase{phase="following"}') == 1
+    seen.wait_for("answering")
+
+
+def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
+    """A load balancer must not take a gateway out whose clients are served."""
+    restarts = seen.coordinator.spark_restarts
+    told = []
+
+    def is_back() -> bool:
+        code, body = seen.ready()
+        # A machine that stands still stops the replica's answers, too; Spark's end must not.
+        assert code == 200 or body["notes"]["replica"].startswith("following: "), body
+        told.append(body["notes"].get("coordinator"))
+        return seen.coordinator.spark_restarts > restarts and seen.status().phase is Phase.READY
+
+    os.kill(seen.coordinator.jvm_pid, signal.SIGKILL)
+    wait_until(is_back, "batches are committed again", START_TIMEOUT_S)
+    (first, *_) = [note for note in told if note is not None]
+    assert first.startswith("restarting: Spark's JVM has ended")
+    assert first.endswith(". The replica answers")
