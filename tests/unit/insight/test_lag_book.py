@@ -75,10 +75,6 @@ def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> No
     assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
 
 
-def test_an_end_that_stands_does_not_grow() -> None:
-    assert lag(looked(book_at(5), 8, 8, 8)).grew_ms is None
-
-
 def test_offsets_that_are_deleted_are_forgotten() -> None:
     book = book_at(5)
     commit(book, 6, where=Q)

@@ -54,13 +54,6 @@ def test_the_lag_is_that_of_the_newest_commit() -> None:
     assert facts.lags == {P: PartitionLag(7, 200, 200, records=4, ms=100, grew_ms=400)}
 
 
-def test_the_lag_of_a_partition_without_a_known_end_is_not_known() -> None:
-    fleet = Fleet(LAYOUT)
-    take_commit(fleet, "g", P, 5, at_ms=100)
-    facts = fleet.facts("g")
-    assert facts is not None and facts.lags == {P: PartitionLag(5, 100, 100)}
-
-
 def test_entries_are_kept_for_an_hour() -> None:
     fleet, story = Fleet(LAYOUT), played(*STORY)
     take_entries(fleet, story, END_MS)
@@ -119,15 +112,6 @@ def test_the_version_grows_with_each_change_of_a_group_and_of_the_fleet() -> Non
     assert has_grown(entries=True)
     fleet.trim(END_MS + WINDOW_MS + 1)
     assert has_grown(entries=True)
-
-
-def test_the_fleet_is_complete_once_the_topics_were_read() -> None:
-    fleet = Fleet(LAYOUT)
-    assert not fleet.is_complete
-    fleet.complete()
-    version = fleet.version
-    fleet.complete()
-    assert (fleet.is_complete, fleet.version) == (True, version)
 
 
 def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
