@@ -254,22 +254,29 @@ def test_json_has_everything_and_says_whose_it_is() -> None:
     assert msgspec.json.decode(encoded)["protocol"] == "RocketMQ"
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(5, 150))
-@examples(60)
-def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
+def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:
+    """The histories of a random log's groups, the groups at their ends, and the time of the end."""
     rows = realise(seed, length)
+    found: list[tuple[str, list[HistoryEntry], object, int]] = []
     for group_id in GROUPS:
         timeline = Timeline(group_id, None, CoordinatorConfig())
         for row in rows:
             if row.request.group_id == group_id:
                 timeline.apply(row)
         said = [event for effects in timeline.drain_effects() for event in effects.history]
-        history = [event for event in said if isinstance(event, HistoryEntry)]
-        if not history or not isinstance(timeline.group, Group):
-            continue
-        found = report(group_id, history, rows[-1].at_ms)
-        there = [(c.connection, c.client_id) for c in found.consumers]
-        assert there == [(c, info.client_id) for c, info in timeline.group.channels.items()]
-        on = {trap.client_id for trap in found.traps if trap.to_ms is None}
-        assert on == timeline.group.duplicate_client_ids().keys()
-        assert report_text(found, Clock(UTC)).startswith(f"Group {group_id} of RocketMQ has ")
+        if history := [event for event in said if isinstance(event, HistoryEntry)]:
+            found.append((group_id, history, timeline.group, rows[-1].at_ms))
+    return found
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(5, 150))
+@examples(60)
+def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
+    for group_id, history, group, end_ms in played(seed, length):
+        if isinstance(group, Group):
+            found = report(group_id, history, end_ms)
+            there = [(c.connection, c.client_id) for c in found.consumers]
+            assert there == [(c, info.client_id) for c, info in group.channels.items()]
+            on = {trap.client_id for trap in found.traps if trap.to_ms is None}
+            assert on == group.duplicate_client_ids().keys()
+            assert report_text(found, Clock(UTC)).startswith(f"Group {group_id} of RocketMQ has ")
