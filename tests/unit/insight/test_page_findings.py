@@ -176,11 +176,10 @@ def waiting(entries: list[HistoryEntry], state: str, now_ms: int) -> list[Findin
 
 
 def test_a_rebalance_is_long_after_its_threshold_and_names_who_is_awaited() -> None:
-    entries = played(*TWO)
-    assert waiting(entries, "PreparingRebalance", LONG_MS - 1) == []
-    assert waiting(entries, "PreparingRebalance", LONG_MS) == [
-        Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)
-    ]
+    assert waiting(played(*TWO), "PreparingRebalance", LONG_MS - 1) == []
+    expected = [Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)]
+    assert waiting(played(*TWO), "PreparingRebalance", LONG_MS) == expected
+    assert waiting(played(*TWO, "join a id=@a"), "CompletingRebalance", LONG_MS) == expected, "the leader"
 
 
 def test_in_a_group_of_the_consumer_protocol_those_are_awaited_who_have_not_their_target() -> None:

@@ -17,14 +17,10 @@ def revoked(history: list[HistoryEntry]) -> dict[str, list[int]]:
     return {topic: list(numbers) for way in found.progress for topic, numbers in way.revoked.items()}
 
 
-def test_a_deleted_topic_has_the_name_that_earlier_entries_show() -> None:
-    history = Recorder().play(*BEFORE, *DELETED, *REVOKED)
-    assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}
-
-
-def test_a_topic_that_was_created_again_is_told_from_the_deleted_one() -> None:
-    again = ("topics foo=none", "topics foo=2", "topic-metadata watcher", "at 10s", "A e2", "at 11s")
-    history = Recorder().play(*BEFORE, *again, *REVOKED)
+@pytest.mark.parametrize("again", [(), ("topics foo=2",)], ids=["deleted", "created again"])
+def test_a_deleted_topic_has_the_name_that_earlier_entries_show(again: tuple[str, ...]) -> None:
+    first, *others = DELETED
+    history = Recorder().play(*BEFORE, first, *again, *others, *REVOKED)
     assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}
 
 
@@ -36,17 +32,9 @@ def test_a_static_member_that_came_back_has_the_names_of_its_former_self() -> No
     assert revoked(history).keys() == {"foo (deleted)"}
 
 
-@pytest.mark.parametrize("deleted", ["bar=none qux=none"])
-def test_where_several_names_fit_the_id_stays(deleted: str) -> None:
-    deletes = (
-        f"topics {deleted}",
-        "topic-metadata watcher",
-        "at 10s",
-        "A e2",
-        "at 11s",
-        "A e2 owned[foo 0-3]",
-    )
-    topics = revoked(Recorder().play(*BEFORE, *deletes))
+def test_where_several_names_fit_the_id_stays() -> None:
+    deleted = ("topics bar=none qux=none", *DELETED[1:])
+    topics = revoked(Recorder().play(*BEFORE, *deleted, "A e2 owned[foo 0-3]"))
     assert len(topics) == 2
     assert not any("deleted" in topic for topic in topics)
 
