@@ -8,7 +8,7 @@ import pytest
 
 from assignors.kafka.api import TopicPartition
 from insight.assign.model import GroupSpec, InputError, Member
-from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from insight.assign.parsing import parse_members, parse_topics, read_group
 
 TOPICS = {"orders": 2, "payments": 1}
 BOTH = ("orders", "payments")
@@ -68,11 +68,6 @@ def test_a_file_of_a_whole_group(tmp_path: Path) -> None:
     )
 
 
-def test_without_assignments_nobody_knows_who_holds_what(tmp_path: Path) -> None:
-    group = read_group(written(tmp_path / "group.json", {"topics": TOPICS, "members": {"a": {}}}))
-    assert (group.current, group.members) == (None, {"a": Member(BOTH)})
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -86,18 +81,6 @@ def test_a_file_that_is_something_else(tmp_path: Path, content: Any, message: st
     with pytest.raises(InputError, match=message) as caught:
         read_group(path)
     assert str(caught.value).startswith(str(path))
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_weights(tmp_path / "weights.json")
-
-
-def test_weights_and_assignments_are_by_partition_number(tmp_path: Path) -> None:
-    path = written(tmp_path / "weights.json", {"orders": [5, 7]})
-    assert read_weights(path) == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 7}
-    path = written(tmp_path / "now.json", {"a": {"orders": [1]}})
-    assert read_assignment(path) == {"a": {TopicPartition("orders", 1)}}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ from assignors.kafka.api import TopicPartition
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import group_file, read_group
 from insight.assign.recorded import Recorded, recorded_group
-from insight.assign.strategies import rounds
 from insight.why.names import Names
 from insight.why.rebalances import rebalances
 from tests.unit.insight.page_facts import played
-from tests.unit.insight.why_story import STORY
 
 TWO_WORKERS = (
     "config group.initial.rebalance.delay.ms=0",
@@ -65,20 +63,6 @@ def test_who_left_in_it_is_there_and_named() -> None:
     assert found.group.members.keys() == {"a", "b"}
     assert found.group.current is not None
     assert found.group.current["a"] == orders(0, 1)
-
-
-def test_the_group_s_own_assignor_gives_what_the_group_got() -> None:
-    """`range` of three workers, of which one died: by the history alone."""
-    entries = played(*(command.replace(" api=3", " api=3 topics=jobs") for command in STORY[:22]))
-    of_story = rebalances(entries)
-    assert [r.protocol_name for r in of_story] == ["range"] * 2
-    for number, share in ((0, 2), (1, 3)):
-        found = recorded_group(entries, of_story[number])
-        staying = found.group
-        for member_id in found.gone:
-            staying = staying.without(member_id)
-        (given,) = rounds("range", staying, staying.current or {})
-        assert {len(partitions) for partitions in given.values()} == {share}
 
 
 def test_without_an_assignment_there_is_no_question() -> None:

@@ -26,7 +26,7 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.snapshot import GroupSnapshot, snapshot
 from tests.harness.rocketmq_broker import Broker, of
-from tests.unit.insight.test_groups_tables import snapshot as kafka_snapshot
+from tests.unit.insight.page_facts import view as kafka_view
 
 
 def looks(text: str) -> str:
@@ -63,7 +63,7 @@ def producers_only() -> GroupSnapshot:
 
 
 def test_the_list_has_both_protocols() -> None:
-    rows = select_groups([kafka_snapshot("a"), shop()], frozenset(), frozenset())
+    rows = select_groups([kafka_view("a"), shop()], frozenset(), frozenset())
     assert group_list(rows, with_type=True, with_state=True) == looks("""
 GROUP                     TYPE                 STATE                #CLIENTS CLIENT-VERSION
 a                         Classic              Stable               -        -
@@ -84,7 +84,7 @@ G                         RocketMQ             Online               2        JAV
 
 
 def test_the_list_by_type_and_state() -> None:
-    groups: list[AnyView] = [kafka_snapshot("a"), shop()]
+    groups: list[AnyView] = [kafka_view("a"), shop()]
 
     def ids(states: str, types: str) -> list[str]:
         return [g.group for g in select_groups(groups, parse_states(states), parse_types(types))]

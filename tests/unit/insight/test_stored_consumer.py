@@ -13,7 +13,7 @@ from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
 from insight.stored.rows import Role, rows_of
 from insight.stored.text import group_text
-from insight.view import entry_line, member_line, render
+from insight.view import member_line, render
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
@@ -163,10 +163,3 @@ def test_the_live_view() -> None:
         "X: orders 2-3",
     ):
         assert line in shown
-
-
-def test_entries_name_the_epoch() -> None:
-    history = Recorder().play(*MORNING[:4])
-    assert "  g  epoch 2  GroupEpochBumped (Reconciling -> Assigning) [A]: member A subscribes" in entry_line(
-        history[2]
-    )
