@@ -223,9 +223,9 @@ def test_the_list_of_groups() -> None:
         "a-group-with-a-name-longer-than-most\nb"
     )
     assert group_list(groups, with_type=True, with_state=True, with_protocol=True) == looks("""
-GROUP                                TYPE                 STATE                PROTOCOL
-a-group-with-a-name-longer-than-most Classic              Stable               connect
-b                                    Classic              Empty                -
+GROUP                                TYPE                 PROTOCOL             STATE
+a-group-with-a-name-longer-than-most Classic              connect              Stable
+b                                    Classic              -                    Empty
     """)
 
 

@@ -91,25 +91,29 @@ def test_messages_that_wait_go_together_in_their_order(tmp_path: Path) -> None:
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_after_a_failure_the_same_messages_are_sent_after_a_pause(tmp_path: Path) -> None:
-    world = World(tmp_path, FAILED, FAILED)
+@pytest.mark.parametrize(
+    ("answer", "per_minute", "pauses_s"),
+    [
+        (FAILED, 10_000, [1, 2]),
+        # The receiver says how long to wait.
+        (Answer(Verdict.FAILED, "it answers 429", 90.0), 10_000, [90, 90]),
+        # Attempts that fail count for the rate limit.
+        (FAILED, 2, [1, 59]),
+    ],
+)
+def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
+    tmp_path: Path, answer: Answer, per_minute: int, pauses_s: list[int]
+) -> None:
+    world = World(tmp_path, answer, answer, per_minute=per_minute)
     world.put(MANY[0], offset=9)
-    assert world.courier.turn() == 0
-    assert world.courier.turn() == 1
-    assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (1, {})
-    world.now_s += 1
-    assert world.courier.turn() == 0
-    assert world.courier.turn() == 2
+    for attempts, pause_s in enumerate(pauses_s, 1):
+        assert world.courier.turn() == 0
+        assert world.courier.turn() == pause_s
+        assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (attempts, {})
+        world.now_s += pause_s
     world.turn_until_idle()
     assert world.bodies == 3 * [[MANY[0].id]]
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
-
-
-def test_the_receiver_says_how_long_to_wait(tmp_path: Path) -> None:
-    world = World(tmp_path, Answer(Verdict.FAILED, "it answers 429", 90.0))
-    world.put(MANY[0])
-    world.courier.turn()
-    assert world.courier.turn() == 90
 
 
 def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_path: Path) -> None:
@@ -124,15 +128,6 @@ def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_pat
     assert world.courier.turn() == 1
     world.turn_until_idle()
     assert world.bodies == [[MANY[0].id], [MANY[1].id], ids(MANY[2:4])]
-
-
-def test_attempts_that_fail_count_for_the_rate_limit(tmp_path: Path) -> None:
-    world = World(tmp_path, FAILED, FAILED, per_minute=2)
-    world.put(MANY[0])
-    world.courier.turn()
-    world.now_s += 1
-    world.courier.turn()
-    assert world.courier.turn() == 59
 
 
 def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
@@ -171,11 +166,10 @@ def test_an_outage_of_the_receiver_is_warned_of_once_a_minute(tmp_path: Path) ->
 
 def test_positions_without_messages_are_kept_now_and_then(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.put(offset=1)
-    assert world.courier.turn() is None
-    world.put(offset=2)
-    assert world.courier.turn() is None
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(1, 0)}
+    for offset, kept in ((1, 1), (2, 1)):
+        world.put(offset=offset)
+        assert world.courier.turn() is None
+        assert Kept(tmp_path, TOPIC).positions == {0: Position(kept, 0)}
     world.now_s += KEEP_INTERVAL_S
     assert world.courier.turn() is None
     assert Kept(tmp_path, TOPIC).positions == {0: Position(2, 0)}

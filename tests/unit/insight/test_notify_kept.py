@@ -13,26 +13,16 @@ from tests.unit.insight.notify_messages import rebalance, stuck
 
 TOPIC = "group-coordinator-events"
 P1, P2 = {0: Position(10, 1_000)}, {0: Position(20, 2_000)}
-ONE, TWO, THREE = rebalance(1), rebalance(2), rebalance(3)
+ONE, TWO, THREE, FOUR = map(rebalance, range(1, 5))
 
 
 def test_positions_are_reached_with_the_last_message_before_them() -> None:
     outbox = Outbox()
     outbox.put([ONE, TWO], P1)
-    outbox.put([THREE], P2)
+    outbox.put([THREE, FOUR], P2)
     assert outbox.head(2) == [ONE, TWO]
-    assert outbox.take(1) == Taken(None, [ONE])
-    assert outbox.take(1) == Taken(P1, [])
-    assert outbox.take(1) == Taken(P2, [])
-    assert outbox.take(0) == Taken(None, [])
-
-
-def test_messages_behind_the_reached_positions_are_told_apart() -> None:
-    outbox = Outbox()
-    outbox.put([ONE], P1)
-    outbox.put([TWO, THREE], P2)
-    assert outbox.take(2) == Taken(P1, [TWO])
-    assert outbox.take(1) == Taken(P2, [])
+    taken = [outbox.take(number) for number in (1, 2, 1, 0)]
+    assert taken == [Taken(None, [ONE]), Taken(P1, [THREE]), Taken(P2, []), Taken(None, [])]
 
 
 def test_positions_without_messages_take_no_room() -> None:
@@ -53,7 +43,8 @@ def test_a_message_that_waits_is_not_put_again() -> None:
     assert outbox.head(9) == [stuck()]
 
 
-def test_a_full_outbox_holds_up_who_puts_until_there_is_room() -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_closed: bool) -> None:
     outbox = Outbox(max_waiting=2)
     outbox.put([ONE, TWO])
     is_put: list[bool] = []
@@ -61,21 +52,12 @@ def test_a_full_outbox_holds_up_who_puts_until_there_is_room() -> None:
     thread.start()
     thread.join(0.2)
     assert thread.is_alive() and outbox.head(9) == [ONE, TWO]
-    outbox.take(1)
+    if is_closed:
+        outbox.close()
+    else:
+        outbox.take(1)
     thread.join(30)
-    assert (is_put, outbox.head(9)) == ([True], [TWO, THREE])
-
-
-def test_a_closed_outbox_holds_nobody_up() -> None:
-    outbox = Outbox(max_waiting=1)
-    outbox.put([ONE])
-    is_put: list[bool] = []
-    thread = threading.Thread(target=lambda: is_put.append(outbox.put([TWO])))
-    thread.start()
-    outbox.close()
-    thread.join(30)
-    assert (is_put, outbox.head(9)) == ([False], [ONE])
-    outbox.wait(30)  # at once
+    assert (is_put, outbox.head(9)) == (([False], [ONE, TWO]) if is_closed else ([True], [TWO, THREE]))
 
 
 def test_what_was_delivered_is_there_after_a_restart(tmp_path: Path) -> None:
