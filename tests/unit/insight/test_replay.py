@@ -1,6 +1,5 @@
 """What a replay makes of a log: outages, late requests, lost beginnings, ends, moments and steps."""
 
-import dataclasses
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -64,19 +63,6 @@ def test_a_recording_has_only_the_clock_records_that_matter() -> None:
     assert sum(isinstance(line, LogRequest) for line in lines) == 3
 
 
-def test_sessions_begin_anew_after_an_outage() -> None:
-    log, world, member_id = with_member(T0 + 1_000)
-    world.without_coordinator(T0 + 60_000)
-    world.run([log.request(T0 + 30_000, heartbeat("a", member_id)), *log.clock(T0 + 61_000, T0 + 60_900)])
-    world.run(log.clock(T0 + 62_000, T0 + 61_900))
-    recording = world.recording()
-    assert judge(recording).differences == []
-    entries = replay_group(recording, "a").entries
-    assert [entry.at_ms - T0 for entry in entries] == [0, 0, 0, 60_000, 60_000]
-    forgotten = Lines(replace(recording.header, outages=[]), recording.lines)
-    assert not judge(forgotten).is_identical
-
-
 def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
     """Spark calls a group for a request or a deadline, and no session ends with the outage."""
     log, world, _ = with_member()
@@ -94,19 +80,6 @@ def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
         x for x in world.recording().lines if not isinstance(x, Event) or b"TakenOver" not in x.value.get()
     ]
     assert not judge(Lines(world.header(), missing)).is_identical
-
-
-def test_requests_and_deadlines_until_a_start_are_under_the_configuration_before() -> None:
-    """In the first batch of the new configuration, too: none had planned them."""
-    log, world, _ = with_member(T0 + 5_000)
-    world.configure(dataclasses.replace(CONFIG, group_min_session_timeout_ms=20_000))
-    both = [log.request(at_ms, join("b", f"c{at_ms}")) for at_ms in (T0 + 5_000, T0 + 5_001)]
-    world.run([*both, *log.clock(T0 + 30_000, T0 + 30_000)])
-    world.run([])
-    recording = world.recording()
-    assert judge(recording).is_identical
-    errors = [sent.value for entry in replay_group(recording, "b").entries for sent in entry.sent]
-    assert [b'"error_code":26' in value for value in errors[:2]] == [False, True]
 
 
 def test_a_record_that_was_skipped_is_skipped() -> None:
