@@ -2,9 +2,8 @@
 
 import pytest
 
-from bench.settings import BEFORE, LESS_ONE, SETS, VARIANTS, Measured, idle_table, table
+from bench.settings import BEFORE, LESS_ONE, SETS, VARIANTS
 from bench.variants import Variant
-from streaming.query.progress import BatchProgress, StateOperator
 
 
 @pytest.mark.parametrize("name", [name for name in SETS["batch"] if name.startswith("only-")])
@@ -20,22 +19,3 @@ def test_all_but_one_takes_one_back(name: str) -> None:
     less = LESS_ONE[name]
     assert less.spark.items() <= BEFORE.items()
     assert bool(less.spark) != (less == Variant(is_frozen=False))
-
-
-def test_table_compares_with_the_first_variant() -> None:
-    states = [StateOperator(all_updates_time_ms=8, all_removals_time_ms=3, commit_time_ms=2)]
-    batch = BatchProgress(
-        1, duration_ms={"triggerExecution": 60, "queryPlanning": 5, "addBatch": 40}, state_operators=states
-    )
-    measured = {
-        "first": Measured(took_s=[0.2], batches=[batch], cores=[0.5]),
-        "second": Measured(took_s=[0.1], late_s=[0.25], batches=[batch], cores=[0.25]),
-    }
-    lines = [line.split() for line in table(measured).splitlines()]
-    assert lines[1] == ["first", "200/200", "1.00", "60", "8", "3", "2", "5", "0.50"]
-    assert lines[2] == ["second", "100/100", "0.50", "60", "8", "3", "2", "5", "0.25/0.25", "0.25"]
-    assert lines[-1] == ["second", "0.0", "5.0", "0.0", "40.0", "0.0"]
-
-
-def test_table_of_idle_coordinators() -> None:
-    assert idle_table({"as-it-is": (0.2, 0.04)}).splitlines()[1].split() == ["as-it-is", "0.20", "0.04"]
