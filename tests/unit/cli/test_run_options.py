@@ -3,12 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
-import click
-from click.testing import CliRunner
-
 from cli.cluster_options import client_config_of
 from cli.gateway_options import Listening
-from cli.option_object import as_object, pop_fields
+from cli.option_object import pop_fields
 from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
@@ -53,24 +50,3 @@ def test_each_option_reaches_the_coordinator() -> None:
 def test_without_options_the_coordinator_has_the_defaults() -> None:
     client_config, folder = ClientConfig("kafka:9092"), Path("folder")
     assert told().coordinator(client_config, folder) == Options(client_config, folder)
-
-
-def test_the_choice_of_groups_with_metrics_of_their_own() -> None:
-    assert told().series == SeriesBounds(groups=1_000, pattern=None)
-    series = told("--metrics-groups", "7", "--metrics-group-pattern", "orders|billing.*").series
-    assert (series.groups, bool(series.pattern.fullmatch("billing-1"))) == (7, True)
-
-
-def test_a_command_gets_the_named_parameters_as_one_and_the_others_as_they_are() -> None:
-    @click.command()
-    @click.option("--master")
-    @click.option("--driver-host")
-    @click.option("--state-partitions", type=int)
-    @click.option("--spark-conf", default="none")
-    @click.option("--other")
-    @as_object(SparkOptions, "spark")
-    def command(spark: SparkOptions, other: str) -> None:
-        click.echo(f"{spark.master} {spark.state_partitions} {other}")
-
-    result = CliRunner().invoke(command, ["--master", "a", "--state-partitions", "3", "--other", "b"])
-    assert result.output == "a 3 b\n"

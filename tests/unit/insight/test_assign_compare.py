@@ -97,15 +97,6 @@ def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
     assert outcome.moves is None
 
 
-def test_each_strategy_starts_from_its_own_assignment_when_a_member_goes() -> None:
-    before = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS))
-    ranged, sticky = outcomes(before, before.without("c"), ["range", "sticky"])
-    assert ranged.moves is not None
-    assert sticky.moves is not None
-    assert (ranged.moves.moved, ranged.moves.needless) == (5, 2)
-    assert (sticky.moves.moved, sticky.moves.needless) == (3, 0)
-
-
 def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly() -> None:
     """Member a can give only to b, and b only to c: an even split moves two partitions from each."""
     topics = {"x": 6, "y": 3}

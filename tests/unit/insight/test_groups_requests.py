@@ -8,10 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.describe import member_rows, mentioned_partitions, state_row
-from insight.admin.described import group_type, remark
-from insight.admin.gather import describe_groups
-from insight.admin.render import member_table
+from insight.admin.described import group_type
 from insight.admin.requests import GroupRequests
 from insight.admin.transactions import abort_pending
 from records.codec import PendingTransaction
@@ -22,7 +19,6 @@ from state.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMe
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import ShareGroupDescribe
 from tests.harness.core_client import CoreClient
-from tests.harness.histories import Recorder
 
 GROUPS = [f"g-{n}" for n in range(20)]
 PARTITION = TopicPartition("orders", 0)
@@ -92,27 +88,6 @@ def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_
         assert len(client.sent) == 4
     described, _ = GroupRequests(client).describe({"gone": "share"})
     assert described["gone"].group_state == DEAD
-
-
-def test_a_share_group_is_described_with_its_type() -> None:
-    """Beside a group that there is not. What it lacks of its target is not in Kafka's answer."""
-    recorder = Recorder()
-    recorder.play(
-        "topics foo=2", "at 10s", "share A e0", "init watcher", "share A e2", "at 12s", "share B e0"
-    )
-    group = recorder.any_group()
-    assert isinstance(group, ShareGroup)
-    client = CoreClient(group)
-    found = describe_groups(GroupRequests(client), {"g": None, "none": None}, with_offsets=True)
-    assert found.errors == [] and group_type(found.groups["g"]) == "share"
-    row = state_row(found.groups["g"], "requests", 0)
-    assert (row.type, row.assignment_strategy, row.state, row.members) == ("Share", "simple", "Stable", 2)
-    assert row.unsettled == ["A (A at ) is at epoch 3 of 4"]
-    text = member_table(member_rows(found.groups["g"]), verbose=True)
-    assert "foo:0,1" in text and "foo:1" in text
-    assert mentioned_partitions(found.groups["g"], ()) == {TopicPartition("foo", 0), TopicPartition("foo", 1)}
-    assert found.offsets["g"] == {}
-    assert remark("none", found.groups["none"].group_state) == "Error: Consumer group 'none' does not exist."
 
 
 def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:

@@ -19,10 +19,8 @@ from insight.notify.messages import (
 from insight.notify.rebalances import Ended, Rebalances
 from insight.notify.shapes import FIRES_MS, SHAPES
 from insight.why.model import Removed
-from insight.why.text import details
 from tests.harness.histories import Recorder
 from tests.unit.insight.notify_messages import alarm, rebalance, stuck
-from tests.unit.insight.why_story import STORY
 
 NOW_MS = 1_700_000_000_000
 LINES = [("why", "no heartbeat within 10000 ms"), ("", "and more"), ("formed", "generation 1 -> 2")]
@@ -38,19 +36,6 @@ def first_rebalance() -> Ended:
         rebalances.add(entry, is_told=False)
     (ended,) = rebalances.ended()
     return ended
-
-
-def test_a_rebalance_has_the_words_of_why_and_the_link() -> None:
-    rebalances = Rebalances()
-    for entry in Recorder().play(*STORY):
-        rebalances.add(entry, is_told=False)
-    ended = rebalances.ended()[1]
-    message = rebalance_message(*ended, lambda group_id: f"https://page/group?id={group_id}")
-    assert (message.kind, message.group, message.sentence) == ("rebalance", "g", "session timeout: worker-3")
-    assert message.lines == list(details(ended.rebalance, ended.rebalance.ended_ms or 0, ended.names))
-    assert dict(message.lines)["why"].startswith("member worker-3 expired: no heartbeat within")
-    assert (message.began_ms, message.ended_ms) == (ended.rebalance.began_ms, ended.rebalance.ended_ms)
-    assert message.page == "https://page/group?id=g"
 
 
 def test_what_clients_sent_is_escaped_and_cut() -> None:

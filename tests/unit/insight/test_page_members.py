@@ -152,19 +152,6 @@ def test_members_follow_the_views_of_their_groups() -> None:
     assert overview.members.lines[By.CLIENT] == []
 
 
-def test_members_stay_as_they_are_where_only_the_lines_are_made() -> None:
-    """They take most of the time of a large fleet."""
-    fleet = storied("a")
-    overview = Overview(fleet)
-    overview.lines(END_MS)
-    before = overview.members
-    take_view(fleet, view("b", members=[member("m")]))
-    assert len(overview.lines(END_MS, with_members=False)) == 2
-    assert overview.members is before
-    overview.lines(END_MS)
-    assert line_of(overview.members, "worker").members == 1
-
-
 def test_groups_whose_members_are_left_out_of_their_views_are_counted() -> None:
     fleet = fleet_of(view("a", truncated=True), view("b", truncated=True, members=[member("m")]))
     assert members_of(fleet).groups_without_members == 1

@@ -80,20 +80,6 @@ def test_the_sentence_counts_the_changes_of_the_time_shown(story: list[HistoryEn
     assert page(story, (END_MS - 1, END_MS)).sentence == "It has 2 clients. Nothing changed in this time."
 
 
-def test_changes_are_those_between_the_limits_with_the_numbers_of_the_report(
-    story: list[HistoryEntry],
-) -> None:
-    whole = page(story)
-    (_, *_, second, first) = whole.changes
-    it = page(story, (second.at_ms, END_MS))
-    assert [change.number for change in it.changes] == [change.number for change in whole.changes[:-1]]
-    it = page(story, (BEGIN_MS - 1, second.at_ms - 1))
-    assert [change.number for change in it.changes] == [first.number]
-    assert [band.number for band in it.picture.bands] == [first.number]
-    for change in whole.changes:
-        assert f"#{change.number}  " in whole.text
-
-
 def test_lanes_beyond_forty_are_folded_and_open_on_demand() -> None:
     broker = Clocked()
     for number in range(MAX_LANES + 7):

@@ -169,11 +169,6 @@ def test_a_rebalance_whose_end_is_lost_does_not_reach_now() -> None:
     assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width == 100
 
 
-def test_members_outside_the_picture_have_no_lane() -> None:
-    it = timeline([lane("a", 0, 10)], [], [], Names(["a"]), {}, (10, 20), 20)
-    assert (it.lanes, it.folded) == ([], 0)
-
-
 def test_folding_keeps_the_members_that_caused_or_delayed_a_rebalance() -> None:
     lanes = [lane(f"m{number:02}", 0, None) for number in range(MAX_LANES + 20)]
     one = report("g", played(*STORY), END_MS).rebalances[1]

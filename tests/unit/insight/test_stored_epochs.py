@@ -3,10 +3,7 @@
 
 import copy
 from datetime import UTC
-from io import StringIO
 from textwrap import dedent
-
-from rich.console import Console
 
 from gateway.coordinator.groups import known_of
 from insight.admin.list_groups import listed
@@ -15,7 +12,7 @@ from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
 from insight.stored.rows import Role, rows_of
 from insight.stored.text import group_text
-from insight.view import member_line, render
+from insight.view import member_line
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
@@ -156,23 +153,6 @@ def test_members_with_random_ids_are_named_by_their_clients() -> None:
     assert "the session of billing ends" in text
     view = view_of(group)
     assert member_line(view.members[0], view).startswith(f"  billing ({member_id}): ")
-
-
-def test_the_live_view() -> None:
-    console = Console(file=StringIO(), width=200)
-    console.print(
-        render([view_of(before(MORNING, "30s")), view_of(before(CONVERSIONS, "20s"))], [], "", 20_000)
-    )
-    assert isinstance(console.file, StringIO)
-    shown = console.file.getvalue()
-    for line in (
-        "epoch 5",
-        "A: orders 0-1; gives up orders 2-3",
-        "C: -; waits for orders 3, prices 1",
-        "~ a-",
-        "X: orders 2-3",
-    ):
-        assert line in shown
 
 
 def group_after(*commands: str) -> ShareGroup:

@@ -13,7 +13,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from clients.partition_text import partition_list
 from insight.lag.log import Partition
-from insight.view import entry_line, holdings, render
+from insight.view import holdings, render
 from records import rocketmq_history
 from records.history import (
     CoordinatorStarted,
@@ -213,13 +213,6 @@ def test_the_table_says_what_is_left_out_of_a_large_group(changes: dict[str, Any
     assert all(line in text for line in shown)
     assert ("left out" in text) == bool(shown)
     assert "orders 0" not in text and "b: -" not in text
-
-
-def test_a_line_of_a_rocketmq_group_has_the_client_and_the_reason() -> None:
-    broker = Broker()
-    broker.heartbeat("A", "c1")
-    line = entry_line(broker.history[1])
-    assert line.endswith("  G  ConsumerConnected [A]: first heartbeat on this connection")
 
 
 def test_the_table_shows_a_rocketmq_groups_clients_and_marks_ids_that_several_have() -> None:

@@ -223,14 +223,6 @@ def test_a_gap_hides_what_moved() -> None:
     assert [r.moves is None for r in found] == [False, True, True, True]
 
 
-def test_a_history_that_begins_in_a_rebalance() -> None:
-    history = Recorder().play(*STORY)
-    formed = [e for e in history if e.type is EntryType.COMPLETING_REBALANCE][1]
-    first = rebalances([event for event in history if event.seq > formed.seq])[0]
-    assert (first.beginning_lost, first.cause.kind) == (True, CauseKind.UNKNOWN)
-    assert (first.generation_from, first.generation_to, first.outcome) == (1, 2, RebalanceOutcome.STABLE)
-
-
 def name_of(member_id: str | None) -> str | None:
     """Return the client id or instance id without the UUID behind it."""
     return None if member_id is None else member_id[:-37]
