@@ -97,12 +97,6 @@ def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
     assert book.lags("g")[P].ms == 5 * 60_000
 
 
-def test_a_look_at_no_topics_asks_nothing() -> None:
-    admin = Admin()
-    Looks(LagBook()).look(admin)
-    assert admin.asked == []
-
-
 def test_bounds_that_are_not_to_be_had_are_told(book: LagBook) -> None:
     class Away(Admin):
         def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
