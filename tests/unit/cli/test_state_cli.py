@@ -121,17 +121,24 @@ def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
     }
 
 
-def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    damaged.write_text("{}")
-    assert run("diff", damaged, damaged).exit_code == 2
-    nowhere = run("diff", tmp_path / "nowhere", damaged)
-    assert nowhere.exit_code == 2
-    assert "is no batch, no data folder, no DIR@BATCH and no exported file" in nowhere.output
-    for number in ("9" * 5_000, f"{tmp_path}@{'9' * 20}"):
-        assert "is not between" in run("diff", number, damaged).output
-    assert "is no batch" in run("diff", "\N{ARABIC-INDIC DIGIT THREE}", damaged).output
-    assert run("diff", tmp_path, tmp_path).exit_code == 2, "it has no folder of a coordinator"
+@pytest.mark.parametrize(
+    ("states", "why"),
+    [
+        ("{0}/damaged {0}/damaged", ""),
+        ("{0}/nowhere {0}/damaged", "is no batch, no data folder, no DIR@BATCH and no exported file"),
+        ("9" * 5_000 + " {0}/damaged", "is not between"),
+        ("{0}@" + "9" * 20 + " {0}/damaged", "is not between"),
+        ("\N{ARABIC-INDIC DIGIT THREE} {0}/damaged", "is no batch"),
+        # It has no folder of a coordinator.
+        ("{0} {0}", ""),
+    ],
+    ids=["damaged", "absent", "large batch", "large batch of a folder", "other digits", "no coordinator"],
+)
+def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path, states: str, why: str) -> None:
+    (tmp_path / "damaged").write_text("{}")
+    found = run("diff", *states.format(tmp_path).split())
+    assert found.exit_code == 2
+    assert why in found.output
 
 
 def test_the_outputs_of_read_exclude_each_other(tmp_path: Path) -> None:
