@@ -134,14 +134,16 @@ def test_a_group_with_offsets_alone_keeps_its_series_until_it_has_none() -> None
 
 def test_groups_that_the_pattern_matches_come_first() -> None:
     scraped = Scraped(bounds=SeriesBounds(groups=2, pattern=compiled("orders|billing.*")))
-    for group_id in ("junk-1", "junk-2", "reorders"):
-        scraped.group(group_id, "Stable", "m-1")
-    assert with_series(scraped) == {"junk-1", "junk-2"}
-    scraped.group("orders", "Stable", "m-1")
-    assert with_series(scraped) == {"junk-1", "orders"}, "the last one chosen gives its place"
-    for group_id in ("billing-1", "billing-2"):
-        scraped.group(group_id, "Stable", "m-1")
-    assert with_series(scraped) == {"orders", "billing-1"}, "they are bounded, too"
+    for group_ids, chosen in (
+        (["junk-1", "junk-2", "reorders"], {"junk-1", "junk-2"}),
+        # The last one chosen gives its place.
+        (["orders"], {"junk-1", "orders"}),
+        # Those that it matches are bounded, too.
+        (["billing-1", "billing-2"], {"orders", "billing-1"}),
+    ):
+        for group_id in group_ids:
+            scraped.group(group_id, "Stable", "m-1")
+        assert with_series(scraped) == chosen
     assert scraped.value("group_coordinator_groups_without_series") == 4
 
 

@@ -122,8 +122,7 @@ def test_it_answers_by_its_query_or_by_its_replica(phase: Phase, replica: str, h
 def test_what_a_person_has_to_look_at_is_told_apart() -> None:
     of = Scraped()
     of.status = Status(Phase.RESTARTING, "x", 0, alarm="the disk is full")
-    found = page(service=of.state()).findings
-    assert found == [
+    assert page(service=of.state()).findings == [
         "It has an alarm: the disk is full",
         "Its query commits no batch, so views and history stand still: restarting: x",
         "The replica answered 1 time in another way than the query; the log has both answers",
