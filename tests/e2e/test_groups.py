@@ -18,16 +18,11 @@ from clients.coordinator_client import CoordinatorClient
 from clients.views_barrier import wait_for_views
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from insight.admin.requests import COMMIT_VERSION, GroupRequests
+from insight.admin.requests import GroupRequests
 from records.codec import encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
-from state.kafka.requests import (
-    CommittedPartition,
-    CommittedTopic,
-    OffsetCommit,
-)
 from streaming.service.topics import prepare_topics
 from tests.e2e.formed_groups import ANSWER_TIMEOUT_MS, form
 from tests.e2e.harness import (
@@ -346,21 +341,3 @@ def test_a_group_of_500_members_and_5_000_partitions(
     assert timed(ask, record_property, "describe", "--group", "wide", "--state").rows[0][-2] == "500"
     ask("remove-members", "--group", "wide", "--all-members")
     ask("delete", "--group", "wide")
-
-
-@pytest.mark.one_form
-def test_2_000_groups(
-    ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
-) -> None:
-    names = [f"many-{number:04}" for number in range(2_000)]
-    offset = [CommittedTopic(ORDERS, [CommittedPartition(0, 1)])]
-    commits = [
-        client.send(OffsetCommit(**client.header(name, COMMIT_VERSION), topics=offset)) for name in names
-    ]
-    assert all(commit.result().error_code is ErrorCode.NONE for commit in commits)
-    wait_for_views(client)
-    listed = timed(ask, record_property, "list")
-    assert [name for name in listed.out.splitlines() if name.startswith("many-")] == names
-    states = timed(ask, record_property, "list", "--state", "empty")
-    assert [row[0] for row in states.rows if row[0].startswith("many-")] == names
-    ask("delete", *(argument for name in names for argument in ("--group", name)))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bench.lag_play import Came, Played
-from bench.lag_times import ALERT, MESSAGE, METRICS, PAGE, Seen, errors, table
+from bench.lag_times import ALERT, MESSAGE, METRICS, PAGE, Seen, table
 
 
 def turned(story: str, turn_s: float) -> Played:
@@ -22,14 +22,6 @@ def test_what_was_found_is_in_seconds_from_the_turn_of_its_group() -> None:
         "| own-stuck | stuck | 129 s | 131 s |  | 130 s |",
         "| own-stuck | no-owner |  |  | 400 s |  |",
         "| own-well | nothing |  |  |  |  |",
-    ]
-
-
-def test_errors_are_those_of_groups_with_a_lag() -> None:
-    seen = Seen()
-    seen.errors_ms["own-slow"] = [300, -5, 12]
-    assert list(errors([turned("slow", 0.0), turned("well", 0.0)], seen))[2:] == [
-        "| own-slow | 3 | -5 ms, 12 ms, 300 ms |"
     ]
 
 

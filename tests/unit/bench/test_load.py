@@ -12,7 +12,7 @@ from bench.load import frames
 from bench.load.connection import Connection
 from bench.load.load_result import WrongAnswer
 from bench.load.pipes import Pipe, at_rates, closed
-from bench.load.requests import Membership, heartbeat_request, is_commit, mixed_requests
+from bench.load.requests import Membership, is_commit, mixed_requests
 from bench.load.topics import encoded
 from connections.address import Address
 from records.pack import PACK_MAX_REQUESTS, is_pack, slot_of, unpack
@@ -96,21 +96,20 @@ def test_each_response_is_counted_and_errors_by_their_code() -> None:
     asyncio.run(load())
 
 
-def test_a_response_out_of_order_is_no_figure() -> None:
+def out_of_order(*_: object) -> bytes:
+    return b"\0\0\0\x05" + BEAT.no_error
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(out_of_order, "not the response to the oldest request"), (hang_up, "a connection ended")],
+)
+def test_a_connection_that_does_not_answer_in_order_is_no_figure(answer: Answers, message: str) -> None:
     async def load() -> None:
-        async with piped(lambda *_: b"\0\0\0\x05" + BEAT.no_error) as pipe:
+        async with piped(answer) as pipe:
             await closed([pipe], 2, 0)
 
-    with pytest.raises(WrongAnswer, match="not the response to the oldest request"):
-        asyncio.run(load())
-
-
-def test_a_connection_that_ends_is_no_figure() -> None:
-    async def load() -> None:
-        async with piped(hang_up) as pipe:
-            await closed([pipe], 1, 0)
-
-    with pytest.raises(WrongAnswer, match="a connection ended"):
+    with pytest.raises(WrongAnswer, match=message):
         asyncio.run(load())
 
 
@@ -141,18 +140,6 @@ def test_packs_are_of_one_partition_and_one_slot() -> None:
         assert {partition_of(value["group_id"], 3) for value in values} == {record.partition}
         groups += [value["group_id"] for value in values]
     assert Counter(groups) == Counter(request.group_id for request in requests)
-
-
-def test_a_pack_that_is_full_is_followed_by_another() -> None:
-    requests = [heartbeat_request(MEMBER)] * (PACK_MAX_REQUESTS + 1)
-    sizes = [record.requests for record in encoded(requests, partitions=1, packed=True)]
-    assert sum(sizes) == len(requests)
-    assert len(sizes) == 2
-
-
-def test_single_requests_have_a_record_each() -> None:
-    (record,) = encoded([heartbeat_request(MEMBER)], partitions=1, packed=False)
-    assert (record.key, record.requests, is_pack(record.value)) == (b"g", 1, False)
 
 
 @pytest.mark.parametrize("groups", [1, 20, 1_000])

@@ -1,11 +1,8 @@
 """docs/performance.md: its generated blocks, and a picture."""
 
-from pathlib import Path
-
 import pytest
 
 from bench.page import PAGE, blocks, filled
-from bench.plot import draw, n_log_n
 from bench.report import Figure, Measured, Plot, Series, at_most
 from bench.rows import ROWS
 
@@ -37,20 +34,3 @@ def test_a_row_has_its_table_pictures_and_notes() -> None:
     ]
     assert "| cores | 0.4 |" in content["lines"]
     assert "Machine: 2 cores." in content["lines"]
-
-
-def test_a_table_of_a_row_stands_before_its_pictures() -> None:
-    row = Measured("idle", ROW.figures, [PLOT], table=[["minute", "MiB"], ["1", "7"]])
-    assert blocks([row])["idle"].splitlines()[4:] == [
-        "| minute | MiB |",
-        "| --- | --- |",
-        "| 1 | 7 |",
-        "",
-        "![Cost](plots/growth.png)",
-    ]
-
-
-def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    draw(PLOT, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
-    assert list(n_log_n(PLOT.series[0])) == [0.75, 3.0]

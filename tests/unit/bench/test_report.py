@@ -9,10 +9,8 @@ from bench.report import (
     at_least,
     at_most,
     from_json,
-    markdown_table,
     ratio_at_least,
     ratio_at_most,
-    text_table,
     to_json,
 )
 
@@ -39,16 +37,6 @@ def test_a_line_and_a_goal_are_reached_or_not(
     ours: float, beside: tuple[float, ...], line: Limit | None, goal: Limit | None, verdict: str
 ) -> None:
     assert Figure("rate", "/s", [ours], beside, "other", line, goal).verdict == verdict
-
-
-def test_a_figure_is_its_median_with_the_extremes() -> None:
-    late = Figure("late", "s", [2.0], line=at_most(1.0), goal=at_most(0.5))
-    assert text_table([SLOW, late]).splitlines() == [
-        "what         ours                       beside              ratio  line   goal     reached",
-        "answer, p50  1,200 ms [1,100 to 1,300]  400 ms (the floor)  3x",
-        "late         2 s                                                   ≤ 1 s  ≤ 0.5 s  NOT",
-    ]
-    assert "| answer, p50 | 1,200 ms [1,100 to 1,300] | 400 ms (the floor) | 3x |" in markdown_table([SLOW])
 
 
 def test_results_are_read_back() -> None:

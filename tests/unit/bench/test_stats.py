@@ -2,7 +2,7 @@
 
 from bench.load.load_result import LoadResult
 from bench.rows.overload import OVERLOAD_S, Overloaded, by_second, normal_again_s
-from bench.stats import WarmUp, percentile
+from bench.stats import WarmUp
 
 
 def test_a_warm_up_ends_with_three_values_that_are_alike() -> None:
@@ -20,11 +20,6 @@ def test_a_warm_up_ends_after_its_time() -> None:
     warm_up = WarmUp(limit_s=0)
     assert not warm_up.goes_on
     assert warm_up.note.startswith("not yet stable")
-
-
-def test_quantiles_are_measured_values() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
 
 
 def test_p99_is_by_the_second_in_which_requests_were_due() -> None:

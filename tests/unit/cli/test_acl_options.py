@@ -26,33 +26,34 @@ def invoked(*arguments: str) -> tuple[Result, list[GatewayOptions]]:
     return CliRunner().invoke(command, arguments), found
 
 
-def options_of(*arguments: str) -> GatewayOptions:
-    """What the gateway gets."""
-    result, found = invoked(*arguments)
+@pytest.mark.parametrize(
+    ("words", "acls"),
+    [
+        ([], None),
+        (["--acls", "cluster"], AclOptions(None, frozenset(), False, INTERVAL_S)),
+        (["--acls", "acls.toml"], AclOptions(Path("acls.toml"), frozenset(), False, INTERVAL_S)),
+        # By semicolons, as in Kafka, because names of certificates have commas.
+        (
+            [
+                "--acls",
+                "cluster",
+                "--super-users",
+                "User:admin; User:CN=ops,O=acme;",
+                "--acls-interval-s",
+                "1",
+            ],
+            AclOptions(None, frozenset({"User:admin", "User:CN=ops,O=acme"}), False, 1.0),
+        ),
+        (
+            ["--acls", "cluster", "--allow-everyone-if-no-acl-found"],
+            AclOptions(None, frozenset(), True, INTERVAL_S),
+        ),
+    ],
+)
+def test_acls_are_those_of_the_options(words: list[str], acls: AclOptions | None) -> None:
+    result, found = invoked(*words)
     assert result.exit_code == 0, result.output
-    return found[0]
-
-
-def test_acls_are_off_by_default() -> None:
-    assert options_of().acls is None
-
-
-@pytest.mark.parametrize(("given", "file"), [("cluster", None), ("acls.toml", Path("acls.toml"))])
-def test_whose_acls(given: str, file: Path | None) -> None:
-    assert options_of("--acls", given).acls == AclOptions(file, frozenset(), False, INTERVAL_S)
-
-
-def test_super_users_are_separated_as_in_kafka() -> None:
-    """By semicolons, because names of certificates have commas."""
-    names = "User:admin; User:CN=ops,O=acme;"
-    found = options_of("--acls", "cluster", "--super-users", names, "--acls-interval-s", "1").acls
-    assert found == AclOptions(None, frozenset({"User:admin", "User:CN=ops,O=acme"}), False, 1.0)
-
-
-def test_everyone_may_be_allowed_where_there_are_no_acls() -> None:
-    found = options_of("--acls", "cluster", "--allow-everyone-if-no-acl-found").acls
-    assert found is not None
-    assert found.allow_everyone_if_no_acl_found
+    assert [options.acls for options in found] == [acls]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cli import main
 from cli.cluster_options import client_config_of
 from cli.parameters import ADDRESS, HOST, SERVERS
-from connections.address import Address, parse_host, parse_servers
+from connections.address import parse_host, parse_servers
 from connections.client_config import ClientConfig
 
 ADDRESSES = ("bootstrap", "host", "listen", "gateway")
@@ -128,15 +128,6 @@ def test_servers_of_a_file_may_name_their_protocol(tmp_path: Path) -> None:
     properties = tmp_path / "client.properties"
     properties.write_text("bootstrap.servers=PLAINTEXT://kafka-1:9092\n")
     assert client_config_of(None, properties) == ClientConfig("kafka-1:9092")
-
-
-def test_plaintext_servers_may_name_their_protocol() -> None:
-    assert client_config_of("PLAINTEXT://kafka-1:9092", None) == ClientConfig("kafka-1:9092")
-
-
-def test_protocol_before_the_address_of_a_listener_is_named() -> None:
-    with pytest.raises(ValueError, match="is not HOST:PORT, because a protocol is before it"):
-        Address.parse("PLAINTEXT://0.0.0.0:9192")
 
 
 @pytest.mark.parametrize(

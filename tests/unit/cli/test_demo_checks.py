@@ -13,7 +13,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from cli.demo import checks
 from cli.demo.load import consumed
-from cli.demo.watch import partitions_held, removed, stable_with
+from cli.demo.watch import partitions_held, stable_with
 from state.kafka.history import EntryType, HistoryEntry
 
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
@@ -92,17 +92,6 @@ def test_only_the_killed_consumer_may_expire() -> None:
     assert checks.only_expired([expired, left], "consumer-2").ok
     assert not checks.only_expired([left], "consumer-2").ok
     assert not checks.only_expired([expired, gone("consumer-3", "C1")], "consumer-2").ok
-
-
-def test_a_group_at_the_brokers_own_coordinator_is_found() -> None:
-    assert checks.broker_has_no_group([]).ok
-    assert not checks.broker_has_no_group(["demo"]).ok
-
-
-def test_a_removal_is_found_by_the_client_id() -> None:
-    removal = gone("consumer-2", "T5")
-    assert removed("consumer-2")([stable({}), removal]) is removal
-    assert removed("consumer-1")([removal]) is None
 
 
 def test_group_is_stable_while_its_last_state_is_and_with_exactly_these_members() -> None:

@@ -38,11 +38,6 @@ def test_the_options_reach_the_gateway(tmp_path: Path) -> None:
     assert given.drain_timeout_s == 2.5
 
 
-def test_without_them_a_gateway_has_the_defaults() -> None:
-    given = listening()
-    assert (given.templates, given.quotas, given.drain_timeout_s) == ((), None, 10.0)
-
-
 @pytest.mark.parametrize(
     ("words", "protocols", "is_offered"),
     [

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from cli.groups import common, groups
-from clients.coordinator_client import CoordinatorClient, Header
+from clients.coordinator_client import Header
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
@@ -17,10 +15,9 @@ from state.kafka.protocols import view_of
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol
 from state.kafka.snapshot import GroupSnapshot
 from state.kafka.timers import DeadlineReached
-from state.timeline import Row, Timeline
 from tests.harness.common import kafka_group
+from tests.harness.core_client import CoreClient
 
-GROUPS = ("orders", "billing")
 NOW_MS = 60_000
 
 
@@ -46,71 +43,28 @@ def join(header: Header) -> JoinGroup:
     )
 
 
-class CoreClient(CoordinatorClient):
-    """A client whose requests go to the core in this process instead of the requests topic."""
-
-    def __init__(self) -> None:
-        self._offset = 0
-        self.timelines = {
-            name: Timeline(name, None, CoordinatorConfig(), step=failing_step) for name in GROUPS
-        }
-        for name in GROUPS:
-            self._apply(join(self.header(name)), at_ms=0)
-            self.timelines[name].fire_until(NOW_MS)
-
-    @property
-    def request_partitions(self) -> int:
-        return 1
-
-    def header(self, group_id: str, api_version: int = 0) -> Header:
-        self._offset += 1
-        return Header(
-            group_id=group_id,
-            correlation_id=str(self._offset),
-            reply_partition=0,
-            api_version=api_version,
-            client_id="admin",
-            client_host="host",
-        )
-
-    def send(self, request: Any, *, timeout_ms: int | None = None) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(self._apply(request, NOW_MS))
-        return future
-
-    def heartbeat_error(self, group_id: str) -> str:
-        request = Heartbeat(**self.header(group_id), member_id="stranger", generation_id=1)
-        return str(self._apply(request, NOW_MS).error_code.name)
-
-    def views(self) -> list[GroupSnapshot]:
-        known = [kafka_group(timeline.group) for timeline in self.timelines.values()]
-        return [view_of(group) for group in known if group is not None]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _apply(self, request: Any, at_ms: int) -> Any:
-        timeline = self.timelines.get(request.group_id) or Timeline(
-            request.group_id, None, CoordinatorConfig()
-        )
-        timeline.apply(Row(at_ms, f"requests-0-{request.correlation_id}", request))
-        replies = [reply for effects in timeline.drain_effects() for reply in effects.replies]
-        return replies[-1].response if replies else None
+def heartbeat_error(core: CoreClient, group_id: str) -> str:
+    beat = Heartbeat(**core.header(group_id), member_id="stranger", generation_id=1)
+    return str(core.apply(beat, NOW_MS).error_code.name)
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
     """A core with the quarantined group `orders` and the healthy group `billing`."""
-    core = CoreClient()
+    core = CoreClient(step=failing_step)
+    for name in ("orders", "billing"):
+        core.apply(join(core.header(name)))
+        core.timelines[name].fire_until(NOW_MS)
 
     def list_groups(*_: object) -> Iterable[GroupSnapshot]:
-        return core.views()
+        known = [kafka_group(timeline.group) for timeline in core.timelines.values()]
+        return [view_of(group) for group in known if group is not None]
 
     monkeypatch.setattr(common, "CoordinatorClient", lambda *_, **__: core)
     monkeypatch.setattr(common, "layout_on", lambda *_: TopicLayout.named())
     monkeypatch.setattr(common, "list_groups", list_groups)
-    assert core.heartbeat_error("orders") == "COORDINATOR_NOT_AVAILABLE"
-    assert core.heartbeat_error("billing") == "UNKNOWN_MEMBER_ID"
+    assert heartbeat_error(core, "orders") == "COORDINATOR_NOT_AVAILABLE"
+    assert heartbeat_error(core, "billing") == "UNKNOWN_MEMBER_ID"
     return core
 
 
@@ -122,7 +76,7 @@ def release(*arguments: str) -> tuple[str, str]:
 
 def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> None:
     assert release("--group", "orders") == ("Group 'orders' is not quarantined now.\n", "")
-    assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
+    assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"
 
 
 @pytest.mark.parametrize("command", [["describe", "--state"], ["delete"], ["release"]])
@@ -137,5 +91,5 @@ def test_groups_are_named_by_arguments_and_by_options(command: list[str]) -> Non
 def test_release_of_all_groups_means_the_quarantined_ones(client: CoreClient) -> None:
     out, _ = release("--all-groups", "-o", "json")
     assert json.loads(out) == [{"group": "orders", "error": None}]
-    assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
+    assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"
     assert release("--all-groups") == ("", "No group is quarantined.\n")

@@ -11,45 +11,31 @@ from tests.harness.commands import invoke
 BROKER = ("--bootstrap-servers", "127.0.0.1:1")
 
 
-def refused(*arguments: str) -> str:
-    """What the command says as it refuses its options."""
-    result = invoke(main, ["notify", *BROKER, *arguments])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("", "needs one of --url and --url-file"),
+        ("--url https://h/ --url-file {file}", "needs one of --url and --url-file"),
+        ("--url hooks", "it is not an address such as https://HOST/PATH"),
+        ("--url-file {file}", "the first line of {file} cannot be used"),
+        (
+            "--url http://hooks.example.org/ --token-file {file}",
+            "a token is sent by https only, or to this machine",
+        ),
+        ("--url https://h/ --token-file {empty}", "has nothing in its first line"),
+        ("--url https://h/ --ca-file {file}", "it has no certificate as PEM"),
+        *(("--url https://h/ --kind lag", f"'{kind}'") for kind in KINDS),
+        ("--url https://h/ --format xml", "'alertmanager-webhook'"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_without_the_secret(
+    words: str, why: str, tmp_path: Path
+) -> None:
+    files = {"file": tmp_path / "secret", "empty": tmp_path / "empty"}
+    files["file"].write_text("s3cret\n")
+    files["empty"].touch()
+    result = invoke(main, ["notify", *BROKER, *words.format(**files).split()])
     assert result.exit_code == 2, result.output
-    return " ".join(result.stderr.split())
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "secret"
-    path.write_text("s3cret\n")
-    return path
-
-
-def test_a_receiver_has_one_address(file: Path) -> None:
-    assert "needs one of --url and --url-file" in refused()
-    assert "needs one of --url and --url-file" in refused("--url", "https://h/", "--url-file", str(file))
-
-
-def test_an_address_that_cannot_be_used_is_refused(file: Path) -> None:
-    assert "it is not an address such as https://HOST/PATH" in refused("--url", "hooks")
-    said = refused("--url-file", str(file))
-    assert f"the first line of {file} cannot be used" in said
+    said = " ".join(result.stderr.split())
+    assert why.format(**files) in said
     assert "s3cret" not in said
-
-
-def test_a_token_goes_by_https_only(file: Path) -> None:
-    said = refused("--url", "http://hooks.example.org/", "--token-file", str(file))
-    assert "a token is sent by https only, or to this machine" in said
-
-
-def test_an_empty_token_and_certificates_that_are_none_are_refused(file: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.touch()
-    assert "has nothing in its first line" in refused("--url", "https://h/", "--token-file", str(empty))
-    assert "it has no certificate as PEM" in refused("--url", "https://h/", "--ca-file", str(file))
-
-
-def test_kinds_and_formats_are_named() -> None:
-    said = refused("--url", "https://h/", "--kind", "lag")
-    assert all(f"'{kind}'" in said for kind in KINDS)
-    assert "'alertmanager-webhook'" in refused("--url", "https://h/", "--format", "xml")

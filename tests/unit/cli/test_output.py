@@ -47,15 +47,6 @@ def test_did_you_mean_shows_a_group_id_escaped_on_one_line(folder: Path) -> None
     assert ended.stderr.count("\n") == 1
 
 
-def test_an_error_of_an_unexpected_kind_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError(HOSTILE)
-
-    monkeypatch.setattr("cli.why.read_folder", fails)
-    ended = CliRunner().invoke(main, ["why", "orders", "--from-dir", str(tmp_path)])
-    assert ended.stderr.splitlines()[-1] == f"Error: unexpected RuntimeError: {SHOWN}"
-
-
 def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> None:
     """Whether click quotes it, before the command runs, or a library warns of it past the writer."""
     ours, theirs = pty.openpty()

@@ -12,7 +12,7 @@ from cli import main
 PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def keeps_signal_handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -20,44 +20,54 @@ def keeps_signal_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("keeps_signal_handlers")
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (("-c", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
-        (("-c", "group.min.size=1"), 2, "unknown setting 'group.min.size'; known are: coordinator."),
-        (("-c", "group.max.size=many"), 2, "group.max.size must be a whole number, not 'many'"),
-        (("-c", "group.max.size=0"), 2, "group.max.size must be from 1 to 2147483647, not 0"),
-        (("--tick-interval-ms", "1"), 2, "1 is not in the range x>=10"),
-        (("--skip-record", "12"), 2, "'12' is not group-coordinator-requests-PARTITION-OFFSET"),
-        (("--skip-record", "x-requests-0-1"), 2, "'x-requests-0-1' is not group-coordinator-requests-"),
-        (("--data-dir", __file__), 2, "is a file"),
-        (("--nonsense",), 2, "No such option"),
-        (("--broker-config", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
-        (("--broker-config", "log.dirs=/tmp"), 2, "log.dirs cannot be set: the embedded broker is one"),
-        (("--broker-config", "a=b", "--bootstrap-servers", "a:1"), 2, "--client-config names another"),
-        (("--no-gateway", "--advertised-host", "a"), 2, "cannot be combined with --advertised-host"),
-        (("--no-gateway", "--gateway", "a:1"), 2, "cannot be combined with --gateway"),
-        (("--reply-partition", "16"), 2, "Invalid value for --reply-partition: 16 is not one of 0 to 15"),
-        (("--tls-key", str(PEM)), 1, "a TLS key needs its certificate"),
-        (("--tls-certificate", __file__), 1, f"the TLS certificate {__file__} cannot be used"),
+        ("-c nonsense", 2, "'nonsense' is not NAME=VALUE"),
+        ("-c group.min.size=1", 2, "unknown setting 'group.min.size'; known are: coordinator."),
         (
-            ("--bootstrap-servers", "localhost:port"),
+            "-c group.max.size=many",
             2,
-            "'localhost:port' is not HOST:PORT; expected is a list",
+            "Invalid value for -c: group.max.size must be a whole number, not 'many'",
         ),
+        ("-c group.max.size=0", 2, "group.max.size must be from 1 to 2147483647, not 0"),
+        ("--tick-interval-ms 1", 2, "1 is not in the range x>=10"),
+        ("--skip-record 12", 2, "'12' is not group-coordinator-requests-PARTITION-OFFSET"),
+        ("--skip-record x-requests-0-1", 2, "'x-requests-0-1' is not group-coordinator-requests-"),
+        (f"--data-dir {__file__}", 2, "is a file"),
+        ("--nonsense", 2, "No such option"),
+        ("--broker-config nonsense", 2, "'nonsense' is not NAME=VALUE"),
+        ("--broker-config log.dirs=/tmp", 2, "log.dirs cannot be set: the embedded broker is one"),
+        ("--broker-config a=b --bootstrap-servers a:1", 2, "--client-config names another"),
+        ("--no-gateway --advertised-host a", 2, "cannot be combined with --advertised-host"),
+        ("--no-gateway --gateway a:1", 2, "cannot be combined with --gateway"),
+        ("--reply-partition 16", 2, "Invalid value for --reply-partition: 16 is not one of 0 to 15"),
+        (f"--tls-key {PEM}", 1, "a TLS key needs its certificate"),
+        (f"--tls-certificate {__file__}", 1, f"the TLS certificate {__file__} cannot be used"),
+        ("--bootstrap-servers localhost:port", 2, "'localhost:port' is not HOST:PORT; expected is a list"),
+        (
+            "--metrics-group-pattern (",
+            2,
+            "'(' is no regular expression of RE2: missing ): (; expected is one such as",
+        ),
+        ("--standby", 2, "--standby needs --checkpoint, and --bootstrap-servers or --client-config"),
+        ("--standby --checkpoint /shared", 2, "--standby needs --checkpoint"),
+        ("--master mesos://a:5050", 2, "'--master': 'mesos://a:5050' is not a master of Spark"),
+        ("--spark-conf spark.speculation=true", 2, "'--spark-conf': spark.speculation cannot be changed"),
+        ("--spark-conf spark.executor.memory", 2, "is not NAME=VALUE"),
+        ("--state-partitions 0", 2, "'--state-partitions': 0 is not in the range"),
     ],
 )
-def test_bad_arguments_are_named(
-    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, message: str
+def test_bad_arguments_are_named_before_anything_starts(
+    tmp_path: Path, arguments: str, exit_code: int, message: str
 ) -> None:
-    outcome = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path), *arguments])
+    outcome = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path / "data"), *arguments.split()])
     assert (outcome.exit_code, outcome.stdout) == (exit_code, "")
     assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
+    assert exit_code == 1 or not (tmp_path / "data").exists()
 
 
-@pytest.mark.usefixtures("keeps_signal_handlers")
 def test_data_dir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "coordinator").write_text("a file in the way")
     arguments = ["run", "--data-dir", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]

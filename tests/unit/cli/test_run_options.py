@@ -3,13 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
-import click
-import pytest
-from click.testing import CliRunner
-
 from cli.cluster_options import client_config_of
 from cli.gateway_options import Listening
-from cli.option_object import as_object, pop_fields
+from cli.option_object import pop_fields
 from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
@@ -54,47 +50,3 @@ def test_each_option_reaches_the_coordinator() -> None:
 def test_without_options_the_coordinator_has_the_defaults() -> None:
     client_config, folder = ClientConfig("kafka:9092"), Path("folder")
     assert told().coordinator(client_config, folder) == Options(client_config, folder)
-
-
-def test_the_choice_of_groups_with_metrics_of_their_own() -> None:
-    assert told().series == SeriesBounds(groups=1_000, pattern=None)
-    series = told("--metrics-groups", "7", "--metrics-group-pattern", "orders|billing.*").series
-    assert (series.groups, bool(series.pattern.fullmatch("billing-1"))) == (7, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (
-            "--metrics-group-pattern (",
-            "'(' is no regular expression of RE2: missing ): (; expected is one such as",
-        ),
-        ("--standby", "--standby needs --checkpoint, and --bootstrap-servers or --client-config"),
-        ("--standby --checkpoint /shared", "--standby needs --checkpoint"),
-        ("--skip-record groups-0-1", "'groups-0-1' is not group-coordinator-requests-PARTITION-OFFSET"),
-        ("-c group.max.size=many", "Invalid value for -c: group.max.size must be a whole number"),
-        ("--broker-config a=b --bootstrap-servers kafka:9092", "configures the embedded broker"),
-    ],
-)
-def test_what_cannot_go_together_is_refused_before_anything_starts(
-    words: str, why: str, tmp_path: Path
-) -> None:
-    result = CliRunner().invoke(run, [*words.split(), "--data-dir", str(tmp_path / "data")])
-    assert result.exit_code == 2
-    assert why in result.output
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_command_gets_the_named_parameters_as_one_and_the_others_as_they_are() -> None:
-    @click.command()
-    @click.option("--master")
-    @click.option("--driver-host")
-    @click.option("--state-partitions", type=int)
-    @click.option("--spark-conf", default="none")
-    @click.option("--other")
-    @as_object(SparkOptions, "spark")
-    def command(spark: SparkOptions, other: str) -> None:
-        click.echo(f"{spark.master} {spark.state_partitions} {other}")
-
-    result = CliRunner().invoke(command, ["--master", "a", "--state-partitions", "3", "--other", "b"])
-    assert result.output == "a 3 b\n"

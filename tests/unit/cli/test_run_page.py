@@ -38,10 +38,3 @@ def test_a_page_that_dies_is_started_again_at_its_address() -> None:
         wait_until(lambda: is_served(page.url), "the page again")
     assert pages() == []
     assert not is_served(page.url)
-
-
-def test_a_page_that_was_not_started_keeps_nothing() -> None:
-    """Readers that came before the start are answered then, because the socket is open from the beginning."""
-    with RunPage(0) as page:
-        assert pages() == []
-    assert not is_served(page.url)

@@ -38,10 +38,13 @@ def export_in(folder: Path, **changes: object) -> Path:
     return folder / "file"
 
 
-def test_a_running_coordinator_is_not_exported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["export", "file"], ["rollback"]])
+def test_a_running_coordinator_is_neither_exported_nor_rolled_back(
+    tmp_path: Path, command: list[str]
+) -> None:
     folder = Folder(tmp_path / "coordinator")
     folder.lock()
-    result = run("export", tmp_path / "file", "--data-dir", tmp_path)
+    result = run(*command, "--data-dir", tmp_path)
     folder.unlock()
     assert result.exit_code == 1
     assert "coordinator is in use by the coordinator with process id" in result.output
@@ -54,47 +57,37 @@ def test_a_data_folder_without_a_coordinator_is_refused_and_gets_none(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_file_is_not_imported(tmp_path: Path) -> None:
-    path = export_in(tmp_path)
-    path.write_bytes(path.read_bytes()[:-10])
-    result = run("import", path, "--data-dir", tmp_path / "new")
-    assert result.exit_code == 1
-    assert "is cut: its last line is missing" in result.output
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_that_exists_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "new" / "coordinator").mkdir(parents=True)
-    result = run("import", export_in(tmp_path), "--data-dir", tmp_path / "new")
-    assert result.exit_code == 1
-    assert "coordinator exists. Import into a new folder" in result.output
-
-
 @pytest.mark.parametrize(
-    ("unread", "arguments", "message"),
+    ("unread", "arguments", "exit_code", "message"),
     [
-        (None, ["--request-partitions", "4"], "Another number needs topics of their own: give --prefix"),
-        (None, ["--prefix", "us"], "export with a broker (--bootstrap-servers)"),
-        ({0: 0, 1: 7}, ["--prefix", "us"], "7 in partition 1"),
+        (None, ["--request-partitions", "4"], 1, "Another number needs topics of their own: give --prefix"),
+        (None, ["--prefix", "us"], 1, "export with a broker (--bootstrap-servers)"),
+        ({0: 0, 1: 7}, ["--prefix", "us"], 1, "7 in partition 1"),
+        (None, ["--shards", "3"], 2, "not a power of two"),
+        (None, ["--shards", "many"], 2, "'many' is not a whole number"),
     ],
 )
-def test_a_move_that_would_lose_requests_is_refused(
-    tmp_path: Path, unread: dict[int, int] | None, arguments: list[str], message: str
+def test_an_import_that_would_lose_requests_or_has_no_shards_is_refused(
+    tmp_path: Path, unread: dict[int, int] | None, arguments: list[str], exit_code: int, message: str
 ) -> None:
     path = export_in(tmp_path, unread=unread)
     result = run("import", path, "--data-dir", tmp_path / "new", *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == exit_code
     assert message in result.output
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("shards", "why"), [("3", "not a power of two"), ("many", "'many' is not a whole number")]
-)
-def test_the_number_of_shards_is_checked(tmp_path: Path, shards: str, why: str) -> None:
-    result = run("import", export_in(tmp_path), "--data-dir", tmp_path / "new", "--shards", shards)
-    assert result.exit_code == 2
-    assert why in result.output
+def test_a_damaged_file_and_a_folder_that_exists_are_refused(tmp_path: Path) -> None:
+    path, new = export_in(tmp_path), tmp_path / "new"
+    content = path.read_bytes()
+    path.write_bytes(content[:-10])
+    cut = run("import", path, "--data-dir", new)
+    assert (cut.exit_code, "is cut: its last line is missing" in cut.output) == (1, True)
+    assert not new.exists()
+    path.write_bytes(content)
+    (new / "coordinator").mkdir(parents=True)
+    there = run("import", path, "--data-dir", new)
+    assert (there.exit_code, "coordinator exists. Import into a new folder" in there.output) == (1, True)
 
 
 def groups_in(path: Path, *groups: ClassicGroup) -> Path:
@@ -128,32 +121,30 @@ def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
     }
 
 
-def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    damaged.write_text("{}")
-    assert run("diff", damaged, damaged).exit_code == 2
-    nowhere = run("diff", tmp_path / "nowhere", damaged)
-    assert nowhere.exit_code == 2
-    assert "is no batch, no data folder, no DIR@BATCH and no exported file" in nowhere.output
-    for number in ("9" * 5_000, f"{tmp_path}@{'9' * 20}"):
-        assert "is not between" in run("diff", number, damaged).output
-    assert "is no batch" in run("diff", "\N{ARABIC-INDIC DIGIT THREE}", damaged).output
-    assert run("diff", tmp_path, tmp_path).exit_code == 2, "it has no folder of a coordinator"
+@pytest.mark.parametrize(
+    ("states", "why"),
+    [
+        ("{0}/damaged {0}/damaged", ""),
+        ("{0}/nowhere {0}/damaged", "is no batch, no data folder, no DIR@BATCH and no exported file"),
+        ("9" * 5_000 + " {0}/damaged", "is not between"),
+        ("{0}@" + "9" * 20 + " {0}/damaged", "is not between"),
+        ("\N{ARABIC-INDIC DIGIT THREE} {0}/damaged", "is no batch"),
+        # It has no folder of a coordinator.
+        ("{0} {0}", ""),
+    ],
+    ids=["damaged", "absent", "large batch", "large batch of a folder", "other digits", "no coordinator"],
+)
+def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path, states: str, why: str) -> None:
+    (tmp_path / "damaged").write_text("{}")
+    found = run("diff", *states.format(tmp_path).split())
+    assert found.exit_code == 2
+    assert why in found.output
 
 
 def test_the_outputs_of_read_exclude_each_other(tmp_path: Path) -> None:
     result = run("read", "--data-dir", tmp_path, "--what", "groups", "--sql", "SELECT 1")
     assert result.exit_code == 2
     assert "--what, --sql and --parquet exclude each other" in result.output
-
-
-def test_a_running_coordinator_is_not_rolled_back(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "coordinator")
-    folder.lock()
-    result = run("rollback", "--data-dir", tmp_path)
-    folder.unlock()
-    assert result.exit_code == 1
-    assert "coordinator is in use by the coordinator with process id" in result.output
 
 
 def test_another_folder_is_not_the_one_a_backup_was_made_of(tmp_path: Path) -> None:

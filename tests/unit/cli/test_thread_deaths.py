@@ -7,15 +7,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from cli.thread_deaths import Stop, watching_threads
-
-
-def test_the_first_reason_is_the_one_that_is_told() -> None:
-    stop = Stop()
-    stop.fail("Spark's JVM has ended")
-    stop.fail("the thread ticker ended")
-    assert stop.is_set()
-    assert stop.failure == "Spark's JVM has ended"
+from cli.thread_deaths import watching_threads
 
 
 def die() -> None:

@@ -11,9 +11,3 @@ def test_a_time_that_is_none_is_wrong_usage() -> None:
     )
     assert result.exit_code == 2
     assert "'yesterday' is neither a duration such as 2h nor an ISO time" in result.stderr
-
-
-def test_a_group_has_to_be_named() -> None:
-    result = CliRunner().invoke(main, ["why", "--bootstrap-servers", "localhost:1"])
-    assert result.exit_code == 2
-    assert "GROUP" in result.stderr

@@ -79,6 +79,19 @@ def take_view(fleet: Fleet, group: GroupSnapshot, now_ms: int = 0) -> None:
     fleet.apply(LAYOUT.groups_topic, group.group_id.encode(), encode(group), now_ms)
 
 
+def fleet_of(*groups: GroupSnapshot) -> Fleet:
+    fleet = Fleet(LAYOUT)
+    for group in groups:
+        take_view(fleet, group)
+    return fleet
+
+
+def facts_of(fleet: Fleet, group_id: str = "g") -> GroupFacts:
+    found = fleet.facts(group_id)
+    assert found is not None
+    return found
+
+
 def committed_offset(group_id: str, partition: Partition, offset: int, at_ms: int) -> CommittedOffset:
     return CommittedOffset(
         group_id=group_id,

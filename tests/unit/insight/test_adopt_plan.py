@@ -13,18 +13,25 @@ def group(offsets: dict[TopicPartition, Committed], *, members: int = 0, kind: s
     return FoundGroup("g", kind, "Stable" if members else "Empty", members, offsets)
 
 
-def test_offsets_that_the_other_coordinator_lacks_move() -> None:
-    decided = plan(group({P0: AT_5, P1: AT_7}), group({P0: AT_5}), overwrite=False)
-    assert (decided.outcome, decided.offsets) == (AdoptDecision.MOVE, {P1: AT_7})
-    assert plan(group({P0: AT_5}), None, overwrite=False).offsets == {P0: AT_5}
-
-
-def test_a_group_that_was_moved_is_the_same() -> None:
-    assert plan(group({P0: AT_5}), group({P0: AT_5, P1: AT_7}), overwrite=False).outcome is AdoptDecision.SAME
-
-
-def test_a_group_without_offsets_has_nothing_to_move() -> None:
-    assert plan(group({}), None, overwrite=False).outcome is AdoptDecision.EMPTY
+@pytest.mark.parametrize(
+    ("here", "there", "overwrite", "outcome", "offsets"),
+    [
+        (group({P0: AT_5, P1: AT_7}), group({P0: AT_5}), False, AdoptDecision.MOVE, {P1: AT_7}),
+        (group({P0: AT_5}), None, False, AdoptDecision.MOVE, {P0: AT_5}),
+        (group({P0: AT_5, P1: AT_5}), group({P0: AT_7}), True, AdoptDecision.MOVE, {P0: AT_5, P1: AT_5}),
+        (group({P0: AT_5}), group({P0: AT_5, P1: AT_7}), False, AdoptDecision.SAME, {}),
+        (group({}), None, False, AdoptDecision.EMPTY, {}),
+    ],
+)
+def test_offsets_that_the_other_coordinator_lacks_move(
+    here: FoundGroup,
+    there: FoundGroup | None,
+    overwrite: bool,
+    outcome: AdoptDecision,
+    offsets: dict[TopicPartition, Committed],
+) -> None:
+    decided = plan(here, there, overwrite=overwrite)
+    assert (decided.outcome, decided.offsets) == (outcome, offsets)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +53,3 @@ def test_what_is_refused_and_why(here: FoundGroup, there: FoundGroup | None, rea
     decided = plan(here, there, overwrite=False)
     assert decided.outcome is AdoptDecision.REFUSED
     assert decided.reason.endswith(reason)
-
-
-def test_other_offsets_are_replaced_on_request() -> None:
-    decided = plan(group({P0: AT_5, P1: AT_5}), group({P0: AT_7}), overwrite=True)
-    assert (decided.outcome, decided.offsets) == (AdoptDecision.MOVE, {P0: AT_5, P1: AT_5})

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from insight.assign.compare import StrategyResult, outcomes, standing
+from insight.assign.compare import StrategyResult, outcomes
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import parse_members, partitions
-from insight.assign.strategies import KAFKA, KNOWN, rounds
-from insight.assign.text import outcome_text, summary_text
+from insight.assign.strategies import KAFKA, rounds
+from insight.assign.text import outcome_text
 from insight.why.assignments import Holdings
 from insight.why.moves import needless, owners
 from insight.why.names import Names
@@ -97,15 +97,6 @@ def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
     assert outcome.moves is None
 
 
-def test_each_strategy_starts_from_its_own_assignment_when_a_member_goes() -> None:
-    before = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS))
-    ranged, sticky = outcomes(before, before.without("c"), ["range", "sticky"])
-    assert ranged.moves is not None
-    assert sticky.moves is not None
-    assert (ranged.moves.moved, ranged.moves.needless) == (5, 2)
-    assert (sticky.moves.moved, sticky.moves.needless) == (3, 0)
-
-
 def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly() -> None:
     """Member a can give only to b, and b only to c: an even split moves two partitions from each."""
     topics = {"x": 6, "y": 3}
@@ -116,15 +107,6 @@ def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly()
     moves = the("sticky", group).moves
     assert moves is not None
     assert (moves.moved, moves.needless) == (6, 0)
-
-
-def test_lag_aware_goes_by_weights() -> None:
-    weights = {TopicPartition("orders", n): 100 if n == 0 else 1 for n in range(6)}
-    group = GroupSpec({"orders": 6}, parse_members("a,b", {"orders": 6}), weights=weights)
-    outcome = the("lag-aware", group)
-    assert {s.member_id: (s.partitions, s.weight) for s in outcome.shares} == {"a": (1, 100), "b": (5, 5)}
-    assert outcome.weight_spread is not None
-    assert (outcome.weight_spread.least, outcome.weight_spread.most) == (5, 100)
 
 
 def test_what_falls_to_a_rocketmq_client_that_does_not_subscribe_is_nobodys() -> None:
@@ -146,22 +128,11 @@ def test_machine_rooms_are_racks() -> None:
     assert rooms.nobodys == {"orders": [4]}
 
 
-@pytest.mark.parametrize("strategy", [name for name in KNOWN if name.startswith("MACHINE_ROOM")])
-def test_machine_rooms_have_to_be_known(strategy: str) -> None:
-    with pytest.raises(InputError, match=f"{strategy} needs the racks"):
-        the(strategy, GroupSpec(TOPICS, parse_members("a", TOPICS)))
-
-
 def test_a_room_that_is_missing_is_refused() -> None:
     members = {"a": Member(("orders",), rack="east")}
     group = GroupSpec({"orders": 2}, members, racks={"orders": [["east"], []]})
     with pytest.raises(InputError, match=r"refuses topic orders: Machine room is null for mq"):
         the("MACHINE_ROOM_NEARBY-AVG", group)
-
-
-def test_a_strategy_that_is_not_known() -> None:
-    with pytest.raises(InputError, match="unknown strategy 'rang'; known strategies: range, roundrobin"):
-        the("rang", GroupSpec(TOPICS, parse_members("a", TOPICS)))
 
 
 HANDED_OVER = """\
@@ -183,12 +154,6 @@ spread: 1 to 5, standard deviation 2.0 partitions per member
 weight: 0 to 7, standard deviation 3.5 a member
 no member consumes orders 3-5"""
 
-SUMMARY = """\
-STRATEGY LEAST MOST STDDEV NOBODYS MOVED NEEDLESSLY ROUNDS
-now      3     6    1.5    0       -     -          -
-range    3     3    0.0    0       6     3          1
-sticky   3     3    0.0    0       3     0          1"""
-
 
 def test_a_hand_over_in_two_rounds_is_told() -> None:
     current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
@@ -201,11 +166,3 @@ def test_weights_and_what_nobody_consumes_are_told() -> None:
         TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7}
     )
     assert outcome_text(the("AVG", group), Names(group.members)) == NOBODYS
-
-
-def test_strategies_side_by_side() -> None:
-    current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
-    before = GroupSpec(TOPICS, parse_members("a,b", TOPICS), current)
-    after = before.having("c", Member(tuple(TOPICS)))
-    found = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
-    assert summary_text(found) == SUMMARY

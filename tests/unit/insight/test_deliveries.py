@@ -85,10 +85,6 @@ def test_counts_are_added_up_by_partition_and_member_and_by_time() -> None:
     assert len(found.intervals) <= INTERVALS
 
 
-def test_nothing_is_said_of_a_group_without_counts() -> None:
-    assert report("g", [], 0, 1) is None
-
-
 def test_what_is_said_has_bounds() -> None:
     rows = [row("m", partition, accepted=1) for partition in range(ROWS_MAX + 5)]
     many = tuple(suspect(offset, outcome=GONE) for offset in range(SUSPECTS_MAX + 5))
@@ -103,27 +99,79 @@ def test_what_is_said_has_bounds() -> None:
     assert str(ROWS_MAX + 5 - MAX_ROWS) in shown
 
 
-def test_sp32_poison_is_named_with_its_offset_and_who_gave_it_back() -> None:
-    one = suspect(deliveries=5, releases=5, released_by=("a", "b"), is_last=True, outcome=GONE)
-    shown = text_of(counted([row("a", accepted=50, released=3), row("b", accepted=50, released=2)], (one,)))
-    assert "orders-0@4711: delivered 5 times (limit 5), released 5 times by a, b; archived" in shown
-    assert "(inferred" in shown
-    assert "1 record fails, and others pass: probably poison" in shown
+POISON = suspect(deliveries=5, releases=5, released_by=("a", "b"), is_last=True, outcome=GONE)
+TWICE = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
 
 
-def test_sp32_a_rejected_record_is_no_inference() -> None:
-    one = suspect(deliveries=1, rejected_by="a", outcome=REJECTED)
-    shown = text_of(counted([row("a", accepted=50, rejected=1)], (one,)))
-    assert "orders-0@4711: delivered once, rejected by a; archived, or a dead letter" in shown
-    assert "inferred" not in shown
-
-
-def test_sp32_a_record_that_was_accepted_in_the_end_is_not_named() -> None:
-    before = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
-    after = suspect(deliveries=3, releases=2, released_by=("a", "b"), outcome=ACCEPTED)
-    shown = text_of(counted([row("a", released=2)], (before,)), counted([row("a", accepted=1)], (after,)))
-    assert "4711" not in shown
-    assert "Verdict" not in shown
+@pytest.mark.parametrize(
+    ("records", "said", "never"),
+    [
+        pytest.param(
+            [counted([row("a", accepted=50, released=3), row("b", accepted=50, released=2)], (POISON,))],
+            [
+                "orders-0@4711: delivered 5 times (limit 5), released 5 times by a, b; archived",
+                "(inferred",
+                "1 record fails, and others pass: probably poison",
+            ],
+            [],
+            id="SP32: poison has its offset and who gave it back",
+        ),
+        pytest.param(
+            [
+                counted(
+                    [row("a", accepted=50, rejected=1)],
+                    (suspect(deliveries=1, rejected_by="a", outcome=REJECTED),),
+                )
+            ],
+            ["orders-0@4711: delivered once, rejected by a; archived, or a dead letter"],
+            ["inferred"],
+            id="SP32: a rejected record is no inference",
+        ),
+        pytest.param(
+            [
+                counted([row("a", released=2)], (TWICE,)),
+                counted(
+                    [row("a", accepted=1)],
+                    (suspect(deliveries=3, releases=2, released_by=("a", "b"), outcome=ACCEPTED),),
+                ),
+            ],
+            [],
+            ["4711", "Verdict"],
+            id="SP32: a record that was accepted in the end is not named",
+        ),
+        pytest.param(
+            [
+                counted(
+                    [
+                        row("a", accepted=10, processed_ms=250_000, processed_max_ms=29_100),
+                        row("b", accepted=10, processed_ms=1_000, processed_max_ms=200),
+                    ]
+                )
+            ],
+            ["a: 25.0 s a record, 29.1 s at most, 97% of the lock's 30.0 s: it needs a longer"],
+            ["b: "],
+            id="SP35: slow processing is beside the lock",
+        ),
+        pytest.param(
+            [counted([row("a", accepted=10, renewed=40, processed_ms=10, processed_max_ms=1)])],
+            ["a: 40 renewals of 10 records: it needs a longer share.record.lock.duration.ms"],
+            [],
+            id="SP35: many renewals need a longer lock",
+        ),
+        pytest.param(
+            [counted([row("a", accepted=1)], is_limit_known=False)],
+            ["5 is assumed"],
+            [],
+            id="SP31: a limit that is not known is said",
+        ),
+    ],
+)
+def test_the_text_says_what_deliveries_show(
+    records: list[GroupDeliveries], said: list[str], never: list[str]
+) -> None:
+    shown = text_of(*records)
+    assert [text for text in said if text not in shown] == []
+    assert [text for text in never if text in shown] == []
 
 
 def test_sp34_what_gateways_saw_is_joined() -> None:
@@ -151,23 +199,6 @@ def test_sp33_poison_a_bad_member_or_an_outage(
 ) -> None:
     found = of(counted(rows, tuple(suspect(offset, outcome=GONE) for offset in range(suspects))))
     assert (found.verdict, found.member_id) == (verdict, member_id)
-
-
-def test_sp35_slow_processing_is_beside_the_lock() -> None:
-    slow = row("a", accepted=10, processed_ms=250_000, processed_max_ms=29_100)
-    quick = row("b", accepted=10, processed_ms=1_000, processed_max_ms=200)
-    shown = text_of(counted([slow, quick]))
-    assert "a: 25.0 s a record, 29.1 s at most, 97% of the lock's 30.0 s: it needs a longer" in shown
-    assert "b: " not in shown
-
-
-def test_sp35_many_renewals_need_a_longer_lock() -> None:
-    shown = text_of(counted([row("a", accepted=10, renewed=40, processed_ms=10, processed_max_ms=1)]))
-    assert "a: 40 renewals of 10 records: it needs a longer share.record.lock.duration.ms" in shown
-
-
-def test_sp31_a_limit_that_is_not_known_is_said() -> None:
-    assert "5 is assumed" in text_of(counted([row("a", accepted=1)], is_limit_known=False))
 
 
 def test_a_record_is_read_as_it_was_written_and_its_key_is_no_members() -> None:

@@ -1,8 +1,6 @@
 """An administrator's requests: side by side for all groups. Those that change a group wait for its views."""
 
-import copy
 from collections.abc import Callable
-from concurrent.futures import Future
 from itertools import permutations
 from typing import Any
 
@@ -10,68 +8,20 @@ import pytest
 from msgspec import UNSET
 
 from assignors.kafka.api import TopicPartition
-from clients.coordinator_client import CoordinatorClient, Header
-from insight.admin.describe import member_rows, mentioned_partitions, state_row
-from insight.admin.described import group_type, remark
-from insight.admin.gather import describe_groups
-from insight.admin.render import member_table
+from insight.admin.described import group_type
 from insight.admin.requests import GroupRequests
 from insight.admin.transactions import abort_pending
 from records.codec import PendingTransaction
-from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import DEAD
 from state.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from state.kafka.share_group import ShareGroup
 from state.kafka.share_requests import ShareGroupDescribe
-from state.timeline import Row, Timeline
-from tests.harness.histories import Recorder
+from tests.harness.core_client import CoreClient
 
 GROUPS = [f"g-{n}" for n in range(20)]
 PARTITION = TopicPartition("orders", 0)
-
-
-class CoreClient(CoordinatorClient):
-    """The pure core as the coordinator of these groups, which answers when an answer is first waited for.
-
-    `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
-    """
-
-    def __init__(self, **groups: ClassicGroup | ConsumerGroup | ShareGroup) -> None:
-        self.groups = groups
-        self.client_id = "admin"
-        self.reply_partition = 0
-        self.sent: list[Any] = []
-        self.sent_first = 0
-
-    def header(self, group_id: str, api_version: int = 0) -> Header:
-        return Header(
-            group_id=group_id,
-            correlation_id=str(len(self.sent)),
-            reply_partition=0,
-            api_version=api_version,
-            client_id=self.client_id,
-            client_host="",
-        )
-
-    def send(self, request: Any, *, timeout_ms: int | None = None) -> Future[Any]:
-        self.sent.append(request)
-        return _Answer(self, request)
-
-
-class _Answer(Future[Any]):
-    def __init__(self, client: CoreClient, request: Any) -> None:
-        super().__init__()
-        self._client, self._request = client, request
-
-    def result(self, timeout: float | None = None) -> Any:
-        self._client.sent_first = self._client.sent_first or len(self._client.sent)
-        group = copy.deepcopy(self._client.groups.get(self._request.group_id))
-        timeline = Timeline(self._request.group_id, group, CoordinatorConfig())
-        timeline.apply(Row(0 if group is None else group.clock_ms, "requests-0-0", self._request))
-        ((reply,),) = [effects.replies for effects in timeline.drain_effects()]
-        return reply.response
 
 
 def pending(group_id: str) -> PendingTransaction:
@@ -126,7 +76,7 @@ def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
 
 def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_has_changed() -> None:
     made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
-    client = CoreClient(**{name: group(group_id=name, incarnation="i") for name, group in made.items()})
+    client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
     types = dict(zip(made, made, strict=True))
     described, _ = GroupRequests(client).describe(types)
     assert {name: group_type(answer) for name, answer in described.items()} == types
@@ -138,27 +88,6 @@ def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_
         assert len(client.sent) == 4
     described, _ = GroupRequests(client).describe({"gone": "share"})
     assert described["gone"].group_state == DEAD
-
-
-def test_a_share_group_is_described_with_its_type() -> None:
-    """Beside a group that there is not. What it lacks of its target is not in Kafka's answer."""
-    recorder = Recorder()
-    recorder.play(
-        "topics foo=2", "at 10s", "share A e0", "init watcher", "share A e2", "at 12s", "share B e0"
-    )
-    group = recorder.any_group()
-    assert isinstance(group, ShareGroup)
-    client = CoreClient(g=group)
-    found = describe_groups(GroupRequests(client), {"g": None, "none": None}, with_offsets=True)
-    assert found.errors == [] and group_type(found.groups["g"]) == "share"
-    row = state_row(found.groups["g"], "requests", 0)
-    assert (row.type, row.assignment_strategy, row.state, row.members) == ("Share", "simple", "Stable", 2)
-    assert row.unsettled == ["A (A at ) is at epoch 3 of 4"]
-    text = member_table(member_rows(found.groups["g"]), verbose=True)
-    assert "foo:0,1" in text and "foo:1" in text
-    assert mentioned_partitions(found.groups["g"], ()) == {TopicPartition("foo", 0), TopicPartition("foo", 1)}
-    assert found.offsets["g"] == {}
-    assert remark("none", found.groups["none"].group_state) == "Error: Consumer group 'none' does not exist."
 
 
 def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:

@@ -4,10 +4,11 @@ import json
 from textwrap import dedent
 
 import msgspec
+import pytest
 
 from assignors.rocketmq.api import MessageRequestMode
 from insight.admin.gather import Described
-from insight.admin.list_groups import listed, select_groups
+from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list
 from insight.admin.rocketmq import (
     client_table,
@@ -17,7 +18,6 @@ from insight.admin.rocketmq import (
     topic_table,
 )
 from insight.admin.selection import parse_states, parse_types
-from records.truncation import AnyView
 from state.rocketmq.requests import (
     MessageModel,
     RegisterProducer,
@@ -26,7 +26,7 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.snapshot import GroupSnapshot, snapshot
 from tests.harness.rocketmq_broker import Broker, of
-from tests.unit.insight.test_groups_tables import snapshot as kafka_snapshot
+from tests.unit.insight.page_facts import view as kafka_view
 
 
 def looks(text: str) -> str:
@@ -63,7 +63,7 @@ def producers_only() -> GroupSnapshot:
 
 
 def test_the_list_has_both_protocols() -> None:
-    rows = select_groups([kafka_snapshot("a"), shop()], frozenset(), frozenset())
+    rows = select_groups([kafka_view("a"), shop()], frozenset(), frozenset())
     assert group_list(rows, with_type=True, with_state=True) == looks("""
 GROUP                     TYPE                 STATE                #CLIENTS CLIENT-VERSION
 a                         Classic              Stable               -        -
@@ -83,18 +83,19 @@ G                         RocketMQ             Online               2        JAV
     ]
 
 
-def test_the_list_by_type_and_state() -> None:
-    groups: list[AnyView] = [kafka_snapshot("a"), shop()]
-
-    def ids(states: str, types: str) -> list[str]:
-        return [g.group for g in select_groups(groups, parse_states(states), parse_types(types))]
-
-    assert ids("", "rocketmq") == ["G"]
-    assert ids("online", "") == ["G"]
-    assert ids("offline", "") == []
-    assert ids("stable", "") == ["a"]
-    assert ids("", "classic") == ["a"]
-    assert listed(producers_only()).state == "Offline"
+@pytest.mark.parametrize(
+    ("states", "types", "expected"),
+    [
+        ("", "rocketmq", ["G"]),
+        ("online", "", ["G"]),
+        ("offline", "", []),
+        ("stable", "", ["a"]),
+        ("", "classic", ["a"]),
+    ],
+)
+def test_the_list_by_type_and_state(states: str, types: str, expected: list[str]) -> None:
+    rows = select_groups([kafka_view("a"), shop()], parse_states(states), parse_types(types))
+    assert [row.group for row in rows] == expected
 
 
 def test_a_group_is_described_with_those_marked_that_have_one_client_id() -> None:

@@ -33,11 +33,11 @@ from insight.admin.render import (
     state_table,
 )
 from insight.admin.requests import Committed
-from insight.admin.selection import parse_protocols
+from insight.admin.selection import parse_protocols, parse_states, parse_types
 from insight.lag.log import LogBounds
 from state.errors import ErrorCode
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
-from state.kafka.snapshot import GroupSnapshot
+from tests.unit.insight.page_facts import view
 
 
 def assigned(*partitions: tuple[str, int]) -> bytes:
@@ -57,27 +57,6 @@ def group(*members: DescribedMember, **others: Any) -> DescribeGroupResponse:
         error_code=ErrorCode.NONE,
         members=list(members),
         **given,
-    )
-
-
-def snapshot(group_id: str, state: str = "Stable", protocol_type: str | None = "consumer") -> GroupSnapshot:
-    return GroupSnapshot(
-        group_id=group_id,
-        incarnation="i",
-        seq=1,
-        at_ms=0,
-        state=state,
-        state_timestamp_ms=0,
-        generation=1,
-        protocol_type=protocol_type,
-        protocol_name=None,
-        leader_id=None,
-        members=[],
-        pending_members=[],
-        last_rebalance_at_ms=None,
-        last_rebalance_reason="",
-        quarantined=None,
-        subscribed_topics=None,
     )
 
 
@@ -141,6 +120,12 @@ def test_a_lag_is_not_negative_and_leaves_out_records_that_are_gone() -> None:
 
 
 LAGS_MS = {(TopicPartition("orders", 0), 5): 61_500}
+GROUPS = [
+    view("a"),
+    view("b", state="Empty", protocol_type=None),
+    view("c", state="Empty", protocol_type=""),
+    view("d", protocol_type="connect"),
+]
 
 
 def test_lags_in_time_have_columns_if_they_are_asked_for() -> None:
@@ -230,45 +215,37 @@ def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
 
 
 def test_the_list_of_groups() -> None:
-    groups = [listed(snapshot("a-group-with-a-name-longer-than-most")), listed(snapshot("b", "Empty"))]
+    groups = [
+        listed(view("a-group-with-a-name-longer-than-most", protocol_type="connect")),
+        listed(view("b", state="Empty", protocol_type=None)),
+    ]
     assert group_list(groups, with_type=False, with_state=False) == (
         "a-group-with-a-name-longer-than-most\nb"
     )
-    assert group_list(groups, with_type=True, with_state=True) == looks("""
-GROUP                                TYPE                 STATE
-a-group-with-a-name-longer-than-most Classic              Stable
-b                                    Classic              Empty
+    assert group_list(groups, with_type=True, with_state=True, with_protocol=True) == looks("""
+GROUP                                TYPE                 PROTOCOL             STATE
+a-group-with-a-name-longer-than-most Classic              connect              Stable
+b                                    Classic              -                    Empty
     """)
 
 
-def test_list_has_groups_of_every_protocol_type() -> None:
-    groups = [
-        snapshot("a"),
-        snapshot("b", "Empty", None),
-        snapshot("c", "Empty", ""),
-        snapshot("d", "Stable", "connect"),
-    ]
-
-    def ids(states: set[str], types: set[str], protocols: str = "") -> str:
-        rows = select_groups(groups, frozenset(states), frozenset(types), parse_protocols(protocols))
-        return "".join(row.group for row in rows)
-
-    assert ids(set(), set()) == "abcd"
-    assert ids({"Stable"}, set()) == "ad"
-    assert ids({"Stable", "Empty"}, {"Classic", "Consumer"}) == "abcd"
-    assert ids(set(), {"Consumer"}) == ""
-    assert ids(set(), set(), "connect, sr") == "d"
-    assert ids({"Empty"}, set(), "connect") == ""
-    assert "".join(group.group_id for group in consumer_groups(groups)) == "abc"
-
-
-def test_list_shows_protocol_types() -> None:
-    rows = [listed(snapshot("a", "Stable", "connect")), listed(snapshot("b", "Empty", None))]
-    assert group_list(rows, with_type=True, with_state=False, with_protocol=True) == looks("""
-GROUP                     TYPE                 PROTOCOL
-a                         Classic              connect
-b                         Classic              -
-    """)
+@pytest.mark.parametrize(
+    ("states", "types", "protocols", "expected"),
+    [
+        ("", "", "", "abcd"),
+        ("stable", "", "", "ad"),
+        ("stable,empty", "classic,consumer", "", "abcd"),
+        ("", "consumer", "", ""),
+        ("", "", "connect, sr", "d"),
+        ("empty", "", "connect", ""),
+    ],
+)
+def test_list_has_groups_of_every_protocol_type(
+    states: str, types: str, protocols: str, expected: str
+) -> None:
+    rows = select_groups(GROUPS, parse_states(states), parse_types(types), parse_protocols(protocols))
+    assert "".join(row.group for row in rows) == expected
+    assert "".join(group.group_id for group in consumer_groups(GROUPS)) == "abc"
 
 
 def test_what_was_changed() -> None:

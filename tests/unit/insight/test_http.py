@@ -108,13 +108,7 @@ def connected(port: HttpPort) -> socket.socket:
 def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, ExitStack() as stack:
-        address = urlsplit(port.url)
-        silent = [
-            stack.enter_context(
-                closing(socket.create_connection((address.hostname, address.port), timeout=30))
-            )
-            for _ in range(3)
-        ]
+        silent = [stack.enter_context(closing(connected(port))) for _ in range(3)]
         assert get(port.url)[0] == 200
         assert silent[0].recv(1) == b"", "the oldest one was ended"
 

@@ -2,6 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import call
 
 import msgspec
 import pytest
@@ -75,10 +77,6 @@ def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> No
     assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
 
 
-def test_an_end_that_stands_does_not_grow() -> None:
-    assert lag(looked(book_at(5), 8, 8, 8)).grew_ms is None
-
-
 def test_offsets_that_are_deleted_are_forgotten() -> None:
     book = book_at(5)
     commit(book, 6, where=Q)
@@ -97,53 +95,78 @@ def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
     assert issubclass(msgspec.DecodeError, UNREADABLE)
 
 
-def test_the_time_of_a_record_from_before_the_first_look_is_asked_for_once() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    assert lag(book).ms is None
-    wanted = book.wanted_times()
-    assert wanted == {P: 5}
-    book.learn_times(wanted, {P: 600_000})
-    assert (lag(book).ms, book.wanted_times()) == (600_000, {})
-    looked(book, 40, begin_ms=3 * STEP_MS)
-    assert lag(book).ms == 600_000 + STEP_MS
+class Asking:
+    """A book with a group at offset 5, and the offsets whose times were asked for last."""
+
+    def __init__(self, *ends: int) -> None:
+        self.book = looked(book_at(5), *ends)
+        self._looks, self._wanted = len(ends), dict[Partition, int]()
+
+    def ask(self) -> None:
+        self._wanted = dict(self.book.wanted_times())
+
+    def learn(self, lag_ms: int | None) -> None:
+        self.book.learn_times(self._wanted, {} if lag_ms is None else {P: lag_ms})
+
+    def commit(self, offset: int) -> None:
+        commit(self.book, offset)
+
+    def look(self, end: int) -> None:
+        looked(self.book, end, begin_ms=self._looks * STEP_MS)
 
 
-def test_it_is_asked_for_again_if_nobody_had_seen_the_newest_record_come() -> None:
-    """That may be as old as the other, so it says little of how old the next one is."""
-    book = looked(book_at(5), 10)
-    book.learn_times(book.wanted_times(), {P: 600_000})
-    assert (lag(book).ms, book.wanted_times()) == (600_000, {})
-    looked(book, 11, begin_ms=STEP_MS)
-    wanted = book.wanted_times()
-    assert wanted == {P: 5}
-    book.learn_times(wanted, {P: 4_200_000})
-    assert (lag(book).ms, book.wanted_times()) == (4_200_000, {})
+ASKED = [call.ask(), call.learn(600_000)]
 
 
-def test_after_a_commit_the_time_that_was_asked_for_stands_until_the_next_look() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    book.learn_times(book.wanted_times(), {P: 600_000})
-    commit(book, 7)
-    assert (lag(book).ms, book.wanted_times()) == (600_000, {P: 7})
-    commit(book, 3)
-    assert lag(book).ms is None, "an older record"
-
-
-def test_an_answer_counts_for_the_looks_when_it_was_asked_for() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    wanted = book.wanted_times()
-    commit(book, 6)
-    looked(book, 40, begin_ms=3 * STEP_MS)
-    book.learn_times(wanted, {P: 600_000})
-    assert (lag(book).ms, book.wanted_times()) == (600_000 + STEP_MS, {P: 6})
-
-
-def test_an_answer_about_an_offset_that_was_set_back_meanwhile_is_dropped() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    wanted = book.wanted_times()
-    commit(book, 3)
-    book.learn_times(wanted, {P: 600_000})
-    assert lag(book).ms is None
+@pytest.mark.parametrize(
+    ("ends", "steps", "lag_ms", "wanted"),
+    [
+        pytest.param((10, 20, 30), [], None, {P: 5}, id="it came before the first look"),
+        pytest.param((10, 20, 30), ASKED, 600_000, {}, id="it is asked for once"),
+        pytest.param((10, 20, 30), [*ASKED, call.look(40)], 600_000 + STEP_MS, {}, id="the next look"),
+        # That may be as old as the other, so it says little of how old the next one is.
+        pytest.param(
+            (10,),
+            [*ASKED, call.look(11), call.ask(), call.learn(4_200_000)],
+            4_200_000,
+            {},
+            id="it is asked for again if nobody saw the newest record come",
+        ),
+        pytest.param(
+            (10, 20, 30), [*ASKED, call.commit(7)], 600_000, {P: 7}, id="it stands until the next look"
+        ),
+        pytest.param((10, 20, 30), [*ASKED, call.commit(3)], None, {P: 3}, id="an older record"),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.commit(6), call.look(40), call.learn(600_000)],
+            600_000 + STEP_MS,
+            {P: 6},
+            id="an answer counts for the looks when it was asked for",
+        ),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.commit(3), call.learn(600_000)],
+            None,
+            {P: 3},
+            id="an answer about an offset that was set back is dropped",
+        ),
+        pytest.param((10, 20, 30), [call.ask(), call.learn(None)], None, {P: 5}, id="no usable timestamps"),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.learn(None), call.commit(20)],
+            0,
+            {},
+            id="a record since the first look",
+        ),
+    ],
+)
+def test_the_time_of_a_record_from_before_the_first_look_is_asked_for(
+    ends: tuple[int, ...], steps: list[Any], lag_ms: int | None, wanted: dict[Partition, int]
+) -> None:
+    asking = Asking(*ends)
+    for name, arguments, _ in steps:
+        getattr(asking, name)(*arguments)
+    assert (lag(asking.book).ms, asking.book.wanted_times()) == (lag_ms, wanted)
 
 
 def test_an_answer_about_one_group_is_none_about_another() -> None:
@@ -152,14 +175,6 @@ def test_an_answer_about_one_group_is_none_about_another() -> None:
     assert book.wanted_times() == {P: 5}
     book.learn_times({P: 5}, {P: 600_000})
     assert (lag(book).ms, book.lags("far ahead")[P].ms) == (600_000, None)
-
-
-def test_without_usable_timestamps_only_records_since_the_first_look_have_a_time() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    book.learn_times(book.wanted_times(), {})
-    assert lag(book).ms is None
-    commit(book, 20)
-    assert lag(book).ms == 0
 
 
 def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ what is rightly none of these.
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,33 +31,19 @@ NOBODYS = Ownership(0, {}, frozenset({"orders"}))
 OFFSETS = st.integers(0, 2**63 - 1)
 BOUNDS = st.tuples(OFFSETS, OFFSETS).map(lambda two: LogBounds(min(two), max(two)))
 STUCK = PartitionLag(5, NOW_MS, 0, records=7, ms=9_000, grew_ms=NOW_MS - STUCK_MS - 1)
+WAITING = PartitionLag(5, NOW_MS - STUCK_MS - 1, 0, records=3)
+BEHIND = PartitionLag(5, NOW_MS, NOW_MS - 1, records=9, ms=BEHIND_MS + 1, grew_ms=NOW_MS, rises=True)
 
 
-def of(lag: PartitionLag, ownership: Ownership = OWNED, now_ms: int = NOW_MS) -> Troubles:
-    return troubles({P: lag}, ownership, now_ms)
-
-
-@given(OFFSETS, BOUNDS)
-def test_a_lag_in_records_is_0_at_least_and_what_the_log_has_at_most(committed: int, log: LogBounds) -> None:
-    assert 0 <= lag_records(committed, log) <= log.latest - log.earliest
-
-
-@given(OFFSETS, OFFSETS, BOUNDS)
-def test_a_lag_in_records_falls_with_the_committed_offset(one: int, other: int, log: LogBounds) -> None:
+@given(OFFSETS, OFFSETS, BOUNDS, st.integers(0, 2**20))
+def test_a_lag_in_records_falls_with_the_committed_offset_and_grows_with_the_end(
+    one: int, other: int, log: LogBounds, more: int
+) -> None:
     low, high = sorted((one, other))
-    assert lag_records(low, log) - lag_records(high, log) in range(high - low + 1)
-
-
-@given(OFFSETS, BOUNDS, st.integers(0, 2**20))
-def test_a_lag_in_records_grows_with_the_end(committed: int, log: LogBounds, more: int) -> None:
-    grown = LogBounds(log.earliest, log.latest + more)
-    assert lag_records(committed, log) <= lag_records(committed, grown) <= lag_records(committed, log) + more
-
-
-@given(BOUNDS, st.data())
-def test_records_that_are_gone_are_nothing_to_consume(log: LogBounds, data: st.DataObject) -> None:
-    committed = data.draw(st.integers(0, log.earliest))
-    assert lag_records(committed, log) == log.latest - log.earliest
+    least, most = lag_records(high, log), lag_records(low, log)
+    assert 0 <= least <= most <= log.latest - log.earliest
+    assert most - least <= high - low
+    assert most <= lag_records(low, LogBounds(log.earliest, log.latest + more)) <= most + more
 
 
 def test_a_lag_in_records_is_counted_to_the_end_of_the_log() -> None:
@@ -72,73 +59,56 @@ def test_a_lag_in_time_is_not_negative_and_falls_with_the_time_of_the_record(
     assert lag_ms(newest_ms, newest_ms) == 0
 
 
-def test_an_offset_that_stands_while_records_come_to_a_living_owner_is_stuck() -> None:
-    assert of(STUCK) == Troubles(stuck={P: STUCK})
-
-
-def test_a_poison_record_is_found_although_its_consumer_commits_again_and_again() -> None:
-    """Its last commit is young, but of the same offset."""
-    assert of(replace(STUCK, committed_ms=NOW_MS - 1, stands_since_ms=0)).stuck
-
-
-def test_a_partition_is_stuck_when_a_record_has_waited_for_the_threshold() -> None:
-    assert not of(replace(STUCK, grew_ms=NOW_MS - STUCK_MS)).stuck
-
-
-def test_a_consumer_of_an_idle_producer_that_has_caught_up_is_not_stuck() -> None:
-    assert of(PartitionLag(5, 0, 0, records=0, ms=0)) == Troubles()
-
-
-def test_a_consumer_of_a_producer_that_was_idle_has_time_for_the_first_record() -> None:
-    """The offset stands for a day, the record came a second ago."""
-    assert of(PartitionLag(5, 0, 0, records=1, ms=0, grew_ms=NOW_MS - 1_000)) == Troubles()
-
-
-def test_a_paused_consumer_whose_end_does_not_grow_is_not_stuck() -> None:
-    assert of(PartitionLag(5, 0, 0, records=900, ms=60_000, grew_ms=None)) == Troubles()
-
-
-def test_a_slow_consumer_that_commits_is_not_stuck() -> None:
-    slow = PartitionLag(5, NOW_MS, NOW_MS - 30_000, records=900, ms=600_000, grew_ms=NOW_MS - 25_000)
-    assert of(slow) == Troubles()
-
-
-def test_a_partition_whose_owner_is_gone_or_unknown_is_not_stuck() -> None:
-    assert not of(STUCK, NOBODYS).stuck
-    assert of(STUCK, UNKNOWN) == Troubles()
-
-
-def test_a_lag_whose_end_is_not_known_is_no_trouble() -> None:
-    assert of(PartitionLag(5, 0, 0), NOBODYS) == Troubles()
-
-
-def test_records_that_wait_where_no_member_holds_the_partition_have_no_owner() -> None:
-    waiting = PartitionLag(5, NOW_MS - STUCK_MS - 1, 0, records=3)
-    assert of(waiting, NOBODYS) == Troubles(without_owner={P: waiting})
-    assert of(waiting, replace(NOBODYS, topics=None)).without_owner, "no members"
-    assert of(waiting, OWNED) == Troubles()
-
-
-def test_a_group_that_has_just_settled_or_that_still_commits_is_given_time() -> None:
-    waiting = PartitionLag(5, NOW_MS - STUCK_MS, 0, records=3)
-    assert of(waiting, NOBODYS) == Troubles(), "it commits without joining"
-    left = replace(NOBODYS, settled_ms=NOW_MS - STUCK_MS)
-    assert of(replace(waiting, committed_ms=0), left) == Troubles(), "it is started again"
-
-
-def test_an_offset_of_a_topic_that_the_members_gave_up_needs_no_owner() -> None:
-    waiting = PartitionLag(5, 0, 0, records=3)
-    assert of(waiting, replace(NOBODYS, topics=frozenset({"payments"}))) == Troubles()
-    assert of(waiting, replace(NOBODYS, topics=frozenset())) == Troubles(), "their topics are not known"
-
-
-def test_a_lag_that_rises_although_the_group_commits_falls_behind() -> None:
-    slow = PartitionLag(5, NOW_MS, NOW_MS - 1, records=9, ms=BEHIND_MS + 1, grew_ms=NOW_MS, rises=True)
-    assert of(slow) == Troubles(falling_behind={P: slow})
-    assert of(replace(slow, ms=None)).falling_behind, "it is older than the first look"
-    assert of(replace(slow, ms=BEHIND_MS)) == Troubles()
-    assert of(replace(slow, rises=False)) == Troubles()
-    assert of(replace(slow, stands_since_ms=NOW_MS - WINDOW_MS)) == Troubles(), "nothing is committed"
+@pytest.mark.parametrize(
+    ("lag", "ownership", "trouble"),
+    [
+        pytest.param(STUCK, OWNED, "stuck", id="records come to a living owner"),
+        pytest.param(replace(STUCK, committed_ms=NOW_MS - 1), OWNED, "stuck", id="a poison record"),
+        pytest.param(
+            replace(STUCK, grew_ms=NOW_MS - STUCK_MS), OWNED, None, id="a record waits not yet so long"
+        ),
+        pytest.param(PartitionLag(5, 0, 0, records=0, ms=0), OWNED, None, id="caught up"),
+        pytest.param(
+            PartitionLag(5, 0, 0, records=1, ms=0, grew_ms=NOW_MS - 1_000),
+            OWNED,
+            None,
+            id="the first record of a day",
+        ),
+        pytest.param(
+            PartitionLag(5, 0, 0, records=900, ms=60_000), OWNED, None, id="paused, and nothing comes"
+        ),
+        pytest.param(
+            PartitionLag(5, NOW_MS, NOW_MS - 30_000, records=900, ms=600_000, grew_ms=NOW_MS - 25_000),
+            OWNED,
+            None,
+            id="slow, and commits",
+        ),
+        pytest.param(STUCK, NOBODYS, None, id="its owner is gone"),
+        pytest.param(STUCK, UNKNOWN, None, id="its owner is unknown"),
+        pytest.param(PartitionLag(5, 0, 0), NOBODYS, None, id="its end is unknown"),
+        pytest.param(WAITING, NOBODYS, "without_owner", id="no member holds it"),
+        pytest.param(WAITING, replace(NOBODYS, topics=None), "without_owner", id="no members"),
+        pytest.param(WAITING, OWNED, None, id="a member holds it"),
+        pytest.param(
+            replace(WAITING, committed_ms=NOW_MS - STUCK_MS), NOBODYS, None, id="it commits without joining"
+        ),
+        pytest.param(WAITING, replace(NOBODYS, settled_ms=NOW_MS - STUCK_MS), None, id="it is started again"),
+        pytest.param(WAITING, replace(NOBODYS, topics=frozenset({"payments"})), None, id="a topic given up"),
+        pytest.param(WAITING, replace(NOBODYS, topics=frozenset()), None, id="topics are unknown"),
+        pytest.param(BEHIND, OWNED, "falling_behind", id="the lag rises although the group commits"),
+        pytest.param(replace(BEHIND, ms=None), OWNED, "falling_behind", id="it is older than the first look"),
+        pytest.param(replace(BEHIND, ms=BEHIND_MS), OWNED, None, id="not yet so far behind"),
+        pytest.param(replace(BEHIND, rises=False), OWNED, None, id="the lag does not rise"),
+        pytest.param(
+            replace(BEHIND, stands_since_ms=NOW_MS - WINDOW_MS), OWNED, None, id="nothing is committed"
+        ),
+    ],
+)
+def test_trouble_of_a_partition_goes_by_its_lag_and_its_owner(
+    lag: PartitionLag, ownership: Ownership, trouble: str | None
+) -> None:
+    expected = Troubles() if trouble is None else Troubles(**{trouble: {P: lag}})
+    assert troubles({P: lag}, ownership, NOW_MS) == expected
 
 
 def trend(lags: list[int], begin_ms: int = 0, step_ms: int = 5_000) -> Trend:

@@ -11,14 +11,12 @@ from kafka.errors import KafkaError, UnsupportedVersionError
 from kafka.structs import OffsetAndTimestamp
 
 from insight.lag import looks as looks_module
-from insight.lag.brokers import log_bounds
 from insight.lag.lag_book import LagBook
-from insight.lag.log import LogBounds
 from insight.lag.looks import Looks
 from records.codec import offset_key
 from tests.harness.scraped import committed
 
-P, Q = ("orders", 0), ("orders", 1)
+P = ("orders", 0)
 
 
 class Admin:
@@ -99,12 +97,6 @@ def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
     assert book.lags("g")[P].ms == 5 * 60_000
 
 
-def test_a_look_at_no_topics_asks_nothing() -> None:
-    admin = Admin()
-    Looks(LagBook()).look(admin)
-    assert admin.asked == []
-
-
 def test_bounds_that_are_not_to_be_had_are_told(book: LagBook) -> None:
     class Away(Admin):
         def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
@@ -113,7 +105,3 @@ def test_bounds_that_are_not_to_be_had_are_told(book: LagBook) -> None:
     with pytest.raises(KafkaError, match="away"):
         Looks(book).look(Away())
     assert book.lags("g")[P].records is None
-
-
-def test_bounds_are_those_of_the_log() -> None:
-    assert log_bounds(Admin(), ["orders", "gone"]) == {P: LogBounds(2, 10)}

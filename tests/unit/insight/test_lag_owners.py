@@ -1,6 +1,7 @@
 """Who holds which partition by a group's view, and when that is not known."""
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from insight.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
@@ -21,36 +22,41 @@ def both(group: GroupSnapshot) -> Ownership:
     return ownership(group)
 
 
-def test_the_members_of_a_classic_group_hold_what_the_leader_assigned() -> None:
-    assert both(GROUP) == Ownership(7, {P: "m", Q: "n"}, frozenset({"orders"}))
+HELD = {P: "m", Q: "n"}
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        pytest.param(GROUP, Ownership(7, HELD, frozenset({"orders"})), id="what the leader assigned"),
+        pytest.param(view(state="Empty", state_timestamp_ms=7), Ownership(7, {}, None), id="no members"),
+        pytest.param(
+            replace(GROUP, subscribed_topics=None),
+            Ownership(7, HELD, frozenset()),
+            id="subscriptions unknown",
+        ),
+        pytest.param(replace(GROUP, state="PreparingRebalance"), UNKNOWN, id="members join"),
+        pytest.param(replace(GROUP, state="CompletingRebalance"), UNKNOWN, id="the leader assigns"),
+        pytest.param(replace(GROUP, state="Assigning"), UNKNOWN, id="the coordinator assigns"),
+        pytest.param(replace(GROUP, state="Reconciling"), UNKNOWN, id="members reconcile"),
+        pytest.param(view(truncated=True), UNKNOWN, id="members left out"),
+        pytest.param(
+            replace(GROUP, members=[replace(member("m", P), assignment=b"\x00")]), UNKNOWN, id="unreadable"
+        ),
+        pytest.param(
+            replace(GROUP, protocol_type="connect"),
+            Ownership(7, {}, frozenset({"orders"})),
+            id="no consumers",
+        ),
+    ],
+)
+def test_ownership_of_a_classic_group_goes_by_its_view(group: GroupSnapshot, expected: Ownership) -> None:
+    assert both(group) == expected
 
 
 def test_a_group_without_members_wants_whatever_it_has_an_offset_of() -> None:
-    empty = both(view(state="Empty", state_timestamp_ms=7))
-    assert (empty, empty.wants("any")) == (Ownership(7, {}, None), True)
-
-
-def test_members_whose_subscriptions_are_not_known_want_nothing_for_certain() -> None:
-    assert not both(replace(GROUP, subscribed_topics=None)).wants("orders")
-
-
-def test_while_a_group_rebalances_nobody_is_known_to_hold_anything() -> None:
-    for state in ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"):
-        assert both(replace(GROUP, state=state)) is not None
-        assert both(replace(GROUP, state=state)) == UNKNOWN
-
-
-def test_a_view_without_its_members_says_nothing() -> None:
-    assert both(view(truncated=True)) == UNKNOWN
-
-
-def test_an_assignment_that_cannot_be_read_says_nothing() -> None:
-    broken = replace(member("m", P), assignment=b"\x00")
-    assert both(replace(GROUP, members=[broken])) == UNKNOWN
-
-
-def test_members_of_another_protocol_than_consumers_hold_no_partitions() -> None:
-    assert both(replace(GROUP, protocol_type="connect")).holders == {}
+    assert Ownership(7, {}, None).wants("any")
+    assert not Ownership(7, {}, frozenset()).wants("any")
 
 
 def test_the_members_of_a_consumer_group_hold_what_they_may_use() -> None:

@@ -102,11 +102,6 @@ def test_what_is_read_of_a_batch() -> None:
     assert batch.end_offsets == {("requests", 0): 17, ("requests", 1): 4}
 
 
-def test_a_batch_without_a_watermark() -> None:
-    batch = BatchProgress(batch_id=0)
-    assert (batch.watermark_ms, batch.rows_dropped, batch.end_offsets, batch.total_ms) == (0, 0, {}, 0)
-
-
 def test_the_backlog_is_what_is_not_read_yet() -> None:
     """A batch that reads all leaves none, and a partition that was cut off counts as none, too."""
     latest = {"requests": {"0": 20, "1": 3, "2": 5}}
@@ -114,9 +109,3 @@ def test_the_backlog_is_what_is_not_read_yet() -> None:
     batch = msgspec.convert({**reported(1), "sources": [source]}, BatchProgress)
     assert batch.backlog == 3 + 5
     assert msgspec.convert(reported(1), BatchProgress).backlog == 0
-
-
-def test_counts_of_a_query_are_read_where_there_are_some() -> None:
-    counted = {**reported(1), "observedMetrics": {"records": {"read": 8, "unknown": 1}}}
-    assert msgspec.convert(counted, BatchProgress).observed_metrics == {"records": {"read": 8, "unknown": 1}}
-    assert msgspec.convert(reported(1), BatchProgress).observed_metrics == {}

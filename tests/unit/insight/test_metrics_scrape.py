@@ -30,101 +30,27 @@ def test_the_whole_text(busy: Scraped, pytestconfig: pytest.Config) -> None:
     assert busy.text() == GOLDEN.read_text()
 
 
-def test_groups_by_state(busy: Scraped) -> None:
-    manager = "kafka_coordinator_group_groupmetadatamanager"
-    found = {
-        name: busy.value(f"{manager}_{name}")
-        for name in (
-            "numgroups",
-            "numgroupsstable",
-            "numgroupsempty",
-            "numgroupspreparingrebalance",
-            "numoffsets",
-        )
-    }
-    assert found == {
-        "numgroups": 3,
-        "numgroupsstable": 1,
-        "numgroupsempty": 1,
-        "numgroupspreparingrebalance": 1,
-        "numoffsets": 3,
-    }
-    assert busy.value("kafka_consumergroup_members", consumergroup="orders") == 3
-
-
-def test_lag_is_what_is_left_to_read(busy: Scraped) -> None:
-    purchases = {"consumergroup": "orders", "topic": "purchases"}
-    assert busy.value("kafka_consumergroup_lag", **purchases, partition="0") == 10
-    assert busy.value("kafka_consumergroup_lag", **purchases, partition="1") == 0, (
-        "the topic was created again"
-    )
-    assert busy.value("kafka_consumergroup_lag_sum", **purchases) == 10
-    assert busy.value("kafka_consumergroup_current_offset_sum", **purchases) == 130
-    gone = {"consumergroup": "orders", "topic": "gone", "partition": "0"}
-    assert busy.value("kafka_consumergroup_current_offset", **gone) == 5
-    assert busy.value("kafka_consumergroup_lag", **gone) is None, "its end offset is unknown"
-
-
-def test_the_backlog_is_what_the_query_has_not_read(busy: Scraped) -> None:
-    assert busy.value("group_coordinator_backlog_records") == 7
-
-
-def test_an_entry_that_comes_twice_counts_once(busy: Scraped) -> None:
-    assert busy.value("group_coordinator_history_entries_total", protocol="Kafka", type="Stable") == 3
-    assert busy.value("group_coordinator_history_duplicates_total") == 1
-    assert busy.value("kafka_server_group_coordinator_metrics_group_completed_rebalance_count") == 1
-    assert busy.value("group_coordinator_rebalance_duration_seconds_sum") == 4
-
-
-def test_rocketmq_groups_and_the_client_ids_that_several_have(busy: Scraped) -> None:
-    own = "group_coordinator_rocketmq"
-    assert busy.value("kafka_server_group_coordinator_metrics_group_count", protocol="rocketmq") == 2
-    assert busy.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 3, "Kafka's alone"
-    assert busy.value(f"{own}_groups", state="online") == 2
-    assert busy.value(f"{own}_clients", consumergroup="sales") == 1
-    duplicates = {"consumergroup": "sales", "message_model": "clustering"}
-    assert busy.value(f"{own}_duplicate_client_ids", **duplicates) == 1
-    client = {"language": "java", "version": "0"}
-    consumers = {"consumer_group": "sales", "consume_mode": "push"}
-    assert busy.value("rocketmq_consumer_connections", **consumers, **client) == 2
-    assert busy.value("rocketmq_producer_connections", **client) == 1
-
-
-def test_what_happens_to_rocketmq_groups_is_counted(busy: Scraped) -> None:
-    happened = {
-        kind: busy.value("group_coordinator_history_entries_total", protocol="RocketMQ", type=kind)
-        for kind in ("ConsumerConnected", "ConsumersNotified", "DuplicateClientId", "QueueLocksTakenOver")
-    }
-    assert happened == {
-        "ConsumerConnected": 5,
-        "ConsumersNotified": 3,
-        "DuplicateClientId": 2,
-        "QueueLocksTakenOver": 0,
-    }
-    assert busy.value("group_coordinator_rocketmq_expired_connections_total") == 1
-    pushes = "group_coordinator_rocketmq_pushes_total"
-    assert busy.value(pushes, type="NOTIFY_CONSUMER_IDS_CHANGED") == 3
-    assert busy.value("group_coordinator_responses_total", type="HEART_BEAT", error_code="SUCCESS") == 2
-
-
 def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None:
     scraped, broker = Scraped(), Broker()
     broker.heartbeat("A", "ch1")
-    scraped.rocketmq("g", broker)
-    quarantined = "group_coordinator_quarantined_groups"
-    assert (
-        scraped.value(quarantined),
-        scraped.value("group_coordinator_rocketmq_groups", state="online"),
-    ) == (0, 1)
     assert broker.group is not None
+
+    def values() -> tuple[float | None, ...]:
+        return (
+            scraped.value("group_coordinator_quarantined_groups"),
+            scraped.value("group_coordinator_rocketmq_groups", state="online"),
+            scraped.value("kafka_consumergroup_members", consumergroup="g"),
+        )
+
+    scraped.rocketmq("g", broker)
+    assert values() == (0, 1, None)
     broker.group.quarantined = "KeyError"
     scraped.rocketmq("g", broker)
-    assert scraped.value(quarantined) == 1
+    assert values() == (1, 1, None)
     scraped.group("g", "Stable", "m-1")
-    assert scraped.value("group_coordinator_rocketmq_groups", state="online") == 0
-    assert scraped.value("kafka_consumergroup_members", consumergroup="g") == 1
+    assert values() == (0, 0, 1)
     scraped.rocketmq("g", broker)
-    assert scraped.value("kafka_consumergroup_members", consumergroup="g") is None
+    assert values() == (1, 1, None)
 
 
 def test_a_group_has_a_count_of_rebalances_before_its_first() -> None:
@@ -183,13 +109,6 @@ def test_the_replica_has_one_phase_and_counts_from_0() -> None:
         assert phases == {phase: phase == state.phase for phase in PHASES}
         for name in ("answers", "compared", "differences", "seedings"):
             assert scraped.value(f"{own}_{name}_total") == 0
-
-
-def test_answers_of_a_pack_count_each_for_itself() -> None:
-    scraped = Scraped()
-    code = {"error_code": 0, "type": "Heartbeat"}
-    scraped.metrics_state.apply(LAYOUT.responses_topic, None, pack([encode(code), encode(code)]))
-    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 2}
 
 
 def test_an_answer_counts_when_the_query_writes_it() -> None:

@@ -31,30 +31,6 @@ def logged(entry: HistoryEntry) -> list[dict[str, Any]]:
     return [dict(line) for line in logs]
 
 
-def test_preparing_to_rebalance_with_all_that_is_known() -> None:
-    entry = event(
-        EntryType.PREPARING_REBALANCE,
-        reason="member m-2 expired: no heartbeat within its session timeout of 10000 ms",
-        member_id="m-2",
-        waiting_for=["m-1", "m-3"],
-    )
-    assert logged(entry) == [
-        {
-            "log_level": "info",
-            "event": "Preparing to rebalance group orders in state PreparingRebalance with old generation 4 "
-            "(reason: member m-2 expired: no heartbeat within its session timeout of 10000 ms)",
-            "group": "orders",
-            "generation": 4,
-            "reason": "member m-2 expired: no heartbeat within its session timeout of 10000 ms",
-            "member": "m-2",
-            "waiting_for": ["m-1", "m-3"],
-            "rule": "T5",
-            "cause": "requests-0-9",
-            "at_ms": 1_700_000_000_000,
-        }
-    ]
-
-
 @pytest.mark.parametrize(
     ("members", "said"),
     [

@@ -1,6 +1,7 @@
-"""When messages are sent, how many at once, and that none is lost whatever the receiver does and when."""
+"""When messages are sent and how many at once, and that none is lost whatever the receiver does and when."""
 
 import json
+import threading
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +12,92 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from checkpoints.files import FolderNotWritable
+from checkpoints.files import FolderError, FolderNotWritable
 from insight.notify.courier import KEEP_INTERVAL_S, Courier
-from insight.notify.kept import Kept
-from insight.notify.messages import Message
-from insight.notify.outbox import Outbox, Position
+from insight.notify.kept import FILE, Kept
+from insight.notify.messages import Message, Status
+from insight.notify.outbox import Outbox, Position, Taken
 from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer, Verdict
 from insight.notify.shapes import SHAPES, Shape
-from tests.unit.insight.notify_messages import rebalance
+from tests.unit.insight.notify_messages import rebalance, stuck
 
-TOPIC = "events"
+TOPIC = "group-coordinator-events"
+P1, P2 = {0: Position(10, 1_000)}, {0: Position(20, 2_000)}
+ONE, TWO, THREE, FOUR = map(rebalance, range(1, 5))
+
+
+def test_positions_are_reached_with_the_last_message_before_them() -> None:
+    outbox = Outbox()
+    outbox.put([ONE, TWO], P1)
+    outbox.put([THREE, FOUR], P2)
+    assert outbox.head(2) == [ONE, TWO]
+    taken = [outbox.take(number) for number in (1, 2, 1, 0)]
+    assert taken == [Taken(None, [ONE]), Taken(P1, [THREE]), Taken(P2, []), Taken(None, [])]
+
+
+def test_positions_without_messages_take_no_room() -> None:
+    outbox = Outbox()
+    for offset in range(10_000):
+        outbox.put([], {0: Position(offset, 0)})
+    assert len(outbox._waiting) == 1
+    assert outbox.take(0).positions == {0: Position(9_999, 0)}
+
+
+def test_a_message_that_waits_is_not_put_again() -> None:
+    outbox = Outbox()
+    outbox.put([stuck(), stuck(Status.ENDED), stuck()])
+    outbox.put([stuck()])
+    assert outbox.head(9) == [stuck(), stuck(Status.ENDED)]
+    outbox.take(2)
+    outbox.put([stuck()])
+    assert outbox.head(9) == [stuck()]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_closed: bool) -> None:
+    outbox = Outbox(max_waiting=2)
+    outbox.put([ONE, TWO])
+    is_put: list[bool] = []
+    thread = threading.Thread(target=lambda: is_put.append(outbox.put([THREE], P1)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive() and outbox.head(9) == [ONE, TWO]
+    if is_closed:
+        outbox.close()
+    else:
+        outbox.take(1)
+    thread.join(30)
+    assert (is_put, outbox.head(9)) == (([False], [ONE, TWO]) if is_closed else ([True], [TWO, THREE]))
+
+
+def test_what_was_delivered_is_there_after_a_restart(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, TOPIC)
+    assert (kept.positions, kept.told, kept.open) == ({}, frozenset(), [])
+    kept.deliver([ONE, stuck(), stuck(group="payments", id="p")], Taken(P1, [TWO]))
+    kept.deliver([stuck(Status.ENDED)], Taken(None, [stuck(Status.ENDED), THREE]))
+    kept.save()
+    again = Kept(tmp_path, TOPIC)
+    assert again.positions == P1
+    assert again.told == {TWO.id, THREE.id}
+    assert again.open == [stuck(group="payments", id="p")]
+    again.deliver([], Taken(P2, []))
+    again.save()
+    assert Kept(tmp_path, TOPIC).told == frozenset()
+
+
+def test_a_file_of_another_topic_or_version_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
+    Kept(tmp_path, "other-events").save()
+    with pytest.raises(FolderError, match="is of the topic other-events, not of group-coordinator-events"):
+        Kept(tmp_path, TOPIC)
+    (tmp_path / FILE).write_text('{"version": 2, "topic": "group-coordinator-events"}')
+    with pytest.raises(FolderError, match="has version 2, and this code reads version 1"):
+        Kept(tmp_path, TOPIC)
+    (tmp_path / FILE).write_text('{"version"')
+    with pytest.raises(FolderError, match="is damaged"):
+        Kept(tmp_path, TOPIC)
+
+
 OK, FAILED, REFUSED = (
     Answer(Verdict.ACCEPTED),
     Answer(Verdict.FAILED, "it hangs"),
@@ -91,25 +167,29 @@ def test_messages_that_wait_go_together_in_their_order(tmp_path: Path) -> None:
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_after_a_failure_the_same_messages_are_sent_after_a_pause(tmp_path: Path) -> None:
-    world = World(tmp_path, FAILED, FAILED)
+@pytest.mark.parametrize(
+    ("answer", "per_minute", "pauses_s"),
+    [
+        (FAILED, 10_000, [1, 2]),
+        # The receiver says how long to wait.
+        (Answer(Verdict.FAILED, "it answers 429", 90.0), 10_000, [90, 90]),
+        # Attempts that fail count for the rate limit.
+        (FAILED, 2, [1, 59]),
+    ],
+)
+def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
+    tmp_path: Path, answer: Answer, per_minute: int, pauses_s: list[int]
+) -> None:
+    world = World(tmp_path, answer, answer, per_minute=per_minute)
     world.put(MANY[0], offset=9)
-    assert world.courier.turn() == 0
-    assert world.courier.turn() == 1
-    assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (1, {})
-    world.now_s += 1
-    assert world.courier.turn() == 0
-    assert world.courier.turn() == 2
+    for attempts, pause_s in enumerate(pauses_s, 1):
+        assert world.courier.turn() == 0
+        assert world.courier.turn() == pause_s
+        assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (attempts, {})
+        world.now_s += pause_s
     world.turn_until_idle()
     assert world.bodies == 3 * [[MANY[0].id]]
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
-
-
-def test_the_receiver_says_how_long_to_wait(tmp_path: Path) -> None:
-    world = World(tmp_path, Answer(Verdict.FAILED, "it answers 429", 90.0))
-    world.put(MANY[0])
-    world.courier.turn()
-    assert world.courier.turn() == 90
 
 
 def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_path: Path) -> None:
@@ -124,15 +204,6 @@ def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_pat
     assert world.courier.turn() == 1
     world.turn_until_idle()
     assert world.bodies == [[MANY[0].id], [MANY[1].id], ids(MANY[2:4])]
-
-
-def test_attempts_that_fail_count_for_the_rate_limit(tmp_path: Path) -> None:
-    world = World(tmp_path, FAILED, FAILED, per_minute=2)
-    world.put(MANY[0])
-    world.courier.turn()
-    world.now_s += 1
-    world.courier.turn()
-    assert world.courier.turn() == 59
 
 
 def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
@@ -171,11 +242,10 @@ def test_an_outage_of_the_receiver_is_warned_of_once_a_minute(tmp_path: Path) ->
 
 def test_positions_without_messages_are_kept_now_and_then(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.put(offset=1)
-    assert world.courier.turn() is None
-    world.put(offset=2)
-    assert world.courier.turn() is None
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(1, 0)}
+    for offset, kept in ((1, 1), (2, 1)):
+        world.put(offset=offset)
+        assert world.courier.turn() is None
+        assert Kept(tmp_path, TOPIC).positions == {0: Position(kept, 0)}
     world.now_s += KEEP_INTERVAL_S
     assert world.courier.turn() is None
     assert Kept(tmp_path, TOPIC).positions == {0: Position(2, 0)}

@@ -34,6 +34,11 @@ def found(rebalances: Rebalances, history: Iterable[HistoryEntry], *, is_told: b
     return rebalances.ended()
 
 
+def found_one_by_one(history: Iterable[HistoryEntry]) -> list[Ended]:
+    rebalances = Rebalances()
+    return [one for entry in history for one in found(rebalances, [entry])]
+
+
 def in_pieces(history: Sequence[HistoryEntry], random: Random) -> list[list[HistoryEntry]]:
     """The history cut at random. Each piece begins with entries that were in the one before."""
     pieces, at = [], 0
@@ -83,11 +88,11 @@ def test_after_a_restart_at_any_entry_the_others_are_found() -> None:
 def test_a_rebalance_is_found_as_why_has_it() -> None:
     """With its cause, its members' names and what moved: the entries of earlier rebalances are kept."""
     history = Recorder().play(*STORY)
-    rebalances = Rebalances()
-    ended = [one for entry in history for one in found(rebalances, [entry])]
+    ended = found_one_by_one(history)
     expected = [r for r in course_of(history).rebalances if r.ended_ms is not None]
-    assert [one.rebalance.cause for one in ended] == [r.cause for r in expected]
-    assert [one.rebalance.moves for one in ended] == [r.moves for r in expected]
+    assert [(one.rebalance.cause, one.rebalance.moves) for one in ended] == [
+        (r.cause, r.moves) for r in expected
+    ]
     (expired,) = [one for one in ended if one.rebalance.cause.kind is CauseKind.SESSION_TIMEOUT]
     assert expired.names.of(expired.rebalance.cause.member_ids[0]) == "worker-3"
 
@@ -99,13 +104,10 @@ def test_a_rebalance_whose_beginning_was_forgotten_is_found_once(
 ) -> None:
     monkeypatch.setattr(module, "MAX_GROUP_ENTRIES", entries)
     for of, history in histories():
-        rebalances = Rebalances()
-        ended = [name(one.rebalance) for entry in history for one in found(rebalances, [entry])]
+        ended = [name(one.rebalance) for one in found_one_by_one(history)]
         assert len(set(ended)) == len(ended), of
-    history = Recorder().play(*STORY)
-    rebalances = Rebalances()
-    ended = [name(one.rebalance) for entry in history for one in found(rebalances, [entry])]
-    assert ended == all_ended(history)
+    story = Recorder().play(*STORY)
+    assert [name(one.rebalance) for one in found_one_by_one(story)] == all_ended(story)
 
 
 def test_the_groups_that_rebalanced_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 
 from connections.pem import client_context
-from insight.notify.courier import Courier, CourierThread
-from insight.notify.kept import Kept
-from insight.notify.outbox import Outbox, Position
-from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import (
     NOT_PRIVATE,
     Answer,
@@ -24,11 +20,9 @@ from insight.notify.receiver import (
     is_private,
     url_in,
 )
-from insight.notify.shapes import SHAPES
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_port
 from tests.harness.webhook import HANG, Reply, Webhook
-from tests.unit.insight.notify_messages import rebalance
 
 SHORT_S = 0.5
 SECRET = "/services/T0/B0/s3cret"
@@ -60,21 +54,23 @@ def test_a_request_is_json_with_the_token() -> None:
     assert got.headers["Authorization"] == "Bearer t0ken"
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 204])
-def test_it_is_accepted(status: int) -> None:
-    assert post(Reply(status)).verdict is Verdict.ACCEPTED
-
-
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_it_will_never_be_accepted(status: int) -> None:
-    assert post(Reply(status, body=b"invalid_payload")) == Answer(
-        Verdict.REFUSED, f"it answers {status} invalid_payload"
-    )
-
-
-@pytest.mark.parametrize("status", [401, 403, 404, 408, 410, 429, 500, 502, 503])
-def test_it_may_be_accepted_later(status: int) -> None:
-    assert post(Reply(status)) == Answer(Verdict.FAILED, f"it answers {status}")
+@pytest.mark.parametrize(
+    ("verdict", "statuses"),
+    [
+        (Verdict.ACCEPTED, (200, 201, 202, 204)),
+        (Verdict.REFUSED, (400, 413, 422)),
+        (Verdict.FAILED, (401, 403, 404, 408, 410, 429, 500, 502, 503)),
+    ],
+)
+def test_messages_are_accepted_refused_for_ever_or_sent_again(
+    verdict: Verdict, statuses: tuple[int, ...]
+) -> None:
+    replies = [Reply(status, body=b"invalid_payload") for status in statuses]
+    reasons = [f"it answers {status} invalid_payload" for status in statuses]
+    expected = [Answer(verdict, "" if verdict is Verdict.ACCEPTED else reason) for reason in reasons]
+    with Webhook(*replies) as webhook:
+        sending = receiver(webhook.url())
+        assert [sending.post(b"{}") for _ in statuses] == expected
 
 
 def test_a_receiver_that_hangs_and_one_that_is_not_there_fail() -> None:
@@ -207,23 +203,3 @@ def test_the_certificate_is_of_the_host(tmp_path: Path) -> None:
         Verdict.FAILED,
         True,
     )
-
-
-def test_a_receiver_that_fails_and_hangs_and_then_accepts_gets_everything(tmp_path: Path) -> None:
-    """In the thread that sends, with real pauses: some 4 s."""
-    outbox, kept = Outbox(max_waiting=4), Kept(tmp_path, "events")
-    messages = [rebalance(number) for number in range(8)]
-    with Webhook(Reply(503), Reply(HANG), Reply(429, {"Retry-After": "1"})) as webhook:
-        sending = receiver(webhook.url())
-        courier = Courier(outbox, sending.post, SHAPES["json"], kept, RateLimit(10_000), BackOff(lambda: 1.0))
-        thread = CourierThread(courier, outbox)
-        thread.start()
-        for offset, message in enumerate(messages):
-            assert outbox.put([message], {0: Position(offset + 1, 0)})
-        webhook.wait_for(lambda got: len(got.messages()) >= len(messages), "all messages")
-        outbox.close()
-        thread.stop()
-    assert [message["id"] for message in webhook.messages()] == [message.id for message in messages]
-    assert [got.status for got in webhook.received][:4] == [503, HANG, 429, 200]
-    assert all(len(got.body["messages"]) <= 4 for got in webhook.received)
-    assert Kept(tmp_path, "events").positions == {0: Position(8, 0)}

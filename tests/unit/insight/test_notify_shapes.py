@@ -11,6 +11,7 @@ from insight.notify.messages import (
     MAX_NAME_CHARS,
     MAX_TEXT_CHARS,
     Link,
+    Message,
     Status,
     label_of,
     rebalance_message,
@@ -18,10 +19,8 @@ from insight.notify.messages import (
 from insight.notify.rebalances import Ended, Rebalances
 from insight.notify.shapes import FIRES_MS, SHAPES
 from insight.why.model import Removed
-from insight.why.text import details
 from tests.harness.histories import Recorder
 from tests.unit.insight.notify_messages import alarm, rebalance, stuck
-from tests.unit.insight.why_story import STORY
 
 NOW_MS = 1_700_000_000_000
 LINES = [("why", "no heartbeat within 10000 ms"), ("", "and more"), ("formed", "generation 1 -> 2")]
@@ -37,19 +36,6 @@ def first_rebalance() -> Ended:
         rebalances.add(entry, is_told=False)
     (ended,) = rebalances.ended()
     return ended
-
-
-def test_a_rebalance_has_the_words_of_why_and_the_link() -> None:
-    rebalances = Rebalances()
-    for entry in Recorder().play(*STORY):
-        rebalances.add(entry, is_told=False)
-    ended = rebalances.ended()[1]
-    message = rebalance_message(*ended, lambda group_id: f"https://page/group?id={group_id}")
-    assert (message.kind, message.group, message.sentence) == ("rebalance", "g", "session timeout: worker-3")
-    assert message.lines == list(details(ended.rebalance, ended.rebalance.ended_ms or 0, ended.names))
-    assert dict(message.lines)["why"].startswith("member worker-3 expired: no heartbeat within")
-    assert (message.began_ms, message.ended_ms) == (ended.rebalance.began_ms, ended.rebalance.ended_ms)
-    assert message.page == "https://page/group?id=g"
 
 
 def test_what_clients_sent_is_escaped_and_cut() -> None:
@@ -140,17 +126,40 @@ def test_alerts_of_long_group_ids_are_told_apart_by_their_labels() -> None:
     assert {len(label) for label in labels} == {MAX_NAME_CHARS}
 
 
+GONE_ON = "2023-11-14T22:18:20.000Z"
+"""FIRES_MS after NOW_MS."""
+
+
 @pytest.mark.parametrize(
-    ("message", "name", "severity"),
-    [(rebalance(), "GroupRebalance", "info"), (stuck(), "GroupStuck", "warning")],
+    ("message", "labels", "ends_at"),
+    [
+        (
+            rebalance(),
+            {"alertname": "GroupRebalance", "severity": "info", "consumergroup": "orders"},
+            GONE_ON,
+        ),
+        (stuck(), {"alertname": "GroupStuck", "severity": "warning", "consumergroup": "orders"}, GONE_ON),
+        (
+            stuck(Status.ENDED),
+            {"alertname": "GroupStuck", "severity": "warning", "consumergroup": "orders"},
+            "1970-01-01T00:00:05.000Z",
+        ),
+        (
+            alarm(),
+            {"alertname": "CoordinatorAlarm", "severity": "critical", "alarm": "It has an alarm"},
+            GONE_ON,
+        ),
+    ],
 )
-def test_alertmanager_gets_an_alert_about_a_group(message: Any, name: str, severity: str) -> None:
+def test_alertmanager_gets_an_alert_with_labels_of_its_own(
+    message: Message, labels: dict[str, str], ends_at: str
+) -> None:
     (alert,) = body("alertmanager", message)
-    assert alert["labels"] == {"alertname": name, "severity": severity, "consumergroup": "orders"}
+    assert alert["labels"] == labels
     assert alert["annotations"]["summary"] == message.sentence
-    assert alert["startsAt"] == "1970-01-01T00:00:01.000Z"
-    assert alert["endsAt"] == "2023-11-14T22:18:20.000Z"
-    assert FIRES_MS == 300_000
+    assert (alert["startsAt"], alert["endsAt"]) == ("1970-01-01T00:00:01.000Z", ends_at)
+    again_ms = SHAPES["alertmanager"].again_ms
+    assert again_ms is not None and 2 * again_ms < FIRES_MS, "it is sent again before it ends there"
 
 
 def test_alertmanager_gets_the_lines_of_why_and_the_link() -> None:
@@ -159,20 +168,6 @@ def test_alertmanager_gets_the_lines_of_why_and_the_link() -> None:
         "why no heartbeat within 10000 ms\nand more\nformed generation 1 -> 2"
     )
     assert (alert["annotations"]["page"], alert["generatorURL"]) == ("https://page/", "https://page/")
-
-
-def test_alertmanager_ends_what_is_over() -> None:
-    (alert,) = body("alertmanager", stuck(Status.ENDED))
-    assert alert["endsAt"] == "1970-01-01T00:00:05.000Z"
-
-
-def test_an_alert_about_the_coordinator_is_told_from_its_other_alerts() -> None:
-    (alert,) = body("alertmanager", alarm())
-    assert alert["labels"] == {
-        "alertname": "CoordinatorAlarm",
-        "severity": "critical",
-        "alarm": "It has an alarm",
-    }
 
 
 def test_alertmanagers_webhook_has_its_version_and_each_alerts_status() -> None:
@@ -184,13 +179,3 @@ def test_alertmanagers_webhook_has_its_version_and_each_alerts_status() -> None:
     fingerprints = [alert["fingerprint"] for alert in told["alerts"]]
     assert fingerprints[0] != fingerprints[1] == fingerprints[2]
     assert body("alertmanager-webhook", stuck(Status.ENDED))["status"] == "resolved"
-
-
-def test_what_lasts_is_sent_again_to_alertmanager_before_it_ends_there() -> None:
-    again_ms = SHAPES["alertmanager"].again_ms
-    assert again_ms is not None and 2 * again_ms < FIRES_MS
-    assert {name for name, shape in SHAPES.items() if shape.again_ms is None} == {
-        "json",
-        "slack",
-        "alertmanager-webhook",
-    }

@@ -1,13 +1,19 @@
-"""What is wrong, as the page finds it: of groups and of the coordinator."""
+"""What is wrong, as the page finds it, and where the events topic is read on after a restart."""
+
+import pytest
+from kafka import TopicPartition
+from structlog.testing import capture_logs
 
 from insight.lag.definitions import STUCK_MS
 from insight.lag.log import LogBounds
+from insight.notify.events import within
 from insight.notify.messages import KINDS
+from insight.notify.outbox import Position
 from insight.notify.troubles import MAX_READ_AGE_S, Sources
 from insight.page.fleet import Fleet
 from insight.page.overview import Overview
 from insight.page.service_topics import ServiceTopics
-from tests.unit.insight.page_facts import LAYOUT, member, take_commit, take_view, view
+from tests.unit.insight.page_facts import fleet_of, member, take_commit, view
 
 PARTITION = ("orders", 4)
 NOW_MS = 10_000_000
@@ -15,10 +21,11 @@ NOW_MS = 10_000_000
 
 def fleet() -> Fleet:
     """A group that is well, one that is stuck, one that is quarantined."""
-    made = Fleet(LAYOUT)
-    take_view(made, view("well", members=[member("w")]))
-    take_view(made, view("stuck", members=[member("w", PARTITION)]))
-    take_view(made, view("broken", quarantined="KeyError in T5"))
+    made = fleet_of(
+        view("well", members=[member("w")]),
+        view("stuck", members=[member("w", PARTITION)]),
+        view("broken", quarantined="KeyError in T5"),
+    )
     take_commit(made, "stuck", PARTITION, 5)
     for number, at_ms in enumerate(range(NOW_MS - 2 * STUCK_MS, NOW_MS, 5_000)):
         made.add_bounds({PARTITION: LogBounds(0, 9 + number)}, at_ms)
@@ -44,8 +51,7 @@ def test_an_alarm_is_what_the_page_of_the_coordinator_finds() -> None:
     topics = ServiceTopics()
     topics.apply_clock(None)
     (alarm,) = [one for one in sources(topics).troubles(NOW_MS) if one.kind == "alarm"]
-    assert alarm.group is None
-    assert alarm.subject == "No group is coordinated"
+    assert (alarm.group, alarm.subject) == (None, "No group is coordinated")
     assert alarm.sentence == "No group is coordinated: start the coordinator, or read its log"
 
 
@@ -55,3 +61,29 @@ def test_what_was_not_read_lately_says_nothing() -> None:
     made.complete()
     assert sources(made=made).is_current
     assert not sources(made=made, read_age_s=MAX_READ_AGE_S + 1).is_current
+
+
+TOPIC_PARTITION = TopicPartition("events", 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "found", "warning"),
+    [
+        (5, 5, None),
+        (7, 7, None),
+        (9, 9, None),
+        (10, 5, "the events topic was made anew: it is read from its beginning"),
+        (
+            3,
+            5,
+            "entries of the events topic were deleted before they were read: rebalances in them are not told",
+        ),
+    ],
+)
+def test_a_position_in_the_events_topic_is_kept_or_replaced_with_a_warning(
+    kept: int, found: int, warning: str | None
+) -> None:
+    with capture_logs() as logs:
+        assert within(TOPIC_PARTITION, Position(kept, 1_000), begin=5, end=9) == Position(found, 1_000)
+    assert [line["event"] for line in logs] == ([] if warning is None else [warning])
+    assert [line.get("entries") for line in logs if kept < 5] == ([2] if kept < 5 else [])

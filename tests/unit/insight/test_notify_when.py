@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.notify.filters import Filter
-from insight.notify.messages import KINDS
+from insight.notify.messages import KINDS, Message
 from insight.notify.pace import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -19,40 +19,35 @@ from tests.unit.insight.notify_messages import alarm, rebalance, stuck
 NOW_MS = 10_000
 
 
+EU = rebalance(group="orders-eu")
+
+
 @pytest.mark.parametrize(
-    ("groups", "without", "wanted"),
+    ("chosen", "message", "wanted"),
     [
-        ((), (), True),
-        (("orders-*",), (), True),
-        (("Orders-*",), (), False),
-        (("payments", "orders-e?"), (), True),
-        (("payments",), (), False),
-        (("orders-*",), ("*-eu",), False),
-        ((), ("payments",), True),
+        (Filter(), EU, True),
+        (Filter(("orders-*",)), EU, True),
+        (Filter(("Orders-*",)), EU, False),
+        (Filter(("payments", "orders-e?")), EU, True),
+        (Filter(("payments",)), EU, False),
+        (Filter(("orders-*",), ("*-eu",)), EU, False),
+        (Filter((), ("payments",)), EU, True),
+        # Alarms are of no group.
+        (Filter(("orders",), ("*",)), alarm(), True),
+        (Filter(kinds=frozenset(["stuck"])), stuck(), True),
+        (Filter(kinds=frozenset(["stuck"])), rebalance(), False),
+        *((Filter(), rebalance(kind=kind), True) for kind in KINDS),
+        # A rebalance took a second. What lasts began at 1 s, so it has lasted for 9 s.
+        (Filter(least_ms=1_000), rebalance(), True),
+        (Filter(least_ms=1_001), rebalance(), False),
+        (Filter(least_ms=9_000), stuck(), True),
+        (Filter(least_ms=9_001), stuck(), False),
     ],
 )
-def test_patterns_select_groups(groups: tuple[str, ...], without: tuple[str, ...], wanted: bool) -> None:
-    assert Filter(groups, without).wants(rebalance(group="orders-eu"), NOW_MS) is wanted
-
-
-def test_alarms_are_of_no_group() -> None:
-    assert Filter(("orders",), ("*",)).wants(alarm(), NOW_MS)
-
-
-def test_all_kinds_are_wanted_or_those_that_are_named() -> None:
-    assert Filter(kinds=frozenset(["stuck"])).wants(stuck(), NOW_MS)
-    assert not Filter(kinds=frozenset(["stuck"])).wants(rebalance(), NOW_MS)
-    assert all(Filter().wants(rebalance(kind=kind), NOW_MS) for kind in KINDS)
-
-
-@pytest.mark.parametrize(("least_ms", "wanted"), [(1_000, True), (1_001, False)])
-def test_a_rebalance_that_took_less_is_left_out(least_ms: int, wanted: bool) -> None:
-    assert Filter(least_ms=least_ms).wants(rebalance(), NOW_MS) is wanted
-
-
-@pytest.mark.parametrize(("now_ms", "wanted"), [(5_999, False), (6_000, True)])
-def test_what_lasts_is_told_when_it_has_lasted_long_enough(now_ms: int, wanted: bool) -> None:
-    assert Filter(least_ms=5_000).wants(stuck(), now_ms) is wanted
+def test_a_filter_wants_messages_by_group_kind_and_duration(
+    chosen: Filter, message: Message, wanted: bool
+) -> None:
+    assert chosen.wants(message, NOW_MS) is wanted
 
 
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=60))

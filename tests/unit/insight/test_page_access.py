@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import re
 import socket
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -18,7 +21,6 @@ from insight.page import app as page_app
 from insight.page.app import Sources, app
 from insight.page.commands import Source
 from insight.page.courses import Courses
-from insight.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.members import EMPTY
@@ -37,13 +39,13 @@ LINES_VERSION = 7
 @contextmanager
 def serving(
     access: Access | None = None,
-    log: Source | None = None,
-    broker_groups: Sequence[BrokerGroup] = (),
+    *,
     fleet: Fleet | None = None,
     read: Callable[[str, int], History] | None = None,
-    deliveries: KeptDeliveries = NO_DELIVERIES,
     max_connections: int = MAX_CONNECTIONS,
+    **others: Any,
 ) -> Iterator[socket.socket]:
+    """A page of this fleet; `others` are other sources than those that know nothing."""
     fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
     histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
@@ -58,10 +60,7 @@ def serving(
         service_topics=ServiceTopics(),
         service_state=None,
         connect_to="127.0.0.1:9092",
-        log=log,
-        deliveries=deliveries,
-        broker_groups=lambda: list(broker_groups),
-    )
+    )._replace(**others)
     with listening_at("127.0.0.1", 0) as listening:
         served = app(sources, access or Access(names_of(listening)))
         web = Web(served, listening, max_connections=max_connections)
@@ -183,11 +182,10 @@ def test_a_page_of_all_groups_has_the_version_of_its_lines(on_loopback: socket.s
 
 
 def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) -> None:
-    _, _, body = answer(on_loopback)
-    assert b"No group yet." in body and b"127.0.0.1:9092" in body
-    code, _, found = answer(on_loopback, "/api/groups")
+    html = answer(on_loopback)[2].decode()
+    assert "No group yet." in html and "127.0.0.1:9092" in html and "own coordinator" not in html
     nothing = {"groups": [], "unwell": [], "total": 0, "broker_groups": []}
-    assert (code, json.loads(found)) == (200, nothing)
+    assert json.loads(answer(on_loopback, "/api/groups")[2]) == nothing
 
 
 @pytest.mark.parametrize(
@@ -236,16 +234,17 @@ def test_only_loopback_needs_no_credentials(host: str, expected: Any) -> None:
 
 def test_groups_of_the_brokers_own_coordinator_are_shown_with_what_to_do() -> None:
     lost = BrokerGroup("<lost>", "classic", "Stable", [f"c{n} at /10.0.0.1" for n in range(12)])
-    with serving(broker_groups=[lost]) as listening:
+    with serving(broker_groups=lambda: [lost]) as listening:
         html = answer(listening)[2].decode()
         (shown,) = json.loads(answer(listening, "/api/groups")[2])["broker_groups"]
-    assert "1 group uses the broker's own coordinator" in html
-    assert "&lt;lost&gt;" in html
-    assert "c9 at /10.0.0.1 and 2 more" in html
-    assert "<code>127.0.0.1:9092</code>" in html
+    for text in (
+        "1 group uses the broker's own coordinator",
+        "&lt;lost&gt;",
+        "c9 at /10.0.0.1 and 2 more",
+        "<code>127.0.0.1:9092</code>",
+    ):
+        assert text in html
     assert shown["group_id"] == "<lost>"
-    with serving() as listening:
-        assert "own coordinator" not in answer(listening)[2].decode()
 
 
 def silent(listening: socket.socket, sent: bytes = b"") -> socket.socket:
@@ -285,3 +284,56 @@ def read_to(connection: socket.socket, end: bytes) -> bytes:
         assert part, received
         received += part
     return received
+
+
+NO_CHECKPOINT = Source(checkpoint="/nowhere/coordinator", properties="bootstrap.servers=127.0.0.1:1\n")
+
+
+def replay(group_id: str = "orders", **parameters: str) -> str:
+    return f"/replay?{urlencode({'group': group_id, 'at': '1795230000000', **parameters})}"
+
+
+def said(listening: socket.socket, path: str, **headers: str) -> str | None:
+    """The answer of the command on a page, None if it was not run."""
+    found, _, page = answer(listening, path, **headers)
+    assert found == 200
+    shown = re.search('id="answer">(.*)</pre>', page.decode(), re.DOTALL)
+    return None if shown is None else unescape(shown[1])
+
+
+def test_a_button_of_the_page_runs_a_command_and_a_link_of_another_site_does_not() -> None:
+    with serving(log=NO_CHECKPOINT) as listening:
+        assert said(listening, replay()) is None
+        for site in ("cross-site", "same-site"):
+            headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "navigate"}
+            assert said(listening, replay(run="1"), **headers) is None
+        for headers in ({"Sec_Fetch_Site": "same-origin", "Sec_Fetch_Mode": "navigate"}, {}):
+            shown = said(listening, replay(run="1"), **headers)
+            assert shown is not None and "/nowhere/coordinator" in shown
+
+
+def test_without_a_checkpoint_the_page_says_where_to_ask(on_loopback: socket.socket) -> None:
+    for kind in ("replay", "whatif"):
+        found, _, page = answer(on_loopback, f"/{kind}?group=g&at=1&run=1")
+        assert found == 404 and b"beside the coordinator" in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/whatif?group=g&at=1&{urlencode({'try': 'x' * 301})}",
+        f"/whatif?group=g&at=1&{'try=x&' * 5}",
+        *(f"/replay?group=g&at={at}" for at in ("x", "-1", "9" * 16, "")),
+    ],
+)
+def test_a_command_with_too_much_or_without_a_time_is_refused(path: str) -> None:
+    with serving(log=NO_CHECKPOINT) as listening:
+        assert status(listening, path) == 400
+
+
+def test_the_name_of_a_group_is_text_beside_its_command() -> None:
+    name = "\"><script>alert(1)</script>'; rm -rf /"
+    with serving(log=NO_CHECKPOINT) as listening:
+        _, _, page = answer(listening, replay(name))
+        assert b"<script>alert" not in page
+        assert said(listening, replay(name, run="1")) is not None

@@ -8,6 +8,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from insight.assign.recorded import recorded_group
 from insight.page import commands
 from insight.page.commands import (
@@ -24,7 +26,7 @@ from insight.page.commands import (
 from insight.why.rebalances import rebalances
 from tests.e2e.harness import wait_until
 from tests.unit.insight.page_facts import played
-from tests.unit.insight.test_assign_recorded import TWO_WORKERS
+from tests.unit.insight.test_assign_groups import TWO_WORKERS
 from tests.unit.insight.why_story import STORY
 
 SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
@@ -51,34 +53,25 @@ async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitab
     return last
 
 
-def test_no_text_of_a_command_has_the_settings_of_the_connection() -> None:
-    command = SOURCE.command("replay")
-    assert b"secret" in command.given
-    assert "secret" not in f"{SOURCE!r} {command!r} {command}"
-
-
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        (
+            "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)",
+            Ended(3, "cba\n", "no\n"),
+        ),
+        # `assign --input` and `--client-config` take a path.
+        ("print(open('/dev/stdin').read())", Ended(0, "abc\n", "")),
+        (f"print('x' * {3 * MAX_OUTPUT_BYTES})", Ended(0, "x" * MAX_OUTPUT_BYTES, "")),
+        # It takes too long, and is ended.
+        (WAITS, Ended(None, "", "")),
+    ],
+    ids=["output", "input by a path", "too much", "too long"],
+)
 @run_async
-async def test_what_a_command_says_is_its_answer() -> None:
-    program = "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)"
-    assert await ended(Runner(PYTHON), Command([program], b"abc")) == Ended(3, "cba\n", "no\n")
-
-
-@run_async
-async def test_its_input_can_be_opened_by_a_path() -> None:
-    """`assign --input` and `--client-config` take one."""
-    program = "print(open('/dev/stdin').read())"
-    assert (await ended(Runner(PYTHON), Command([program], b"abc"))).output == "abc\n"
-
-
-@run_async
-async def test_the_output_is_bounded() -> None:
-    program = f"print('x' * {3 * MAX_OUTPUT_BYTES})"
-    assert len((await ended(Runner(PYTHON), Command([program]))).output) == MAX_OUTPUT_BYTES
-
-
-@run_async
-async def test_one_that_takes_too_long_is_ended() -> None:
-    assert await ended(Runner(PYTHON, limit_s=0.5), Command([WAITS])) == Ended(None, "", "")
+async def test_what_a_command_says_is_its_answer_within_bounds(program: str, answer: Ended) -> None:
+    limit_s = 0.5 if program == WAITS else 60
+    assert await ended(Runner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
 
 
 @run_async
@@ -121,10 +114,10 @@ async def test_so_many_run_at_the_same_time() -> None:
     assert not runner.is_full
 
 
-def test_a_secret_is_in_no_word_of_a_command() -> None:
+def test_a_secret_is_in_no_word_and_in_no_text_of_a_command() -> None:
     """Other users of the machine see the words of a process."""
     for command in (whatif_command(SOURCE, "g", ["a=1"]), replay_command(SOURCE, "g", 0)):
-        assert "secret" not in shlex.join(command.arguments)
+        assert "secret" not in f"{shlex.join(command.arguments)} {SOURCE!r} {command!r} {command}"
         assert b"secret" in command.given
         assert "--client-config FILE" in str(command)
 

@@ -95,13 +95,9 @@ def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
     assert "no batch since its start" in found.sentence
     (batches, _, _) = found.sections
     rows = dict(batches.rows)
-    assert (rows["Last batch"], rows["Its duration"], rows["All batches"]) == (
-        "none since the start",
-        UNKNOWN,
-        "none yet",
-    )
-    assert rows["Not yet handled"].startswith(UNKNOWN)
-    assert rows["Event time"].startswith(UNKNOWN)
+    shown = [rows[name] for name in ("Last batch", "Its duration", "All batches")]
+    assert shown == ["none since the start", UNKNOWN, "none yet"]
+    assert {rows[name].startswith(UNKNOWN) for name in ("Not yet handled", "Event time")} == {True}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +122,7 @@ def test_it_answers_by_its_query_or_by_its_replica(phase: Phase, replica: str, h
 def test_what_a_person_has_to_look_at_is_told_apart() -> None:
     of = Scraped()
     of.status = Status(Phase.RESTARTING, "x", 0, alarm="the disk is full")
-    found = page(service=of.state()).findings
-    assert found == [
+    assert page(service=of.state()).findings == [
         "It has an alarm: the disk is full",
         "Its query commits no batch, so views and history stand still: restarting: x",
         "The replica answered 1 time in another way than the query; the log has both answers",
@@ -272,17 +267,19 @@ def test_a_look_without_a_clock_record_is_silence_and_keeps_the_last_time() -> N
 
 def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
     fleet = Fleet(LAYOUT)
+
+    def start(number: int) -> None:
+        said = CoordinatorStarted(at_ms=NOW_MS + number, from_batch=number, settings={"a": 1})
+        fields = {name: getattr(said, name) for name in said.__struct_fields__}
+        fleet.apply(LAYOUT.events_topic, None, encode({"type": "CoordinatorStarted", **fields}), NOW_MS)
+
     for number in (1, 2, 2, 3):
-        start = CoordinatorStarted(at_ms=NOW_MS + number, from_batch=number, settings={"a": 1})
-        started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
-        fleet.apply(LAYOUT.events_topic, None, encode(started), NOW_MS)
+        start(number)
     found = coordinator_page(facts(), fleet.starts(NOW_MS), None, 0.0, NOW_MS)
     assert [one.from_batch for one in found.starts] == [3, 2, 1]
     assert [one.from_batch for one in fleet.starts(NOW_MS + WINDOW_MS + 3)] == [3]
     for number in range(MAX_STARTS + 5):
-        start = replace(start, at_ms=NOW_MS + number, from_batch=number)
-        started = {"type": "CoordinatorStarted", **{f: getattr(start, f) for f in start.__struct_fields__}}
-        fleet.apply(LAYOUT.events_topic, None, encode(started), NOW_MS)
+        start(number)
     assert len(fleet.starts(NOW_MS)) == MAX_STARTS
 
 
@@ -335,24 +332,29 @@ def test_the_page_of_an_observer_speaks_of_the_observer_and_of_no_clock_replica_
     assert running.sentence.startswith(
         "These groups are the cluster's own coordinator's; the observer runs, last batch"
     )
-    assert running.findings == []
     ((title, rows),) = [(section.title, dict(section.rows)) for section in running.sections]
     assert title == "Batches"
     assert not rows.keys() & {"Not yet handled", "Event time", "Clock attested"}
     unknown = observed(None)
     assert "whether the observer runs is not known" in unknown.sentence
-    assert unknown.findings == []
     assert unknown.no_metrics == "no address of its metrics is known"
 
 
-def test_an_observer_that_does_not_answer_or_commits_no_batch_is_found(busy: Scraped) -> None:
-    gone = observed(Unreadable("Connection refused"))
-    assert gone.findings == [
-        "The observer does not answer, so views and history may stand still: Connection refused"
-    ]
-    restarting = observed(replace(busy.state(), status=Status(Phase.RESTARTING, "x", 0)))
-    assert restarting.findings == [
-        "The observer commits no batch, so views and history stand still: restarting: x"
-    ]
-    starting = observed(replace(busy.state(), status=Status(Phase.STARTING, "x", 0)))
-    assert starting.findings == []
+@pytest.mark.parametrize(
+    ("phase", "findings"),
+    [
+        (None, ["The observer does not answer, so views and history may stand still: Connection refused"]),
+        (
+            Phase.RESTARTING,
+            ["The observer commits no batch, so views and history stand still: restarting: x"],
+        ),
+        (Phase.STARTING, []),
+        (Phase.READY, []),
+    ],
+)
+def test_an_observer_that_does_not_answer_or_commits_no_batch_is_found(
+    busy: Scraped, phase: Phase | None, findings: list[str]
+) -> None:
+    gone = Unreadable("Connection refused")
+    asked = gone if phase is None else replace(busy.state(), status=Status(phase, "x", 0))
+    assert observed(asked).findings == findings

@@ -67,13 +67,7 @@ class Room:
         return self.fleet.group_version("g") or 0
 
     def wait_for_more(self, version: int) -> None:
-        """Wait until the fleet says that there is more of the group."""
-        give_up = threading.Event()
-        for _ in range(WAIT_S * 100):
-            if self.version() > version:
-                return
-            give_up.wait(0.01)
-        raise AssertionError("the group was not touched")
+        wait_until(lambda: self.version() > version, "more of the group")
 
 
 @pytest.fixture
@@ -196,12 +190,6 @@ def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
     whole = room.made(is_patient=False)
     assert whole.is_whole and numbers(whole) == 4 > numbers(part)
     assert room.topic.reads == [SINCE_MS]
-
-
-def test_who_is_not_told_of_the_rest_waits_for_the_whole(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
-    take_entries(room.fleet, room.entries[-12:], END_MS)
-    assert room.made(is_patient=True).is_whole
 
 
 def test_an_earlier_time_is_read_and_shows_what_is_known_meanwhile(

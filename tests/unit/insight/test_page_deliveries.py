@@ -3,16 +3,14 @@
 import json
 
 from insight.page.deliveries import KEPT_MS, KeptDeliveries
-from insight.page.fleet import Fleet
 from insight.page.words import thousands
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.history import History, HistoryUnavailable
 from records.deliveries import GONE, Counted
-from state.kafka.observed.view import view_of
-from tests.unit.insight.page_facts import LAYOUT, take_view, view
+from tests.unit.insight.page_facts import fleet_of, view
 from tests.unit.insight.test_deliveries import counted, report, row, suspect
 from tests.unit.insight.test_page_access import answer, serving
-from tests.unit.insight.test_page_observed import watched
+from tests.unit.insight.test_page_share import observed_view
 
 POISON = suspect(deliveries=5, releases=5, released_by=("<b>a</b>", "b"), is_last=True, outcome=GONE)
 
@@ -49,9 +47,7 @@ def test_programs_get_the_deliveries() -> None:
 
 
 def test_the_page_of_a_share_group_has_its_deliveries_and_that_of_another_group_has_not() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view_of(watched(19).groups["queue"], {}))
-    take_view(fleet, view("other"))
+    fleet = fleet_of(observed_view("queue", 19), view("other"))
     with serving(fleet=fleet, read=without, deliveries=KeptDeliveries(read)) as listening:
         shared, other = (answer(listening, f"/group?id={name}")[2].decode() for name in ("queue", "other"))
     assert "orders-0@4711" in shared

@@ -1,36 +1,26 @@
 """What strangers say is shown as text on the pages of members and of the coordinator, in each field."""
 
 import html
-import http.client
 import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import closing
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
 
-from connections.client_config import ClientConfig
 from insight.metrics.http import HttpPort
-from insight.page.app import Sources, app
-from insight.page.courses import Courses
 from insight.page.direction import isolated
-from insight.page.fleet import Fleet
-from insight.page.histories import Histories
 from insight.page.overview import Overview
-from insight.page.security import Access
-from insight.page.server import Web, listening_at, names_of
 from insight.page.service_topics import ServiceTopics
 from insight.service_state import StateReader
-from insight.why.history import read_history
 from records.claims import Claim
 from records.codec import encode
 from tests.harness import scraped
-from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, take_view, view
+from tests.unit.insight.page_facts import LAYOUT, fleet_of, member, played, take_entries, view
+from tests.unit.insight.test_page_access import answer, serving
 from tests.unit.insight.test_page_coordinator import pending
 from tests.unit.insight.why_story import END_MS, STORY
 
@@ -69,10 +59,9 @@ def shown(field: str) -> str:
 @pytest.fixture(scope="module")
 def served() -> Iterator[socket.socket]:
     """A page of which each field that a stranger can set is hostile."""
-    fleet, topics = Fleet(LAYOUT), ServiceTopics()
-    fleet.complete()
+    topics = ServiceTopics()
     there = replace(member("m"), client_id=hostile("client"), client_host=hostile("host"))
-    take_view(fleet, view(hostile("group"), members=[there]))
+    fleet = fleet_of(view(hostile("group"), members=[there]))
     blamed = [
         replace(e, client_id=hostile("client"), client_host=hostile("host")) if e.client_id else e
         for e in played(*STORY)
@@ -92,28 +81,16 @@ def served() -> Iterator[socket.socket]:
     busy.replica = replace(busy.replica, phase="seeding", reason=hostile("replica"))
     with (
         HttpPort("127.0.0.1", 0, busy.registry, state=lambda: encode(busy.state())) as port,
-        listening_at("127.0.0.1", 0) as listening,
-    ):
-        histories = Histories(partial(read_history, ClientConfig("127.0.0.1:1"), LAYOUT), fleet)
-        sources = Sources(
+        serving(
             fleet=fleet,
             lines=lambda: lines,
             members=lambda: overview.members,
-            lines_version=lambda: fleet.version,
-            histories=histories,
-            courses=Courses(histories, fleet),
-            read_age_s=lambda: 0.0,
             service_topics=topics,
             service_state=StateReader(port.url),
-            connect_to="",
             now_ms=lambda: END_MS,
-        )
-        web = Web(app(sources, Access(names_of(listening))), listening)
-        web.start()
-        try:
-            yield listening
-        finally:
-            web.stop()
+        ) as listening,
+    ):
+        yield listening
 
 
 def started() -> dict[str, object]:
@@ -143,12 +120,9 @@ def claim() -> Claim:
 
 
 def body(listening: socket.socket, path: str) -> str:
-    host, port = listening.getsockname()
-    with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        assert response.status == 200
-        return response.read().decode()
+    status, _, found = answer(listening, path)
+    assert status == 200
+    return found.decode()
 
 
 def test_each_field_is_shown_as_text_and_none_is_markup(served: socket.socket) -> None:

@@ -1,14 +1,14 @@
 """What is wrong with a group: each threshold from both sides, and each sentence."""
 
 import dataclasses
-from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from insight.lag.definitions import BEHIND_MS, STUCK_MS, PartitionLag
+from insight.lag.definitions import BEHIND_MS, STUCK_MS
 from insight.page.findings import LONG_MS, OFTEN, Finding, Kind, awaited_members, findings
 from insight.page.fleet import GroupFacts
-from insight.why.model import Cause, CauseKind, Rebalance
+from insight.why.model import Cause, CauseKind
 from insight.why.rebalances import rebalances
 from insight.why.report import Report
 from state.kafka.history import HistoryEntry
@@ -48,15 +48,127 @@ def often(*causes: tuple[CauseKind, str | None]) -> str:
     return finding.sentence
 
 
-def test_a_group_that_is_well_or_has_ended_has_no_finding() -> None:
-    assert found(facts(view())) == []
-    assert found(facts(None, {P: lag(5, 0, grew_ms=0)})) == []
+OWNED = view(members=[member("m", P, Q)], subscribed_topics=["orders"])
+OBSERVED = replace(OWNED, observed=True)
+HELD = ConsumerMemberSnapshot(1, 1, "stable", None, ["orders"], "", None, {"orders": [4]}, {}, {})
+OBSERVED_EPOCHS = replace(
+    OBSERVED,
+    members=[replace(OWNED.members[0], consumer=HELD)],
+    consumer=ConsumerGroupSnapshot(1, "uniform", {"orders": None}, {}, [], []),
+)
+LONG_AGO_MS, OLD_MS = NOW_MS - LONG_MS, NOW_MS - STUCK_MS - 1
+STANDS_MS = NOW_MS - 180_000
+STUCK = lag(48_210, NOW_MS, 725_000, stands_since_ms=STANDS_MS, grew_ms=OLD_MS)
+SEVEN = lag(7, NOW_MS, stands_since_ms=STANDS_MS, grew_ms=OLD_MS)
+EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
 
 
-def test_a_quarantined_group_says_why() -> None:
-    assert found(facts(view(quarantined="KeyError in T5"))) == [
-        Finding(Kind.QUARANTINED, "It is quarantined, its deadlines do not fire: KeyError in T5")
-    ]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(facts(view()), None, id="well"),
+        pytest.param(facts(None, {P: lag(5, 0, grew_ms=0)}), None, id="ended"),
+        pytest.param(
+            facts(view(quarantined="KeyError in T5")),
+            Finding(Kind.QUARANTINED, "It is quarantined, its deadlines do not fire: KeyError in T5"),
+            id="quarantined",
+        ),
+        pytest.param(
+            facts(view(state="Reconciling", state_timestamp_ms=LONG_AGO_MS)),
+            Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s", LONG_AGO_MS),
+            id="rebalancing, by the view alone",
+        ),
+        pytest.param(
+            facts(view(state="Reconciling", state_timestamp_ms=LONG_AGO_MS + 1)), None, id="not yet for long"
+        ),
+        pytest.param(
+            facts(view(state="NotReady", state_timestamp_ms=LONG_AGO_MS)),
+            Finding(
+                Kind.REBALANCING,
+                "Topics of its topology are missing or have wrong numbers of partitions, for 30.0 s",
+                LONG_AGO_MS,
+            ),
+            id="streams group that is not ready",
+        ),
+        pytest.param(
+            facts(OWNED, {P: STUCK}),
+            Finding(
+                Kind.STUCK,
+                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "48\N{NARROW NO-BREAK SPACE}210 records (12 min 5 s) behind; its owner m keeps its session",
+                STANDS_MS,
+            ),
+            id="stuck",
+        ),
+        pytest.param(
+            facts(OWNED, {P: dataclasses.replace(STUCK, grew_ms=OLD_MS + 1)}), None, id="not yet stuck"
+        ),
+        pytest.param(
+            # Its log has a rebalance when it is over, so it is not claimed that nothing rebalances.
+            facts(OBSERVED, {P: SEVEN}),
+            Finding(
+                Kind.STUCK,
+                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "7 records behind; its owner m has not left, unless a rebalance is under way, "
+                "which the log does not show",
+                STANDS_MS,
+            ),
+            id="stuck, in an observed classic group",
+        ),
+        pytest.param(
+            # Of the consumer protocol the log has each epoch.
+            facts(OBSERVED_EPOCHS, {P: SEVEN}),
+            Finding(
+                Kind.STUCK,
+                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "7 records behind; its owner m keeps its session",
+                STANDS_MS,
+            ),
+            id="stuck, in an observed group of the consumer protocol",
+        ),
+        pytest.param(
+            facts(OWNED, {P: lag(7, 0, grew_ms=0), Q: lag(9, 0, grew_ms=0), ("orders", 6): lag(99, NOW_MS)}),
+            Finding(
+                Kind.STUCK,
+                "orders-5 has stood at the same committed offset for 2 h 46 min while records come, "
+                "9 records behind; its owner m keeps its session, and 1 partition more",
+                0,
+            ),
+            id="the worst of several that are stuck",
+        ),
+        pytest.param(
+            facts(EMPTY, {P: lag(1_000, OLD_MS, 5_000), Q: lag(234, 0, 4_000)}),
+            Finding(
+                Kind.NO_OWNER,
+                "It has no members, and 1\N{NARROW NO-BREAK SPACE}234 records wait for it",
+                OLD_MS,
+            ),
+            id="no members",
+        ),
+        pytest.param(
+            facts(replace(EMPTY, state_timestamp_ms=OLD_MS + 1), {P: lag(1_000, OLD_MS)}),
+            None,
+            id="no members, not yet for long",
+        ),
+        pytest.param(facts(EMPTY, {P: lag(0, 0)}), None, id="no members, and no records"),
+        pytest.param(
+            facts(OWNED, {("orders", 6): lag(3, 0), P: lag(9, NOW_MS)}),
+            Finding(Kind.NO_OWNER, "No member holds orders-6, 3 records behind", 0),
+            id="a partition without an owner",
+        ),
+        pytest.param(
+            facts(OWNED, {P: lag(900, NOW_MS, BEHIND_MS + 1_000, rises=True)}),
+            Finding(
+                Kind.FALLING_BEHIND,
+                "orders-4 has fallen behind within 10 min 0 s although the group commits, "
+                "900 records (61.0 s) behind",
+            ),
+            id="falls behind",
+        ),
+    ],
+)
+def test_a_finding_says_what_is_wrong(given: GroupFacts, expected: Finding | None) -> None:
+    assert found(given) == ([] if expected is None else [expected])
 
 
 def waiting(entries: list[HistoryEntry], state: str, now_ms: int) -> list[Finding]:
@@ -64,35 +176,10 @@ def waiting(entries: list[HistoryEntry], state: str, now_ms: int) -> list[Findin
 
 
 def test_a_rebalance_is_long_after_its_threshold_and_names_who_is_awaited() -> None:
-    entries = played(*TWO)
-    assert waiting(entries, "PreparingRebalance", LONG_MS - 1) == []
-    assert waiting(entries, "PreparingRebalance", LONG_MS) == [
-        Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)
-    ]
-
-
-def test_a_rebalance_whose_entries_are_not_known_is_long_by_the_view() -> None:
-    given = facts(view(state="Reconciling", state_timestamp_ms=NOW_MS - LONG_MS))
-    assert found(given) == [Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s", NOW_MS - LONG_MS)]
-    assert found(given, now_ms=NOW_MS - 1) == []
-
-
-def test_a_streams_group_that_is_not_ready_lacks_topics() -> None:
-    given = facts(view(state="NotReady", state_timestamp_ms=NOW_MS - LONG_MS))
-    sentence = "Topics of its topology are missing or have wrong numbers of partitions, for 30.0 s"
-    assert found(given) == [Finding(Kind.REBALANCING, sentence, NOW_MS - LONG_MS)]
-
-
-def last_of(*commands: str) -> Rebalance:
-    return rebalances(played(*commands))[-1]
-
-
-def test_awaited_are_the_members_that_did_not_join_then_the_leader() -> None:
-    ids = {r.cause.client_id: r.cause.member_ids[0] for r in rebalances(played(*SETTLED))}
-    assert awaited_members(last_of(*TWO)) == [ids["a"]]
-    assert awaited_members(last_of(*TWO, "join a id=@a")) == [ids["a"]]
-    leader = last_of(*TWO, "join a id=@a").leader_id
-    assert leader == ids["a"]
+    assert waiting(played(*TWO), "PreparingRebalance", LONG_MS - 1) == []
+    expected = [Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)]
+    assert waiting(played(*TWO), "PreparingRebalance", LONG_MS) == expected
+    assert waiting(played(*TWO, "join a id=@a"), "CompletingRebalance", LONG_MS) == expected, "the leader"
 
 
 def test_in_a_group_of_the_consumer_protocol_those_are_awaited_who_have_not_their_target() -> None:
@@ -103,118 +190,52 @@ def test_in_a_group_of_the_consumer_protocol_those_are_awaited_who_have_not_thei
         "A e0",
         "at 4s",
         "B e0",
+        "at 5s",
+        "A e2",
     )
-    before = rebalances(played(*commands, "at 5s", "A e2"))[-1]
+    before = rebalances(played(*commands))[-1]
     assert set(awaited_members(before)) == {way.member_id for way in before.progress} != set()
-    after = rebalances(
-        played(*commands, "at 5s", "A e2", "at 6500ms", "A e2 owned[orders 0-3]", "at 8s", "B e3")
-    )[-1]
+    after = rebalances(played(*commands, "at 6500ms", "A e2 owned[orders 0-3]", "at 8s", "B e3"))[-1]
     assert len(awaited_members(after)) < len(awaited_members(before))
 
 
-OWNED = view(members=[member("m", P, Q)], subscribed_topics=["orders"])
-OLD_MS = NOW_MS - STUCK_MS - 1
+def causes(number: int, kind: CauseKind, client: str = "x{}") -> list[tuple[CauseKind, str]]:
+    return [(kind, client.format(n)) for n in range(number)]
 
 
-def test_a_partition_that_is_stuck_names_its_owner_and_how_long_its_offset_stands() -> None:
-    stuck = lag(48_210, NOW_MS, 725_000, stands_since_ms=NOW_MS - 180_000, grew_ms=OLD_MS)
-    assert found(facts(OWNED, {P: stuck})) == [
-        Finding(
-            Kind.STUCK,
-            "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
-            "48\N{NARROW NO-BREAK SPACE}210 records (12 min 5 s) behind; its owner m keeps its session",
-            NOW_MS - 180_000,
-        )
-    ]
-    assert found(facts(OWNED, {P: replace_lag(stuck, grew_ms=OLD_MS + 1)})) == []
+LEFT, JOINED, EXPIRED = CauseKind.MEMBER_LEFT, CauseKind.MEMBER_JOINED, CauseKind.SESSION_TIMEOUT
 
 
-def test_of_an_observed_classic_group_it_is_not_claimed_that_nothing_rebalances() -> None:
-    """Its log has a rebalance when it is over. Of the consumer protocol the log has each epoch."""
-    stuck = lag(7, NOW_MS, stands_since_ms=NOW_MS - 180_000, grew_ms=OLD_MS)
-    classic = replace(OWNED, observed=True)
-    (finding,) = found(facts(classic, {P: stuck}))
-    assert finding.sentence == (
-        "orders-4 has stood at the same committed offset for 3 min 0 s while records come, 7 records behind; "
-        "its owner m has not left, unless a rebalance is under way, which the log does not show"
-    )
-    epochs = ConsumerGroupSnapshot(1, "uniform", {"orders": None}, {}, [], [])
-    held = ConsumerMemberSnapshot(1, 1, "stable", None, ["orders"], "", None, {"orders": [4]}, {}, {})
-    members = [replace(OWNED.members[0], consumer=held)]
-    of_epochs = replace(classic, members=members, consumer=epochs)
-    (finding,) = found(facts(of_epochs, {P: stuck}))
-    assert finding.sentence.endswith("its owner m keeps its session")
-
-
-def replace_lag(one: PartitionLag, **fields: Any) -> PartitionLag:
-    return dataclasses.replace(one, **fields)
-
-
-def test_of_several_partitions_that_are_stuck_the_worst_is_named() -> None:
-    lags = {P: lag(7, 0, grew_ms=0), Q: lag(9, 0, grew_ms=0), ("orders", 6): lag(99, NOW_MS)}
-    (finding,) = found(facts(OWNED, lags))
-    assert finding.sentence == (
-        "orders-5 has stood at the same committed offset for 2 h 46 min while records come, "
-        "9 records behind; its owner m keeps its session, and 1 partition more"
-    )
-
-
-def test_a_group_without_members_has_records_waiting_after_the_threshold() -> None:
-    given = view(state="Empty", state_timestamp_ms=OLD_MS)
-    lags = {P: lag(1_000, OLD_MS, 5_000), Q: lag(234, 0, 4_000)}
-    assert found(facts(given, lags)) == [
-        Finding(
-            Kind.NO_OWNER,
-            "It has no members, and 1\N{NARROW NO-BREAK SPACE}234 records wait for it",
-            OLD_MS,
-        )
-    ]
-    assert found(facts(given, lags), now_ms=NOW_MS - 1) == []
-    assert found(facts(given, {P: lag(0, 0)})) == []
-
-
-def test_a_partition_that_no_member_holds_is_named() -> None:
-    lags = {("orders", 6): lag(3, 0), P: lag(9, NOW_MS)}
-    assert found(facts(OWNED, lags)) == [
-        Finding(Kind.NO_OWNER, "No member holds orders-6, 3 records behind", 0)
-    ]
-
-
-def test_a_group_that_falls_behind_says_by_how_much() -> None:
-    lags = {P: lag(900, NOW_MS, BEHIND_MS + 1_000, rises=True)}
-    assert found(facts(OWNED, lags)) == [
-        Finding(
-            Kind.FALLING_BEHIND,
-            "orders-4 has fallen behind within 10 min 0 s although the group commits, "
-            "900 records (61.0 s) behind",
-        )
-    ]
-
-
-def test_rebalances_are_often_from_their_threshold_on() -> None:
-    cause = (CauseKind.SESSION_TIMEOUT, "w3")
-    assert found(facts(view()), repeated(*[cause] * (OFTEN - 1))) == []
-    assert often(*[cause] * OFTEN) == "5 rebalances in the last hour: before each the session of w3 timed out"
-
-
-def test_one_client_and_one_kind_are_the_main_cause_if_they_are_half() -> None:
-    main, others = (CauseKind.MEMBER_LEFT, "w1"), [(CauseKind.MEMBER_JOINED, f"x{n}") for n in range(4)]
-    assert often(*[main] * 4, *others) == "8 rebalances in the last hour: before 4 of them w1 left"
-
-
-def test_one_client_is_the_main_cause_if_its_kinds_differ() -> None:
-    told = [(CauseKind.MEMBER_LEFT, "w1")] * 2 + [(CauseKind.MEMBER_JOINED, "w1")]
-    others = [(CauseKind.MEMBER_JOINED, f"x{n}") for n in range(3)]
-    assert often(*told, *others) == (
-        "6 rebalances in the last hour: w1 caused 3 of them (member left 2, member joined 1)"
-    )
-
-
-def test_one_kind_is_the_main_cause_if_no_client_is_half() -> None:
-    told = [(CauseKind.SESSION_TIMEOUT, f"w{n}") for n in range(4)] + [(CauseKind.MEMBER_LEFT, "w9")]
-    assert often(*told) == (
-        "5 rebalances in the last hour: before 4 of them the session of a member timed out"
-    )
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        pytest.param(
+            causes(OFTEN, EXPIRED, "w3"),
+            "5 rebalances in the last hour: before each the session of w3 timed out",
+            id="one client and one kind",
+        ),
+        pytest.param(
+            causes(4, LEFT, "w1") + causes(4, JOINED),
+            "8 rebalances in the last hour: before 4 of them w1 left",
+            id="half of them",
+        ),
+        pytest.param(
+            causes(2, LEFT, "w1") + causes(1, JOINED, "w1") + causes(3, JOINED),
+            "6 rebalances in the last hour: w1 caused 3 of them (member left 2, member joined 1)",
+            id="one client and several kinds",
+        ),
+        pytest.param(
+            causes(4, EXPIRED) + causes(1, LEFT, "w9"),
+            "5 rebalances in the last hour: before 4 of them the session of a member timed out",
+            id="several clients and one kind",
+        ),
+    ],
+)
+def test_rebalances_that_are_often_have_their_main_cause(
+    told: list[tuple[CauseKind, str | None]], sentence: str
+) -> None:
+    assert often(*told) == sentence
+    assert found(facts(view()), repeated(*told[: OFTEN - 1])) == []
 
 
 def test_each_kind_of_cause_has_a_sentence_and_names_with_braces_are_only_names() -> None:

@@ -105,18 +105,21 @@ def test_the_picture_leaves_out_what_was_before_the_history() -> None:
     assert (before.from_ms, before.to_ms, before.lanes) == (BEGIN_MS - WINDOW_MS, BEGIN_MS - 1, [])
 
 
-def test_duplicates_change_nothing() -> None:
-    entries = played(*STORY)
-    assert page([*entries, *entries]) == page(entries)
-
-
-def test_a_rebalance_has_its_phases_in_per_cent() -> None:
+def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why() -> None:
     it = rebalance(played(*STORY), 3)
     told = [(phase.name, phase.kind, phase.x, phase.took) for phase in it.phases]
     assert told[:2] == [("members join", "waits", 0, "6.0 s"), ("worker-1", "member", 0, "6.0 s")]
     assert [name for name, *_ in told[2:]] == ["worker-2", "worker-4"]
     assert it.phases[0].width == 100
     assert all(p.x >= 0 and p.width > 0 and p.x + p.width <= 100.001 for p in it.phases)
+    assert [(m.name, m.before, m.after, m.gained, m.lost) for m in it.moves] == [
+        ("worker-1", 3, 2, "jobs 2-3", "jobs 0-1 4"),
+        ("worker-2", 3, 2, "jobs 0-1", "jobs 2-3 5"),
+        ("worker-4", 0, 2, "jobs 4-5", ""),
+    ]
+    assert (it.line.moved, it.line.needless) == (6, 4)
+    assert {"by", "member", "moved"} <= {label for label, _ in it.lines}
+    assert not any(text.startswith("worker-4  ") for _, text in it.lines), "the moves are a table"
 
 
 def test_a_rebalance_under_way_has_lasted_until_now() -> None:
@@ -124,23 +127,6 @@ def test_a_rebalance_under_way_has_lasted_until_now() -> None:
     assert (it.ended_ms, it.line.took_ms) == (None, None)
     assert next((phase.name, phase.kind) for phase in it.phases) == ("members join", "waits")
     assert it.phases[0].width == 100
-
-
-def test_a_rebalance_says_what_moved_for_each_member() -> None:
-    it = rebalance(played(*STORY), 3)
-    assert [(m.name, m.before, m.after, m.gained, m.lost) for m in it.moves] == [
-        ("worker-1", 3, 2, "jobs 2-3", "jobs 0-1 4"),
-        ("worker-2", 3, 2, "jobs 0-1", "jobs 2-3 5"),
-        ("worker-4", 0, 2, "jobs 4-5", ""),
-    ]
-    assert (it.line.moved, it.line.needless) == (6, 4)
-
-
-def test_the_lines_are_those_of_why_without_the_members_moves() -> None:
-    labels = [label for label, _ in rebalance(played(*STORY), 3).lines]
-    assert labels[:2] == ["by", "member"]
-    assert "moved" in labels
-    assert not any(text.startswith("worker-4  ") for _, text in rebalance(played(*STORY), 3).lines)
 
 
 def test_a_rebalance_has_its_neighbours() -> None:
@@ -181,27 +167,3 @@ def test_a_rebalance_whose_entries_are_missing_has_a_page() -> None:
         it = rebalance_page("g", course_of(damaged), r.at_ms, END_MS)
         assert it is not None
         assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in it.phases)
-
-
-def test_a_group_of_the_consumer_protocol_says_for_whom_a_rebalance_waited() -> None:
-    entries = played(
-        "config group.consumer.assignment.interval.ms=1000",
-        "topics orders=6 prices=2",
-        "at 0s",
-        "A e0",
-        "at 4s",
-        "B e0",
-        "at 5s",
-        "A e2",
-        "at 6500ms",
-        "A e2 owned[orders 0-3]",
-        "at 8s",
-        "B e3",
-    )
-    found = group_page(facts(view()), course_of(entries), (0, 9_000), 9_000)
-    assert found.protocol == "consumer"
-    newest = rebalance(entries, len(found.rebalances), 9_000)
-    assert newest.line.waited or newest.line.took_ms is None
-    assert {phase.kind for phase in newest.phases} <= {"member", "waits"}
-    assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in newest.phases)
-    assert newest.line == found.rebalances[0]

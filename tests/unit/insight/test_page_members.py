@@ -3,12 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.members import (
     GROUPS_KEPT,
-    MEMBER_SORTS,
     By,
     MemberLine,
     Members,
@@ -18,9 +15,9 @@ from insight.page.members import (
 )
 from insight.page.overview import Overview
 from records.codec import encode
-from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
+from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot, GroupSnapshot
 from state.rocketmq.snapshot import ConnectionSnapshot
-from tests.unit.insight.page_facts import LAYOUT, member, played, take_entries, take_view, view
+from tests.unit.insight.page_facts import LAYOUT, fleet_of, member, played, take_entries, take_view, view
 from tests.unit.insight.test_page_overview import rocketmq
 from tests.unit.insight.why_story import END_MS, STORY
 
@@ -38,9 +35,8 @@ def line_of(members: Members, name: str, by: By = By.CLIENT) -> MemberLine:
 
 def storied(*group_ids: str) -> Fleet:
     """Groups of that story: worker-1 and worker-4 join, worker-3 times out, worker-4 leaves."""
-    fleet = Fleet(LAYOUT)
+    fleet = fleet_of(*map(view, group_ids))
     for group_id in group_ids:
-        take_view(fleet, view(group_id))
         take_entries(fleet, played(*STORY), END_MS, group_id)
     return fleet
 
@@ -59,8 +55,7 @@ def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kin
 
 
 def test_a_host_has_the_rebalances_of_all_its_clients() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view())
+    fleet = fleet_of(view())
     take_entries(fleet, [replace(entry, client_host="/10.0.0.7") for entry in played(*STORY)], END_MS)
     members = members_of(fleet)
     assert [host.rebalances for host in members.lines[By.HOST]] == [4]
@@ -71,8 +66,7 @@ def test_a_host_has_the_rebalances_of_all_its_clients() -> None:
 
 
 def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_out_come_first() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view(members=[replace(member("m"), client_id="worker-1")]))
+    fleet = fleet_of(view(members=[replace(member("m"), client_id="worker-1")]))
     story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
     take_entries(fleet, story, END_MS)
     members = members_of(fleet)
@@ -82,26 +76,14 @@ def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_ou
     )
 
 
-def test_a_client_that_is_gone_has_no_members_and_no_partitions() -> None:
-    gone = line_of(members_of(storied("a")), "worker-3")
-    assert (gone.members, gone.partitions, gone.groups_number) == (0, 0, 1)
-
-
 def test_rebalances_that_are_older_than_an_hour_do_not_count() -> None:
     fleet = storied("a")
     assert members_of(fleet, END_MS + WINDOW_MS).rebalances == 1  # the last one has not ended
     assert members_of(fleet, END_MS).rebalances == 4
 
 
-def test_without_a_rebalance_the_sentence_says_so() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view(members=[member("m")]))
-    assert sentence(members_of(fleet), By.CLIENT) == "No group has rebalanced in the last hour."
-
-
 def test_rebalances_without_a_known_client_are_counted_apart() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view())
+    fleet = fleet_of(view())
     nameless = [replace(entry, client_id=None, client_host=None) for entry in played(*STORY)]
     take_entries(fleet, nameless, END_MS)
     members = members_of(fleet)
@@ -113,34 +95,40 @@ def test_rebalances_without_a_known_client_are_counted_apart() -> None:
 
 
 def test_members_and_their_partitions_are_added_over_groups() -> None:
-    fleet = Fleet(LAYOUT)
-    two = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 1))))
-    take_view(fleet, view("a", members=[replace(member("m"), assignment=two), member("n")]))
-    take_view(fleet, view("b", members=[replace(member("o"), assignment=two, client_id="other")]))
-    members = members_of(fleet)
+    two = member("m", ("t", 0), ("t", 1))
+    other = replace(two, member_id="o", client_id="other")
+    members = members_of(fleet_of(view("a", members=[two, member("n")]), view("b", members=[other])))
     worker, host = line_of(members, "worker"), line_of(members, "/10.0.0.7", By.HOST)
     assert (worker.members, worker.partitions, worker.groups_number) == (2, 2, 1)
     assert (host.members, host.partitions, host.groups_number) == (3, 4, 2)
 
 
-def test_members_of_the_consumer_protocol_have_what_they_hold() -> None:
-    fleet = Fleet(LAYOUT)
-    epochs = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1, 2]}, {}, {})
-    take_view(
-        fleet,
-        view(
-            consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []),
-            members=[replace(member("m"), consumer=epochs)],
+HELD = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1, 2]}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("group", "partitions"),
+    [
+        pytest.param(
+            view(
+                consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []),
+                members=[replace(member("m"), consumer=HELD)],
+            ),
+            3,
+            id="of the consumer protocol",
         ),
-    )
-    assert line_of(members_of(fleet), "worker").partitions == 3
-
-
-@pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocol_type": "consumer"}])
-def test_partitions_that_cannot_be_read_are_not_known_and_not_zero(fields: dict[str, str]) -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view(members=[replace(member("m"), assignment=b"?")], **fields))
-    assert line_of(members_of(fleet), "worker").partitions is None
+        pytest.param(view(members=[replace(member("m"), assignment=b"?")]), None, id="unreadable"),
+        pytest.param(
+            view(members=[replace(member("m"), assignment=b"?")], protocol_type="connect"),
+            None,
+            id="of another protocol type",
+        ),
+    ],
+)
+def test_partitions_of_a_member_are_known_or_not_and_never_zero_instead(
+    group: GroupSnapshot, partitions: int | None
+) -> None:
+    assert line_of(members_of(fleet_of(group)), "worker").partitions == partitions
 
 
 def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> None:
@@ -164,23 +152,8 @@ def test_members_follow_the_views_of_their_groups() -> None:
     assert overview.members.lines[By.CLIENT] == []
 
 
-def test_members_stay_as_they_are_where_only_the_lines_are_made() -> None:
-    """They take most of the time of a large fleet."""
-    fleet = storied("a")
-    overview = Overview(fleet)
-    overview.lines(END_MS)
-    before = overview.members
-    take_view(fleet, view("b", members=[member("m")]))
-    assert len(overview.lines(END_MS, with_members=False)) == 2
-    assert overview.members is before
-    overview.lines(END_MS)
-    assert line_of(overview.members, "worker").members == 1
-
-
 def test_groups_whose_members_are_left_out_of_their_views_are_counted() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view("a", truncated=True))
-    take_view(fleet, view("b", truncated=True, members=[member("m")]))
+    fleet = fleet_of(view("a", truncated=True), view("b", truncated=True, members=[member("m")]))
     assert members_of(fleet).groups_without_members == 1
 
 
@@ -226,8 +199,3 @@ ALL = [line("Web-1", session_timeout=2), line("batch", member_left=1), line("web
 def test_a_reader_selects_lines_and_their_order(selection: MembersSelection, expected: list[str]) -> None:
     members = Members(lines={By.CLIENT: ALL, By.HOST: []})
     assert [one.name for one in selection.of(members)] == expected
-
-
-def test_each_order_is_offered() -> None:
-    assert MEMBER_SORTS[0] == "rebalances"
-    assert {"name", "groups", "members", "partitions", "timeouts", "joins", "leaves"} < {*MEMBER_SORTS}

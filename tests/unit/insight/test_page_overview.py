@@ -10,7 +10,6 @@ from insight.page.findings import Finding, Kind
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.overview import (
     INTERVALS,
-    SORTS,
     GroupLine,
     Overview,
     OverviewThread,
@@ -24,7 +23,7 @@ from state.kafka.snapshot import ConsumerGroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from tests.e2e.harness import wait_until
 from tests.harness.examples import examples
-from tests.unit.insight.page_facts import LAYOUT, played, take_commit, take_entries, take_view, view
+from tests.unit.insight.page_facts import LAYOUT, fleet_of, played, take_commit, take_entries, take_view, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
 STEP_MS = WINDOW_MS // INTERVALS
@@ -53,20 +52,23 @@ def line(group_id: str, **fields: object) -> GroupLine:
 
 
 def test_unwell_groups_are_first_the_gravest_before_and_then_those_that_rebalanced_most() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view("a-calm"))
-    take_view(fleet, view("b-restless"))
-    take_entries(fleet, played(*STORY), NOW_MS, "b-restless")
-    take_view(fleet, view("c-long", state="PreparingRebalance"))
-    take_view(fleet, view("d-quarantined", quarantined="q"))
+    fleet = fleet_of(
+        view("a-calm"),
+        view("b-restless"),
+        view("c-long", state="PreparingRebalance"),
+        view("d-quarantined", quarantined="q"),
+        view("e-gone"),
+    )
+    for group_id in ("b-restless", "e-gone"):
+        take_entries(fleet, played(*STORY), NOW_MS, group_id)
+    fleet.apply(LAYOUT.groups_topic, b"e-gone", None, 0)
     found = lines(fleet)
     assert [one.group_id for one in found] == ["d-quarantined", "c-long", "b-restless", "a-calm"]
     assert [one.is_unwell for one in found] == [True, True, False, False]
 
 
 def test_a_line_says_what_is_known_of_the_group() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
+    fleet = fleet_of(view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
     for number in (0, 1, 2):
         take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
     for at_ms, end in ((1_000, 10), (2_000, 15), (3_000, 16)):
@@ -92,18 +94,10 @@ def test_the_last_change_has_names_for_members_and_follows_the_view() -> None:
         assert found.change == change
 
 
-def test_a_group_that_has_ended_has_no_line() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view())
-    take_entries(fleet, played(*STORY), NOW_MS)
-    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
-    assert lines(fleet) == []
-
-
 def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view("classic"))
-    take_view(fleet, view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], [])))
+    fleet = fleet_of(
+        view("classic"), view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []))
+    )
     fleet.apply(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
     found = {one.group_id: one for one in lines(fleet)}
     assert {name: one.protocol for name, one in found.items()} == {
@@ -135,9 +129,8 @@ def rocketmq() -> RocketMqSnapshot:
 
 
 def test_lines_follow_the_entries_and_the_time() -> None:
-    fleet = Fleet(LAYOUT)
-    overview, story = Overview(fleet), played(*STORY)
-    take_view(fleet, view())
+    fleet, story = fleet_of(view()), played(*STORY)
+    overview = Overview(fleet)
     seen = []
     for number in (0, len(story) // 2, len(story)):
         take_entries(fleet, story[:number], NOW_MS)
@@ -150,19 +143,11 @@ def test_lines_follow_the_entries_and_the_time() -> None:
 
 
 def test_a_state_from_before_the_first_known_entry_counts() -> None:
-    fleet, story = Fleet(LAYOUT), played(*STORY)
+    fleet, story = fleet_of(view()), played(*STORY)
     first = next(entry for entry in story if entry.from_state == "PreparingRebalance")
-    take_view(fleet, view())
     take_entries(fleet, [replace(first, to_state="Stable", seq=7)], NOW_MS)
     (found,) = lines(fleet, first.at_ms + WINDOW_MS // 2)
     assert found.not_stable == [1.0] * (INTERVALS // 2) + [0.0] * (INTERVALS // 2)
-
-
-def test_a_group_without_entries_counts_by_its_view() -> None:
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view(state="Assigning", state_timestamp_ms=NOW_MS - STEP_MS // 2))
-    (found,) = lines(fleet)
-    assert found.not_stable == [0.0] * (INTERVALS - 1) + [0.5]
 
 
 @examples(200)
@@ -213,8 +198,7 @@ def test_a_reader_selects_lines_and_their_order(selection: Selection, expected: 
 
 def test_the_version_of_the_lines_is_not_newer_than_they_are() -> None:
     """A page that had the fleet's own would count as new, and would not ask for what the lines lack."""
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view())
+    fleet = fleet_of(view())
     thread = OverviewThread(fleet)
     assert (thread.version, thread.lines) == (0, []) and fleet.version > 0
     thread.start()
@@ -226,7 +210,3 @@ def test_the_version_of_the_lines_is_not_newer_than_they_are() -> None:
             take_view(fleet, view("newer"))
     finally:
         thread.stop()
-
-
-def test_each_order_is_offered() -> None:
-    assert SORTS == ("unwell", "name", "state", "members", "lag", "rebalances", "changed")

@@ -9,14 +9,9 @@ from msgspec.structs import replace
 
 from insight.page.rocketmq import MAX_CHANGES, MAX_TOLD, RocketMqPage, rocketmq_page
 from insight.page.timeline import GIVES, HOLDS, MAX_LANES, LaneRow
-from state.config import CoordinatorConfig
 from state.rocketmq.history import HistoryEntry
-from state.rocketmq.requests import SubscriptionGroupConfig
-from state.timeline import Timeline as Core
 from tests.harness.examples import examples
-from tests.harness.random_log import GROUPS
-from tests.harness.rocketmq_log import realise
-from tests.unit.insight.test_why_rocketmq import Clocked
+from tests.unit.insight.test_why_rocketmq import Clocked, played
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
 ALL_MS = (BEGIN_MS - 1, END_MS)
@@ -85,30 +80,6 @@ def test_the_sentence_counts_the_changes_of_the_time_shown(story: list[HistoryEn
     assert page(story, (END_MS - 1, END_MS)).sentence == "It has 2 clients. Nothing changed in this time."
 
 
-def test_changes_are_those_between_the_limits_with_the_numbers_of_the_report(
-    story: list[HistoryEntry],
-) -> None:
-    whole = page(story)
-    (_, *_, second, first) = whole.changes
-    it = page(story, (second.at_ms, END_MS))
-    assert [change.number for change in it.changes] == [change.number for change in whole.changes[:-1]]
-    it = page(story, (BEGIN_MS - 1, second.at_ms - 1))
-    assert [change.number for change in it.changes] == [first.number]
-    assert [band.number for band in it.picture.bands] == [first.number]
-    for change in whole.changes:
-        assert f"#{change.number}  " in whole.text
-
-
-def test_a_group_without_notifications_has_no_mark_of_one() -> None:
-    broker = Clocked()
-    silent = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
-    for number in (1, 2):
-        broker.join(f"c{number}", f"ch{number}", "t", config=silent)
-    it = page(broker.history, (0, 10_000), 10_000)
-    assert [row.told for row in it.picture.lanes] == [[], []]
-    assert {change.told for change in it.changes} == {""}
-
-
 def test_lanes_beyond_forty_are_folded_and_open_on_demand() -> None:
     broker = Clocked()
     for number in range(MAX_LANES + 7):
@@ -159,16 +130,7 @@ def test_no_connection_outlives_the_group(story: list[HistoryEntry]) -> None:
 def test_all_is_within_the_picture_and_marks_do_not_overlap(
     seed: int, length: int, from_part: int, width_part: int
 ) -> None:
-    rows = realise(seed, length)
-    for group_id in GROUPS:
-        core = Core(group_id, None, CoordinatorConfig())
-        for row in rows:
-            if row.request.group_id == group_id:
-                core.apply(row)
-        said = [event for effects in core.drain_effects() for event in effects.history]
-        entries = [event for event in said if isinstance(event, HistoryEntry)]
-        if not entries:
-            continue
+    for group_id, entries, _, _ in played(seed, length):
         begin_ms, now_ms = entries[0].at_ms, entries[-1].at_ms + 1_000
         from_ms = begin_ms + (now_ms - begin_ms) * from_part // 101
         limits_ms = from_ms, from_ms + (now_ms - from_ms) * width_part // 100 + 1

@@ -1,18 +1,19 @@
-"""The page of a share group of this coordinator: its partitions, its members, its rebalances."""
+"""The page of share groups, of this coordinator and of others, and of streams groups that are observed."""
 
 import pytest
 
 from insight.page.findings import Kind
-from insight.page.fleet import Fleet
 from insight.page.group import GroupPage, group_page
 from insight.page.members import of_view
 from insight.page.overview import Overview
 from insight.page.rebalance import rebalance_page
 from insight.why.course import course_of
+from state.kafka.observed.view import view_of as observed_view_of
 from state.kafka.protocols import view_of
 from state.kafka.snapshot import GroupSnapshot
 from tests.harness.histories import Recorder
-from tests.unit.insight.page_facts import LAYOUT, facts, take_view
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.unit.insight.page_facts import facts, fleet_of
 
 BEGUN = ("topics orders=3", "at 10s", "share A e0", "at 11s", "init watcher partitions[orders 0]")
 JOINED = ("at 12s", "share A e2", "at 15s", "share B e0")
@@ -34,13 +35,29 @@ def page(now_ms: int, *commands: str, with_history: bool = True) -> GroupPage:
     return group_page(facts(view), course, (0, now_ms), now_ms)
 
 
-def test_a_group_is_listed_with_its_type_and_its_members() -> None:
-    _, view = world(*JOINED)
-    fleet = Fleet(LAYOUT)
-    take_view(fleet, view)
-    (line,) = Overview(fleet).lines(15_000)
-    assert (line.protocol, line.state, line.members) == ("share", "Stable", 2)
-    assert [member.partitions for member in of_view(view).members] == [1, 1], "both have orders-0"
+REAL = real_records(REAL_OF_OTHERS)
+BEGIN_MS, END_MS = REAL[0].at_ms, REAL[-1].at_ms
+
+
+def watched(records: int) -> Watched:
+    """Groups of a broker's own coordinator, after so many records."""
+    return Watched().take(REAL[:records])
+
+
+def observed_view(group_id: str, records: int) -> GroupSnapshot:
+    return observed_view_of(watched(records).groups[group_id], {})
+
+
+def test_groups_are_listed_with_their_types_and_their_members() -> None:
+    _, own = world(*JOINED)
+    fleet = fleet_of(own, observed_view("queue", 19), observed_view("counts", 56))
+    lines = {line.group_id: line for line in Overview(fleet).lines(END_MS)}
+    assert {name: (line.protocol, line.state, line.members) for name, line in lines.items()} == {
+        "g": ("share", "Stable", 2),
+        "queue": ("share", "Stable", 2),
+        "counts": ("streams", "Stable", 2),
+    }
+    assert [member.partitions for member in of_view(own).members] == [1, 1], "both have orders-0"
 
 
 @pytest.mark.parametrize("with_history", [True, False])
@@ -90,3 +107,23 @@ def test_members_and_rebalances() -> None:
     assert of_second is not None
     assert ("why", "1 partition ready 1.0 s after the asking: orders 0") in of_second.lines
     assert [(move.name, move.gained) for move in of_second.moves] == [("A", "orders 0")]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "records", "protocol", "holds"),
+    [
+        ("queue", 19, "share", ["orders 0 3", "orders 1-2"]),
+        ("counts", 56, "streams", ["active 0 0-1, standby 0 2-3", "active 0 2-3, standby 0 0-1"]),
+    ],
+)
+def test_an_observed_group_has_its_members_its_rebalances_and_its_picture(
+    group_id: str, records: int, protocol: str, holds: list[str]
+) -> None:
+    course = course_of(watched(records).of(group_id))
+    page = group_page(facts(observed_view(group_id, records)), course, (BEGIN_MS - 1, END_MS), END_MS)
+    assert (page.protocol, page.state, page.generation) == (protocol, "Stable", 4)
+    assert sorted(member.holds for member in page.members) == holds
+    assert page.rebalances[0].sentence.startswith("member joined: ")
+    assert page.rebalances[0].moved == 2
+    assert page.findings == []
+    assert page.picture.lanes

@@ -133,23 +133,6 @@ def test_two_members_of_one_name_at_the_same_time_have_two_lanes() -> None:
     assert [row.member_ids for row in it.lanes] == [[members[0], members[2]], [members[1]]]
 
 
-def test_a_member_that_was_removed_twice_has_a_mark_for_each() -> None:
-    entries = played(
-        "config group.consumer.assignment.interval.ms=0",
-        "topics orders=2",
-        "at 0s",
-        "A e0",
-        "at 1s",
-        "A -1",
-        "at 2s",
-        "A e0",
-        "at 3s",
-        "A -1",
-    )
-    it = drawn(entries, (0, 10_000), 10_000)
-    assert sorted(x for row in it.lanes for x, _ in row.gone) == [10, 30]
-
-
 def test_what_has_not_ended_reaches_now() -> None:
     it = timeline([lane("a", 500, None)], [], [], Names(["a"]), {}, (0, 2_000), 1_500)
     (mark,) = it.lanes[0].marks
@@ -167,11 +150,6 @@ def test_a_rebalance_whose_end_is_lost_does_not_reach_now() -> None:
     assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width < 1
     one = replace(one, outcome=RebalanceOutcome.UNDER_WAY)
     assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width == 100
-
-
-def test_members_outside_the_picture_have_no_lane() -> None:
-    it = timeline([lane("a", 0, 10)], [], [], Names(["a"]), {}, (10, 20), 20)
-    assert (it.lanes, it.folded) == ([], 0)
 
 
 def test_folding_keeps_the_members_that_caused_or_delayed_a_rebalance() -> None:

@@ -30,15 +30,6 @@ def recording(header: Header, first: Iterable[Line] = ()) -> Lines:
     return Lines(header, [*first, *RECORDING.log(), *RECORDING.outputs()])
 
 
-def test_the_log_has_the_requests_the_outages_and_the_settings() -> None:
-    log = log_of(RECORDING, "demo")
-    assert len(log.rows) == 407
-    assert len(log.outages) == 2
-    assert log.configs.first.group_initial_rebalance_delay_ms == 3_000
-    assert log.configs.first.member_id_namespace == RECORDING.header.identity.member_id_namespace
-    assert log.until_ms >= log.rows[-1].at_ms
-
-
 def test_real_clients_are_reproduced() -> None:
     """Real processes of kafka-python, a kill of a consumer, and two kills of the coordinator."""
     validation = answer(log_of(RECORDING, "demo"), []).validation

@@ -8,10 +8,9 @@ from hypothesis import given
 from insight.whatif.answer import answer
 from insight.whatif.changes import UNCHANGED, parse_changes
 from insight.whatif.clients import derive
-from insight.whatif.facts import Ending, Fleet, Moment, Sent
+from insight.whatif.facts import Fleet, Moment, Sent
 from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
-from insight.whatif.validation import Match
 from insight.why.model import CauseKind
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs
@@ -45,11 +44,6 @@ def test_any_fleet_reproduces_itself(made: Fleet) -> None:
     reproduced(recorded(made, until_s=150))
 
 
-def test_the_simulation_is_deterministic() -> None:
-    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]), process("c", 2, ends_s=30))
-    assert recorded(made, 100).rows == recorded(made, 100).rows
-
-
 def test_a_member_that_expired_and_lived_on_joins_again() -> None:
     """The pause is a fact; the expiry within it, and the JoinGroup without an id after it, are outcomes."""
     made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]))
@@ -58,24 +52,6 @@ def test_a_member_that_expired_and_lived_on_joins_again() -> None:
     (pause,) = found.processes[1].pauses
     assert pause.to_ms == at(45)
     assert at(17) < pause.from_ms <= at(20)
-
-
-def test_a_member_that_is_started_again_is_the_same_client() -> None:
-    made = fleet(process("a"), process("b", 1, ends_s=20), process("b", 25, run=2))
-    found = reproduced(recorded(made, 60))
-    assert [(p.client, p.key, p.ending) for p in found.processes] == [
-        ("a", "a", Ending.RUNS),
-        ("b", "b", Ending.LEFT),
-        ("b", "b (run 2)", Ending.RUNS),
-    ]
-
-
-def test_a_process_that_dies_falls_silent() -> None:
-    found = reproduced(recorded(fleet(process("a"), process("b", 1, ends_s=20, leaves=False)), 60))
-    ended = found.processes[1]
-    assert ended.ending is Ending.SILENT
-    assert ended.ends_ms is not None
-    assert at(17) < ended.ends_ms <= at(20)
 
 
 def test_processes_of_one_client_id_at_the_same_time_are_several_clients() -> None:
@@ -144,12 +120,3 @@ def join_phases_ms(run: Run) -> list[int]:
         elif entry.type is EntryType.COMPLETING_REBALANCE:
             waited_ms.append(entry.at_ms - joined_ms)
     return waited_ms
-
-
-def test_all_rebalances_match() -> None:
-    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]), process("c", 2, ends_s=60))
-    validation = answer(recorded(made, 100), []).validation
-    assert validation.objections == []
-    assert {pair.match for pair in validation.pairs} == {Match.MATCHED}
-    assert validation.worst_ms() == 0
-    assert len(validation.pairs) == validation.recorded.rebalances > 3

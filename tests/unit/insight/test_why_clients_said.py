@@ -64,66 +64,85 @@ def test_a_client_that_says_after_it_left_that_it_has_not_polled_since() -> None
     assert (said.about, said.is_certain, said.said_before_ms) == (About.CAUSE, True, -2_000)
 
 
-def test_a_client_that_leaves_because_of_its_poll_timeout_has_not_polled_after_a_push_within_it() -> None:
-    within = push(LEFT_MS - 4_000, poll=6)
-    assert lines(told("worker-4", within, interval_ms=POLL_INTERVAL_MS)) == [
-        "its last poll was 10 s before; max.poll.interval.ms is 10 s"
-    ]
-    assert lines(told("worker-4", within)) == ["4 s before it said: its last poll was 6 s ago"]
-    earlier = push(LEFT_MS - 11_000, poll=6)
-    assert lines(told("worker-4", earlier, interval_ms=POLL_INTERVAL_MS)) == [
-        "11 s before it said: its last poll was 6 s ago; max.poll.interval.ms is 10 s"
-    ]
+WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
 
 
-def test_the_interval_is_the_least_of_a_client_that_leaves_because_of_it() -> None:
-    """A second is whole: 6 s are up to 7 s."""
-    (said,) = (
-        told("worker-4", push(LEFT_MS - 3_000, poll=6), interval_ms=POLL_INTERVAL_MS)
-        .rebalances[-1]
-        .clients_said
-    )
-    assert said.last_poll_before_ms == POLL_INTERVAL_MS
+@pytest.mark.parametrize(
+    ("name", "pushes", "interval_ms", "expected"),
+    [
+        # A client that leaves because of its poll timeout has not polled after a push within it.
+        (
+            "worker-4",
+            [WITHIN],
+            POLL_INTERVAL_MS,
+            "its last poll was 10 s before; max.poll.interval.ms is 10 s",
+        ),
+        ("worker-4", [WITHIN], None, "4 s before it said: its last poll was 6 s ago"),
+        (
+            "worker-4",
+            [push(LEFT_MS - 11_000, poll=6)],
+            POLL_INTERVAL_MS,
+            "11 s before it said: its last poll was 6 s ago; max.poll.interval.ms is 10 s",
+        ),
+        # One that has polled again says nothing certain.
+        ("worker-4", [AGAIN], None, None),
+        (
+            "worker-4",
+            [push(LEFT_MS - 30_000, poll=2, beat=1, idle=0.3), AGAIN],
+            None,
+            "30 s before it said: its last poll was 2 s ago, its last heartbeat 1 s ago",
+        ),
+        # One that expired has said nothing since, or says when it goes on how long it stood still.
+        (
+            "worker-3",
+            [push(EXPIRED_MS - 12_000, poll=0, beat=2)],
+            None,
+            "12 s before it said: its last poll was 0 s ago, its last heartbeat 2 s ago",
+        ),
+        (
+            "worker-3",
+            [push(EXPIRED_MS + 60_000, poll=75, beat=71)],
+            None,
+            "its last poll was 15 s before, its last heartbeat 11 s before",
+        ),
+        # librdkafka's say which part of their time was in poll.
+        (
+            "worker-3",
+            [push(EXPIRED_MS - 4_000, idle=0.02)],
+            None,
+            "4 s before it said: 2% of its time was in poll()",
+        ),
+        # Others wait for worker-2.
+        (
+            "worker-2",
+            [push(EXPIRED_MS + 5_000, poll=45)],
+            None,
+            "worker-2: its last poll was 40 s before the rebalance began",
+        ),
+        ("worker-2", [push(EXPIRED_MS + 5_000, poll=0)], None, None),
+        ("worker-2", [push(EXPIRED_MS - 5_000, poll=30)], None, None),
+    ],
+)
+def test_a_line_says_what_the_pushes_of_a_client_show(
+    name: str, pushes: list[Push], interval_ms: int | None, expected: str | None
+) -> None:
+    assert lines(told(name, *pushes, interval_ms=interval_ms)) == ([] if expected is None else [expected])
 
 
-def test_of_several_pushes_that_show_a_poll_the_quickest_one_counts() -> None:
-    slow, quick = push(LEFT_MS + 3_000, poll=12), push(LEFT_MS + 4_000, poll=15)
-    (said,) = told("worker-4", slow, quick, interval_ms=POLL_INTERVAL_MS).rebalances[-1].clients_said
-    assert (said.last_poll_before_ms, said.said_before_ms) == (11_500, -3_000)
-
-
-def test_a_client_that_has_polled_again_says_nothing_certain() -> None:
-    again = push(LEFT_MS + 5_000, poll=1)
-    assert lines(told("worker-4", again)) == []
-    before = push(LEFT_MS - 30_000, poll=2, beat=1, idle=0.3)
-    assert lines(told("worker-4", before, again)) == [
-        "30 s before it said: its last poll was 2 s ago, its last heartbeat 1 s ago"
-    ]
-
-
-def test_a_member_that_expired_and_said_nothing_since() -> None:
-    assert lines(told("worker-3", push(EXPIRED_MS - 12_000, poll=0, beat=2))) == [
-        "12 s before it said: its last poll was 0 s ago, its last heartbeat 2 s ago"
-    ]
-
-
-def test_a_process_that_stood_still_says_so_when_it_goes_on() -> None:
-    assert lines(told("worker-3", push(EXPIRED_MS + 60_000, poll=75, beat=71))) == [
-        "its last poll was 15 s before, its last heartbeat 11 s before"
-    ]
-
-
-def test_a_member_that_was_waited_for() -> None:
-    during = push(EXPIRED_MS + 5_000, poll=45)
-    assert lines(told("worker-2", during)) == ["worker-2: its last poll was 40 s before the rebalance began"]
-    assert lines(told("worker-2", push(EXPIRED_MS + 5_000, poll=0))) == []
-    assert lines(told("worker-2", push(EXPIRED_MS - 5_000, poll=30))) == []
-
-
-def test_librdkafkas_clients_say_which_part_of_their_time_was_in_poll() -> None:
-    assert lines(told("worker-3", push(EXPIRED_MS - 4_000, idle=0.02))) == [
-        "4 s before it said: 2% of its time was in poll()"
-    ]
+@pytest.mark.parametrize(
+    ("pushes", "last_poll_ms", "said_ms"),
+    [
+        # A second is whole: 6 s are up to 7 s.
+        ([push(LEFT_MS - 3_000, poll=6)], POLL_INTERVAL_MS, 3_000),
+        # The quickest of several pushes counts.
+        ([push(LEFT_MS + 3_000, poll=12), push(LEFT_MS + 4_000, poll=15)], 11_500, -3_000),
+    ],
+)
+def test_the_last_poll_is_known_as_exactly_as_pushes_say_it(
+    pushes: list[Push], last_poll_ms: int, said_ms: int
+) -> None:
+    (said,) = told("worker-4", *pushes, interval_ms=POLL_INTERVAL_MS).rebalances[-1].clients_said
+    assert (said.last_poll_before_ms, said.said_before_ms) == (last_poll_ms, said_ms)
 
 
 def test_a_member_that_was_removed_in_a_rebalance() -> None:

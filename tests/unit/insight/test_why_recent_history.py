@@ -112,33 +112,6 @@ def among_others(history: Sequence[HistoryEntry], *, before_days: int) -> Partit
     return Partition("g", records, [record.at_ms for record in records])
 
 
-def test_what_is_read_does_not_depend_on_the_topics_length() -> None:
-    """Other groups write a record a minute; the last hour has 70 of them."""
-    read = {}
-    for before_days, days in ((1, 2), (1, 20), (20, 20)):
-        history = quiet_for(days)
-        partition = among_others(history, before_days=before_days)
-        since_ms, now_ms = days * DAY_MS - 60 * MINUTE_MS, days * DAY_MS + 10 * MINUTE_MS
-        found = entries_since(partition, since_ms)
-        assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
-        assert (found.from_start, partition.views) == (False, 0)
-        read[len(partition.records)] = partition.read
-    assert min(read) * 10 < max(read)
-    assert max(read.values()) < 130
-    assert max(read.values()) - min(read.values()) <= 2
-
-
-def test_the_first_rebalance_that_is_told_of_knows_its_ground() -> None:
-    history = quiet_for(20)
-    since_ms = 20 * DAY_MS - 60 * MINUTE_MS
-    found = entries_since(among_others(history, before_days=0), since_ms)
-    (last,) = comparable(found, 20 * DAY_MS + 1, since_ms).rebalances
-    assert last.moves is not None
-    # t-1 belonged to a. t-3 belonged to a in the generation before the last, and to no member in the last.
-    assert (last.number, last.moves.moved, last.moves.fresh) == (1, 2, 0)
-    assert [(m.before, m.after) for m in last.moves.members] == [(2, 1), (1, 1), (0, 2)]
-
-
 def test_a_static_member_that_came_back_in_between_is_followed() -> None:
     """Its id changed without a rebalance, so everything in between is read."""
     history = quiet_for(20, "at 10d", "join a api=3 session=24d instance=i-a id=")
@@ -178,9 +151,3 @@ def test_of_a_rocketmq_group_everything_is_read() -> None:
     partition = Partition("rmq", records, [record.at_ms for record in records])
     found = entries_since(partition, history[-1].at_ms)
     assert (len(found.entries), found.from_start) == (len(history), True)
-
-
-def test_a_group_that_nobody_knows_has_no_entries() -> None:
-    partition = among_others(quiet_for(1), before_days=1)
-    partition.group_id = "unknown"
-    assert entries_since(partition, DAY_MS) == ([], frozenset(), True)

@@ -176,17 +176,6 @@ def test_it_says_what_is_waited_for_and_what_nobody_has() -> None:
     assert [(one.since_ms, one.error_code, one.is_open) for one in asked.asked] == [(4_000, None, True)]
 
 
-def test_it_says_what_is_being_deleted() -> None:
-    deleting = ("topics orders=2", "at 0s", "share A e0", "init watcher", "share A -1", "delete admin")
-    text = text_of(*deleting, "at 2s", "deleted watcher partitions[orders 0]")
-    assert "Waiting     orders 1: deleting the state for" in text
-    failed = text_of(*deleting, "at 2s", "deleted watcher error=31")
-    assert (
-        "Waiting     orders 0-1: error 31 CLUSTER_AUTHORIZATION_FAILED; a DeleteGroups asks again\n" in failed
-    )
-    assert reported(*deleting, "deleted watcher").shares is None
-
-
 logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200))
 
 

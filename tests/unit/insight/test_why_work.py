@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from insight.why.clock import Clock
 from insight.why.model import ConnectWork, Rebalance, StreamsTasks
 from insight.why.names import names_in
 from insight.why.report import report
-from insight.why.text import details, report_text
+from insight.why.text import details
 from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.histories import Recorder
 
@@ -92,50 +91,46 @@ def test_connectors_and_tasks_are_told_by_name() -> None:
     ]
 
 
-def test_by_the_eager_protocol_a_worker_has_all_that_it_is_assigned() -> None:
-    r = last("default", {"a": EAGER, "b": EAGER_NOTHING})
-    assert lines(r, "assigned", "next", "delayed") == [
-        ("assigned", "a  connectors sink, source, tasks source 0-2")
-    ]
-
-
-def test_the_wait_for_a_worker_that_left_is_told() -> None:
-    r = last("compatible", {"a": DELAYED, "b": DELAYED})
-    assert lines(r, "assigned", "next", "delayed") == [
-        (
-            "delayed",
-            "the work of a worker that left waits 5 min 0 s for its return "
-            "(scheduled.rebalance.max.delay.ms)",
-        )
-    ]
-
-
-@pytest.mark.parametrize("bytes_of_all", [MISMATCH, EAGER_MISMATCH])
-def test_a_leader_that_is_behind_assigns_nothing(bytes_of_all: bytes) -> None:
-    r = last("compatible", {"a": bytes_of_all, "b": bytes_of_all})
-    assert lines(r, "assigned", "error") == [
-        ("error", "nothing was assigned, because a worker has newer configurations than the leader")
-    ]
-
-
-def test_a_worker_without_bytes_has_no_work() -> None:
-    r = last("sessioned", {"a": NEW, "b": b""})
-    assert lines(r, "assigned") == [("assigned", "a  + connector source, tasks source 0-1")]
+BEHIND = ("error", "nothing was assigned, because a worker has newer configurations than the leader")
+ONLY_A = ("assigned", "a  + connector source, tasks source 0-1")
 
 
 @pytest.mark.parametrize(
-    ("protocol_name", "assignments"),
+    ("protocol_name", "of_a", "of_b", "expected"),
     [
-        ("sessioned", {"a": NEW, "b": NEW[:-1]}),
-        ("another", {"a": NEW, "b": NEW}),
-        ("stream", {"a": NEW, "b": NEW}),
+        ("default", EAGER, EAGER_NOTHING, [("assigned", "a  connectors sink, source, tasks source 0-2")]),
+        (
+            "compatible",
+            DELAYED,
+            DELAYED,
+            [
+                (
+                    "delayed",
+                    "the work of a worker that left waits 5 min 0 s for its return "
+                    "(scheduled.rebalance.max.delay.ms)",
+                )
+            ],
+        ),
+        ("compatible", MISMATCH, MISMATCH, [BEHIND]),
+        ("compatible", EAGER_MISMATCH, EAGER_MISMATCH, [BEHIND]),
+        ("sessioned", NEW, b"", [ONLY_A]),
+        *(
+            (
+                name,
+                NEW,
+                of_b,
+                [("assigned", f"bytes that are not a consumer assignment: a {len(NEW)}, b {len(of_b)}")],
+            )
+            for name, of_b in (("sessioned", NEW[:-1]), ("another", NEW), ("stream", NEW))
+        ),
+        ("stream", user_data(LATEST[1]), user_data(b"x"), []),
     ],
 )
-def test_bytes_that_are_not_read_are_counted(protocol_name: str, assignments: Mapping[str, bytes]) -> None:
-    r = last(protocol_name, assignments)
-    assert (r.connect, r.streams) == ({}, {})
-    sizes = ", ".join(f"{name} {len(data)}" for name, data in assignments.items())
-    assert lines(r, "assigned") == [("assigned", f"bytes that are not a consumer assignment: {sizes}")]
+def test_the_work_of_a_generation_is_told_by_its_lines(
+    protocol_name: str, of_a: bytes, of_b: bytes, expected: list[tuple[str, str]]
+) -> None:
+    r = last(protocol_name, {"a": of_a, "b": of_b})
+    assert lines(r, "assigned", "next", "delayed", "error", "tasks") == expected
 
 
 def test_tasks_and_standbys_of_streams_are_told_by_name() -> None:
@@ -172,17 +167,6 @@ def test_every_version_of_streams_has_its_tasks(version: int) -> None:
     assert lines(r, "tasks")[0][1].startswith("a  active 0_1")
 
 
-def test_user_data_that_is_not_that_of_streams_is_not_told() -> None:
-    r = last("stream", {"a": user_data(LATEST[1]), "b": user_data(b"x")})
-    assert r.streams == {}
-    assert r.moves is not None
-
-
 def test_other_groups_have_nothing_more_in_their_json() -> None:
     told = msgspec.json.decode(msgspec.json.encode(last("range", {"a": user_data(b"")})))
     assert not {"connect", "streams"} & told.keys()
-
-
-def test_the_report_has_the_lines() -> None:
-    text = f"{report_text(report('g', history('sessioned', {'a': NEW}), 0), Clock())}\n"
-    assert "\n    assigned  a  + connector source, tasks source 0-1\n" in text

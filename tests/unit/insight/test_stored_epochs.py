@@ -1,24 +1,24 @@
 # ruff: noqa: E501 - tables are as wide as on the terminal
-"""The stored state, the moment and the live view of a group of the consumer protocol."""
+"""What readers show of groups that go by epochs: the stored state, the moment, the live view, the list."""
 
 import copy
 from datetime import UTC
-from io import StringIO
 from textwrap import dedent
 
-from rich.console import Console
-
+from gateway.coordinator.groups import known_of
+from insight.admin.list_groups import listed
 from insight.replay.moment import moment_text
 from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
 from insight.stored.rows import Role, rows_of
 from insight.stored.text import group_text
-from insight.view import entry_line, member_line, render
+from insight.view import member_line
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
+from state.kafka.share_group import ShareGroup
 from tests.harness.histories import Recorder
 from tests.unit.insight.test_why_epochs import CONVERSIONS, MORNING
 
@@ -32,6 +32,16 @@ def before(commands: tuple[str, ...], at: str) -> KafkaGroup:
     group = recorder.any_group()
     assert group is not None
     return copy.deepcopy(group)
+
+
+def difference(old: KafkaGroup, new: KafkaGroup, *, ignore_times: bool = False) -> str:
+    change = compare_groups("g", old, new, ignore_times=ignore_times)
+    assert change is not None
+    return change_text(change)
+
+
+def moment_of(group: KafkaGroup) -> str:
+    return f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
 
 
 def looks(text: str) -> str:
@@ -70,9 +80,7 @@ def test_the_rows_of_a_group_with_members_of_both_protocols() -> None:
 
 
 def test_what_differs() -> None:
-    change = compare_groups("g", before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True)
-    assert change is not None
-    assert change_text(change) == looks("""
+    assert difference(before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True) == looks("""
 group g:
   seq 21 -> 24
   assignment epoch 4 -> 5
@@ -90,9 +98,10 @@ group g:
 
 
 def test_a_conversion_is_one_difference() -> None:
-    change = compare_groups("g", before(CONVERSIONS, "10s"), before(CONVERSIONS, "20s"))
-    assert change is not None
-    assert change_text(change) == "group g:\n  protocol Kafka -> Kafka (consumer)"
+    assert (
+        difference(before(CONVERSIONS, "10s"), before(CONVERSIONS, "20s"))
+        == "group g:\n  protocol Kafka -> Kafka (consumer)"
+    )
 
 
 def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
@@ -100,17 +109,15 @@ def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
     assert isinstance(new, ConsumerGroup)
     held = new.members["A"].assigned
     new.members["A"].assigned = {topic: dict.fromkeys(epochs, 7) for topic, epochs in held.items()}
-    change = compare_groups("g", old, new)
-    assert change is not None
     assert (
-        change_text(change)
+        difference(old, new)
         == "group g:\n  member A: assigned orders:0,1,2,3 since epoch 2 -> orders:0,1,2,3 since epoch 7"
     )
 
 
 def test_a_moment() -> None:
     group = before(MORNING, "30s")
-    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
+    text = moment_of(group)
     assert (
         text
         == looks("""
@@ -141,32 +148,97 @@ def test_members_with_random_ids_are_named_by_their_clients() -> None:
     (member,) = group.members.values()
     member.member_id, member.client_id = member_id, "billing"
     group.members = {member_id: member}
-    text = f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
+    text = moment_of(group)
     assert "\nbilling         -          2     has its target" in text
     assert "the session of billing ends" in text
     view = view_of(group)
     assert member_line(view.members[0], view).startswith(f"  billing ({member_id}): ")
 
 
-def test_the_live_view() -> None:
-    console = Console(file=StringIO(), width=200)
-    console.print(
-        render([view_of(before(MORNING, "30s")), view_of(before(CONVERSIONS, "20s"))], [], "", 20_000)
-    )
-    assert isinstance(console.file, StringIO)
-    shown = console.file.getvalue()
-    for line in (
-        "epoch 5",
-        "A: orders 0-1; gives up orders 2-3",
-        "C: -; waits for orders 3, prices 1",
-        "~ a-",
-        "X: orders 2-3",
-    ):
-        assert line in shown
+def group_after(*commands: str) -> ShareGroup:
+    recorder = Recorder()
+    recorder.play("at 10s", "topics foo=2", "share A e0", "init watcher", "share A e2", *commands)
+    group = recorder.any_group()
+    assert isinstance(group, ShareGroup)
+    return copy.deepcopy(group)
 
 
-def test_entries_name_the_epoch() -> None:
-    history = Recorder().play(*MORNING[:4])
-    assert "  g  epoch 2  GroupEpochBumped (Reconciling -> Assigning) [A]: member A subscribes" in entry_line(
-        history[2]
+def test_the_rows_of_a_share_group() -> None:
+    rows = rows_of(group_after("at 12s", "share B e0"), 2, CONFIG)
+    group = rows.group
+    assert (group.group_type, group.state, group.protocol_name) == ("share", "Stable", "simple")
+    assert (group.generation, group.assignment_epoch, group.subscribed_topics) == (4, 4, ["foo"])
+    first, second = rows.members
+    assert (first.assignment, first.target, first.partitions) == ({"foo": [0, 1]}, {"foo": [0]}, 2)
+    assert (second.member_id, second.assignment, second.member_epoch) == ("B", {"foo": [1]}, 4)
+    assert [timer.member_id for timer in rows.timers] == ["A", "B"]
+    assert [(row.partition, row.state, row.task) for row in rows.shares] == [
+        (0, "initialized", None),
+        (1, "initialized", None),
+    ]
+
+
+def test_the_rows_of_share_partitions() -> None:
+    group = group_after(
+        "topics foo=4", "topic-metadata watcher", "share A e3", "init watcher error=15 partitions[foo 3]"
     )
+    (*_, two, three) = rows_of(group, 2, CONFIG).shares
+    assert (two.state, two.start_offset, two.state_epoch, two.error_code) == ("initializing", 0, 4, None)
+    assert (three.partition, three.error_code, three.task) == (3, 15, two.task)
+    assert two.asked_at_ms == 10_000
+    text = group_text(rows_of(group, 2, CONFIG))
+    assert (
+        "  TOPIC PARTITION STATE        TASK         ASKED                   STATE-EPOCH START-OFFSET ERROR"
+        in text
+    )
+    assert (
+        "  foo   3         initializing requests-0-4 1970-01-01 00:00:10.000 4           0            15"
+        in text
+    )
+    deleting = rows_of(group_after("share A -1", "delete admin"), 2, CONFIG).shares
+    assert [(row.partition, row.state) for row in deleting] == [(0, "deleting"), (1, "deleting")]
+
+
+def test_a_moment_of_a_share_group() -> None:
+    group = group_after("topics foo=3", "topic-metadata watcher", "share A e3")
+    text = moment_of(group)
+    assert text == dedent("""\
+        Group g at 1970-01-01 00:00:10.000 UTC: Stable for 0 ms, epoch 4, target assignment of epoch 3, 1 member
+        Last rebalance: began 1970-01-01 00:00:10.000, because the topics that members subscribe to have changed
+
+        MEMBER          HOST       EPOCH HAS             TARGET
+        A               -          3     foo 0-1         foo 0-1
+
+        Initialized: foo 0-1
+        Initializing: foo 2
+        Task: foo 2: initializing for 0 ms (task requests-0-4)
+
+        Timers:
+            1970-01-01 00:00:55.000  in 45.0 s  the session of A ends
+            1970-01-01 00:01:10.000  in 60.0 s  tasks that the share coordinator has not done get an entry
+        """)
+
+
+def test_a_moment_of_a_share_group_that_is_being_deleted() -> None:
+    group = group_after("share A -1", "delete admin")
+    text = moment_of(group)
+    assert "Empty for 0 ms" in text and "Deleting: foo 0-1" in text
+    assert "Task: foo 0-1: deleting the state for 0 ms (task requests-0-4)" in text
+    assert "in 60.0 s  an administrator is answered, whatever the share coordinator has done" in text
+
+
+def test_what_differs_of_a_share_group() -> None:
+    before, after = group_after("at 12s", "share B e0"), group_after("at 12s", "share B e0", "share A e3")
+    changed = difference(before, after, ignore_times=True)
+    assert "  member A: assigned foo:0,1 -> foo:0" in changed.splitlines()
+    assert "initialized" not in changed
+    deleted = difference(after, group_after("share A -1", "delete admin"), ignore_times=True)
+    assert "  removed: initialized partitions of foo (foo:0,1)" in deleted.splitlines()
+
+
+def test_the_lists_of_groups_have_share_groups() -> None:
+    """Row SD5."""
+    view = view_of(group_after())
+    in_list = known_of(view)
+    assert (in_list.state, in_list.protocol_type, in_list.group_type) == ("Stable", "share", "share")
+    assert listed(view).type == "Share"
