@@ -24,7 +24,7 @@ from tests.harness.certificates import Authority
 from tests.harness.ports import free_port
 from tests.harness.webhook import HANG, Reply, Webhook
 
-SHORT_S = 0.5
+SHORT_S, LONG_S = 0.5, 60.0
 SECRET = "/services/T0/B0/s3cret"
 
 
@@ -34,14 +34,17 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def receiver(
-    url: str, token: Callable[[], str | None] = lambda: None, context: ssl.SSLContext | None = None
+    url: str,
+    token: Callable[[], str | None] = lambda: None,
+    context: ssl.SSLContext | None = None,
+    timeout_s: float = LONG_S,
 ) -> Receiver:
-    return Receiver(lambda: url, token, context or client_context(None), SHORT_S)
+    return Receiver(lambda: url, token, context or client_context(None), timeout_s)
 
 
-def post(*replies: Reply) -> Answer:
+def post(*replies: Reply, timeout_s: float = LONG_S) -> Answer:
     with Webhook(*replies) as webhook:
-        return receiver(webhook.url()).post(b"{}")
+        return receiver(webhook.url(), timeout_s=timeout_s).post(b"{}")
 
 
 def test_a_request_is_json_with_the_token() -> None:
@@ -74,7 +77,9 @@ def test_messages_are_accepted_refused_for_ever_or_sent_again(
 
 
 def test_a_receiver_that_hangs_and_one_that_is_not_there_fail() -> None:
-    assert post(Reply(HANG)) == Answer(Verdict.FAILED, f"no whole answer within {SHORT_S} s")
+    assert post(Reply(HANG), timeout_s=SHORT_S) == Answer(
+        Verdict.FAILED, f"no whole answer within {SHORT_S} s"
+    )
     gone = receiver(f"http://127.0.0.1:{free_port()}/").post(b"{}")
     assert (gone.verdict, "refused" in gone.reason) == (Verdict.FAILED, True)
 
@@ -117,7 +122,7 @@ def test_a_long_answer_is_read_in_part() -> None:
 
 def test_files_are_read_again_for_each_request(tmp_path: Path) -> None:
     address, token = tmp_path / "url", tmp_path / "token"
-    asking = Receiver(lambda: url_in(address), lambda: first_line(token), client_context(None), SHORT_S)
+    asking = Receiver(lambda: url_in(address), lambda: first_line(token), client_context(None), LONG_S)
     with Webhook() as webhook:
         address.write_text(webhook.url("/old") + "\n")
         missing = asking.post(b"{}")
