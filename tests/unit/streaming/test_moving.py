@@ -219,6 +219,8 @@ def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
     entry = codec.encode_group(group, None)
     write_export(tmp_path / "file", header, [ExportedGroup("orders", entry.version, entry.group)])
     export, identity = ExportFile(tmp_path / "file"), identity_for(header, prefix=prefix)
+    with pytest.raises(MoveRefused, match=r"exists\. Import into a new folder"):
+        import_state(export, tmp_path, identity, spark_started)
     with pytest.raises(refused) as raised:
         import_state(export, tmp_path / "new", identity, spark_started)
     assert (prefix is None) != ("'orders' has offsets that are pending in transactions" in str(raised.value))
