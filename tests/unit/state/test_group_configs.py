@@ -28,6 +28,7 @@ from state.kafka.responses import (
 from state.messages import ErrorResponse
 from state.rocketmq.requests import GetConsumerListByGroup
 from state.timeline import Row, Timeline
+from tests.harness import batches
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -177,3 +178,8 @@ def test_settings_alone_are_no_group() -> None:
     refused = step(kept, "g", Received("requests-0-9", query), log.sent, CoordinatorConfig())
     assert isinstance(refused.replies[0].response, ErrorResponse), "the id is kept for Kafka's groups"
     assert refused.group is kept
+    fails = batches.failing_step(lambda event: isinstance(event, Outage))
+    timeline = Timeline("g", kept, CoordinatorConfig(), step=fails, outages=[Outage(1_000, 2_000)])
+    timeline.fire_until(3_000)
+    assert len(timeline.faults) == 1
+    assert isinstance(timeline.group, ConfigsOnly) and timeline.group.configs == kept.configs
