@@ -26,37 +26,22 @@ from state.kafka.requests import (
     TopicIdPartitions,
     TopicMetadata,
 )
-from state.kafka.topic_images import TopicImage
-from state.timeline import Row, Timeline
-from tests.harness import batches
-from tests.harness.common import kafka_effects
-from tests.harness.consumer_clients import SUBSCRIPTIONS, Cluster, Consumer, Partition, common_of
-from tests.harness.random_log import GROUPS, PARTITION_OF
-
-BEGIN_MS = 1_000_000
-INTERVAL_MS = 5_000
-PAUSES_MS = (0, 0, 1, 400, 1_000, 5_000, 5_000, 20_000, 46_000)
+from tests.harness.consumer_clients import SUBSCRIPTIONS, Consumer, Partition, common_of
+from tests.harness.played_log import INTERVAL_MS, PAUSES_MS, PlayedLog
+from tests.harness.random_log import GROUPS
 
 
-class ConsumerLog:
-    """The play of one log: `rows` is the log so far."""
+class ConsumerLog(PlayedLog):
+    """The play of one log of groups of the consumer protocol."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
-        self.random = Random(seed)
-        self.cluster = Cluster(self.random)
-        self.rows: list[Row] = []
-        self.rules: set[str] = set()  # that applied so far
-        self.at_ms = BEGIN_MS
-        self.timelines = {
-            group_id: Timeline(group_id, None, config, step=batches.checked_step) for group_id in GROUPS
-        }
+        super().__init__(seed, config)
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [self._client(n, self.random.choice(groups)) for n in range(self.random.randint(1, 7))]
         # Of its own random numbers, so that the logs of a seed are those of before.
         self.may = Random(f"{seed} may").choice((None, None, "foo.*", "ba."))
         for client in self.clients:
             client.may = self.may
-        self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
         self._oddness = self.random.choice((0.02, 0.1, 0.3))
         self._hurry = self.random.choice((0.3, 0.8, 0.95))
 
@@ -197,13 +182,7 @@ class ConsumerLog:
             group = self.group(group_id)
             if group is None:
                 continue
-            topics = {}
-            for name in sorted({*group.topics, *group.unknown_topics()}):
-                known, image = group.topics.get(name), self.cluster.now.get(name)
-                seen = None if known is None else TopicImage(UUID(bytes=known.topic_id), known.partitions)
-                if name not in group.topics or seen != image:
-                    topics[name] = image
-            if topics:
+            if topics := self._news_of_topics(group):
                 self._send(None, TopicMetadata(group_id=group_id, topics=topics))
             patterns = {m.subscribed_topic_regex for m in group.members.values()} - {""}
             found = {pattern: self.cluster.resolve(pattern, self.at_ms) for pattern in sorted(patterns)}
@@ -218,15 +197,7 @@ class ConsumerLog:
 
     def _send(self, client: Consumer | None, request: AnyRequest, *, lost: bool = False) -> None:
         """Append the request to the log and apply it. A client whose answer is lost asks in full again."""
-        partition = PARTITION_OF[request.group_id]
-        self._offsets[partition] += 1
-        row = Row(self.at_ms, f"requests-{partition}-{self._offsets[partition]}", request)
-        self.rows.append(row)
-        timeline = self.timelines[request.group_id]
-        timeline.apply(row)
-        assert not timeline.faults, timeline.faults[0].traceback
-        for effects in kafka_effects(timeline.drain_effects()):
-            self.rules.update(effects.rules)
+        for effects in self._handle(request):
             for reply in effects.replies:
                 if client is not None and not lost:
                     client.learn(reply.response, self.cluster)

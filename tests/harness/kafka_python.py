@@ -13,7 +13,6 @@ from kafka.protocol.metadata import MetadataResponse
 
 from assignors.kafka.api import MemberId, TopicPartition
 
-Past = dict[MemberId, list[TopicPartition]]
 STICKY: Mapping[str, type[AbstractPartitionAssignor]] = {
     "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,

@@ -31,13 +31,13 @@ from state.kafka.requests import (
     SyncGroup,
 )
 from state.kafka.topic_images import TopicImage
-from state.timeline import Row, Timeline
+from state.timeline import Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer
 from tests.harness.common import Common, kafka_effects, kafka_group
 from tests.harness.consumer_clients import TOPICS, Cluster, Consumer, Partition
-from tests.harness.consumer_log import INTERVAL_MS, PAUSES_MS
-from tests.harness.random_log import GROUPS, PARTITION_OF
+from tests.harness.played_log import INTERVAL_MS, PAUSES_MS
+from tests.harness.random_log import GROUPS
 
 _ENCODER = msgpack.Encoder()
 
@@ -254,10 +254,7 @@ class MixedLog(consumer_log.ConsumerLog):
 
     def _ask(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
         """Append the request to the log and apply it. Answers go to who asked, when they come."""
-        partition = PARTITION_OF[request.group_id]
-        self._offsets[partition] += 1
-        row = Row(self.at_ms, f"requests-{partition}-{self._offsets[partition]}", request)
-        self.rows.append(row)
+        row = self._append(request)
         if client is not None:
             self._asked = {id_: asker for id_, asker in self._asked.items() if asker is not client}
             if isinstance(client, ClassicConsumer):

@@ -1,10 +1,11 @@
 """Records of `__consumer_offsets` for tests: those of a real broker, and random lives of groups."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
@@ -62,11 +63,11 @@ def real_records(path: Path = REAL) -> list[Said]:
 class Watched:
     """Groups that are observed record by record. `history` has the entries in order."""
 
-    def __init__(self, observer: str = "o") -> None:
+    def __init__(self, names: Mapping[bytes, str] = NAMES) -> None:
         self.groups: dict[str, ObservedGroup] = {}
         self.history: list[HistoryEntry] = []
         self.offsets: list[OffsetChange] = []
-        self._observer = observer
+        self._names = names
         self._count = 0
 
     def take(self, said: Iterable[Said]) -> "Watched":
@@ -74,14 +75,14 @@ class Watched:
         for at_ms, group_id, says in said:
             record = f"topic-0-{self._count}"
             self._count += 1
-            at = At(at_ms, record, f"{record}@{self._observer}")
+            at = At(at_ms, record, f"{record}@o")
             group = self.groups.get(group_id)
             if isinstance(says, RebalanceSeen):
                 if group is None:
                     continue
                 seen = sight(group, says, at)
             else:
-                seen = observe(group, group_id, says, at, NAMES)
+                seen = observe(group, group_id, says, at, self._names)
             self.history += seen.history
             self.offsets += seen.offsets
             if seen.is_over:
@@ -260,3 +261,23 @@ def _key(said: Said) -> tuple[object, ...]:
         type(says).__name__, type(says).__name__
     )
     return said.group_id, kind, getattr(says, "member_id", "")
+
+
+def check_told(
+    entries: Sequence[HistoryEntry],
+    tail: Sequence[tuple[str, str | None, str]],
+    fields: Mapping[int, Mapping[str, Any]],
+) -> None:
+    """Assert that the history ends with these entries, and what some of them say, by their places in it. Of a
+    reason a part suffices.
+    """
+    assert told(list(entries))[len(entries) - len(tail) :] == list(tail)
+    found = {
+        at: {name: _shown(entries[at], name, part) for name, part in of.items()} for at, of in fields.items()
+    }
+    assert found == fields
+
+
+def _shown(entry: HistoryEntry, name: str, expected: Any) -> Any:
+    value = getattr(entry, name)
+    return expected if name == "reason" and expected in value else value

@@ -63,9 +63,10 @@ def call(
     return list(operator((shard,), iter(frames), state))
 
 
-def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[dict[str, Any]]:
+def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[Any]:
+    """Return the contents of the records of a topic, None for a tombstone."""
     return [
-        json.loads(value)
+        None if value is None else json.loads(value)
         for frame in frames
         for to, value in zip(frame["topic"], frame["value"], strict=True)
         if to == topic

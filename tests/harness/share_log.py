@@ -7,7 +7,6 @@ the core, so that its requests have the epochs of that run; its rows are a log l
 """
 
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -32,16 +31,10 @@ from state.kafka.share_requests import (
     ShareStateResult,
 )
 from state.kafka.snapshot import ShareTask
-from state.kafka.topic_images import TopicImage
-from state.timeline import Row, Timeline
-from tests.harness import batches
-from tests.harness.common import Common, kafka_effects
-from tests.harness.consumer_clients import Cluster
-from tests.harness.random_log import GROUPS, PARTITION_OF
+from tests.harness.common import Common
+from tests.harness.played_log import INTERVAL_MS, PAUSES_MS, PlayedLog
+from tests.harness.random_log import GROUPS
 
-BEGIN_MS = 1_000_000
-INTERVAL_MS = 5_000
-PAUSES_MS = (0, 0, 1, 400, 1_000, 5_000, 5_000, 20_000, 46_000)
 SUBSCRIPTIONS = (("foo",), ("foo",), ("bar", "foo"), ("baz", "foo"), ("bar",), ("missing",))
 ERRORS = (3, 15, 16, 31, 42, 124)
 
@@ -81,24 +74,16 @@ class Client:
                 self.has = {topic.topic_id: topic.partitions for topic in response.assignment}
 
 
-class ShareLog:
-    """The play of one log: `rows` is the log so far, `rules` are the rows that applied so far."""
+class ShareLog(PlayedLog):
+    """The play of one log of share groups."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
-        self.random = Random(seed)
-        self.cluster = Cluster(self.random)
-        self.rows: list[Row] = []
-        self.rules: set[str] = set()
-        self.at_ms = BEGIN_MS
-        self.timelines = {
-            group_id: Timeline(group_id, None, config, step=batches.checked_step) for group_id in GROUPS
-        }
+        super().__init__(seed, config)
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [
             Client(n, self.random.choice(groups), self.random.choice(SUBSCRIPTIONS))
             for n in range(self.random.randint(1, 7))
         ]
-        self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
         self._answered: list[ShareStateResult] = []
         self._oddness = self.random.choice((0.1, 0.3, 0.5))
 
@@ -217,13 +202,7 @@ class ShareLog:
     def _watch(self, group_id: str) -> None:
         """What the watcher sends: where a group's topics differ from the cluster's."""
         group = self.group(group_id)
-        topics: dict[str, TopicImage | None] = {}
-        for name in [] if group is None else sorted({*group.topics, *group.unknown_topics()}):
-            known, image = group.topics.get(name), self.cluster.now.get(name)  # type: ignore[union-attr]
-            seen = None if known is None else TopicImage(UUID(bytes=known.topic_id), known.partitions)
-            if name not in group.topics or seen != image:  # type: ignore[union-attr]
-                topics[name] = image
-        if topics:
+        if group is not None and (topics := self._news_of_topics(group)):
             self._send(None, TopicMetadata(group_id=group_id, topics=topics))
 
     def _coordinate(self, group_id: str, *, works: bool) -> None:
@@ -257,15 +236,7 @@ class ShareLog:
 
     def _send(self, client: Client | None, request: AnyRequest) -> None:
         """Append the request to the log and apply it."""
-        partition = PARTITION_OF[request.group_id]
-        self._offsets[partition] += 1
-        row = Row(self.at_ms, f"requests-{partition}-{self._offsets[partition]}", request)
-        self.rows.append(row)
-        timeline = self.timelines[request.group_id]
-        timeline.apply(row)
-        assert not timeline.faults, timeline.faults[0].traceback
-        for effects in kafka_effects(timeline.drain_effects()):
-            self.rules.update(effects.rules)
+        for effects in self._handle(request):
             for reply in effects.replies:
                 if client is not None and isinstance(reply.response, ShareGroupHeartbeatResponse):
                     client.learn(reply.response)

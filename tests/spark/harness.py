@@ -61,18 +61,15 @@ class Bench:
     """One checkpoint, its input, and the output of all its runs.
 
     `failures` holds, by batch, the failures of the sink: each is the share of the batch, from 0 to 1, that is
-    written before the failure. `rearrange` changes the input before the operator gets it. `write` is another
-    sink.
+    written before the failure. `write` is another sink.
     """
 
     spark: SparkSession
     folder: Path
     operator: Callable[..., Any] = field(default_factory=make_operator)
     owner_epoch: int | None = None
-    files_per_batch: int = 1
     shards: int = DEFAULT_SHARDS
     state_partitions: int = DEFAULT_STATE_PARTITIONS
-    rearrange: Callable[[DataFrame], DataFrame] = lambda records: records
     write: Write | None = None
     failures: dict[int, list[float]] = field(default_factory=dict)
     written: list[Written] = field(default_factory=list)
@@ -85,10 +82,10 @@ class Bench:
         self.spark.conf.set(STATE_PARTITIONS, self.state_partitions)
         records = (
             self.spark.readStream.schema(READ_SCHEMA)
-            .option("maxFilesPerTrigger", self.files_per_batch)
+            .option("maxFilesPerTrigger", 1)
             .parquet(str(self._input))
         )
-        output = coordinate(self.rearrange(records), self.operator, self.owner_epoch, shards=self.shards)
+        output = coordinate(records, self.operator, self.owner_epoch, shards=self.shards)
         self.query = (
             output.writeStream.foreachBatch(self.write or self._keep)
             .option("checkpointLocation", str(self.folder / "spark"))

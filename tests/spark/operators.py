@@ -1,4 +1,4 @@
-"""Operators with deliberate faults. They have a module of their own because Python workers import them."""
+"""Operators for tests. They have a module of their own because Python workers import them."""
 
 import json
 import re
@@ -10,52 +10,21 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Received
-from state.kafka.requests import Unanswered
-from state.kafka.timers import DeadlineReached
-from state.rocketmq.requests import ConnectionClosed
 from streaming.query.operator import Operator
 
-POISON = "poison"
 DEADLY = "deadly"
-FRAIL = "frail"
 MEMORY_TOPIC = "memory"
-
-
-class InjectedFault(Exception):
-    """The error of a faulty step."""
 
 
 def faulty_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, which raises after its work for three kinds of clients.
-
-    A request of client POISON raises. A request of client DEADLY raises even while it is refused. The
-    deadlines of members of client FRAIL raise.
-    """
-    effects = step(group, group_id, event, now_ms, config)
-    match event:
-        case Received(request=request) | Failed(request=request) if _client_of(request) == DEADLY:
-            raise InjectedFault("a request that cannot even be refused")
-        case Received(request=request) if _client_of(request) == POISON:
-            raise InjectedFault("a request that raises")
-        case DeadlineReached() if event.member_id.startswith(FRAIL):
-            raise InjectedFault("a deadline that raises")
-    return effects
-
-
-def _client_of(request: AnyRequest) -> str:
-    return "" if isinstance(request, ConnectionClosed | Unanswered) else request.client_id
-
-
-def leave_an_unreadable_state(
-    key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
-) -> Iterator[pd.DataFrame]:
-    """Write a state of an unknown version."""
-    state.update((99, b"from the future"))
-    yield pd.DataFrame()
+    """The core's step, which raises for a request of client DEADLY, even while it is refused."""
+    if isinstance(event, Received | Failed) and getattr(event.request, "client_id", "") == DEADLY:
+        raise RuntimeError("a request that cannot even be refused")
+    return step(group, group_id, event, now_ms, config)
 
 
 @dataclass(frozen=True)

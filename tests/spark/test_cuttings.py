@@ -54,30 +54,10 @@ def said_once(written: Iterable[Written]) -> Said:
     return said
 
 
-def last_offsets(written: Iterable[Written]) -> dict[bytes, int]:
-    """The content of the compacted offsets topic."""
-    offsets: dict[bytes, int] = {}
-    for record in written:
-        if record.topic == LAYOUT.offsets_topic:
-            assert record.key is not None
-            if record.value is None:
-                offsets.pop(record.key, None)
-            else:
-                offsets[record.key] = record.content["offset"]
-    return offsets
-
-
-def last_transactions(written: Iterable[Written]) -> dict[bytes, int]:
-    """The content of the compacted transactions topic: the number of pending partitions."""
-    partitions: dict[bytes, int] = {}
-    for record in written:
-        if record.topic == LAYOUT.transactions_topic:
-            assert record.key is not None
-            if record.value is None:
-                partitions.pop(record.key, None)
-            else:
-                partitions[record.key] = record.content["partitions"]
-    return partitions
+def compacted(written: Iterable[Written], topic: str, field: str) -> dict[bytes | None, int]:
+    """The content of a compacted topic: a field of the last record of each key."""
+    last = {record.key: record for record in written if record.topic == topic}
+    return {key: record.content[field] for key, record in last.items() if record.value is not None}
 
 
 def kill_in_some(batches: int, seed: int) -> dict[int, list[float]]:
@@ -121,8 +101,8 @@ def check_cutting(bench: Bench, seed: int) -> None:
     assert not any(bench.failures.values()), "every kill happened"
     assert said_once(bench.written) == recorded_log.expected(rows, attested_ms, CONFIG)
     offsets, transactions = recorded_log.expected_compacted(rows, attested_ms, CONFIG)
-    assert last_offsets(bench.written) == offsets
-    assert last_transactions(bench.written) == transactions
+    assert compacted(bench.written, LAYOUT.offsets_topic, "offset") == offsets
+    assert compacted(bench.written, LAYOUT.transactions_topic, "partitions") == transactions
 
 
 def make(make_bench: Callable[..., Bench], state_partitions: int = 1) -> Bench:

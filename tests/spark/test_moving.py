@@ -23,8 +23,7 @@ from checkpoints.export_file import ExportedGroup, ExportFile, write_export
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from records.codec import clock_record, encode
-from records.partitioner import partition_of
-from records.sharding import DEFAULT_SHARDS, MAX_SHARDS, shard_of
+from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.kafka.classic_group import ClassicGroup
 from streaming.query.operator import Operator
 from streaming.query.seeding import read_state
@@ -142,23 +141,6 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
     assert groups_of(spark, Checkpoint.at(moved.folder), 4) == groups_of(
         spark, Checkpoint.at(stayed.folder), 4
     )
-
-
-def test_each_group_is_in_its_shard(stayed: Bench, tmp_path: Path) -> None:
-    spark, target = stayed.spark, tmp_path / "new" / "coordinator"
-    old = as_of_kafka(stayed.folder / "spark", tmp_path / "old")
-    folder = move(spark, old, target, shards=4)
-    found = {
-        group.group_id: json.loads(row.key)["shard"]
-        for row in read_state(spark, folder.spark_uri, 0)
-        for group in moving.groups_in(iter([row]))
-    }
-    in_partition = {group_id: partition_of(group_id, LAYOUT.request_partitions) for group_id in GROUPS}
-    assert found == {group_id: shard_of(group_id, p, 4) for group_id, p in in_partition.items()}
-    assert sorted(path.name for path in target.parent.iterdir()) == ["coordinator"]
-    assert folder.planned_ends(0, LAYOUT.requests_topic) == ENDS
-    with pytest.raises(moving.MoveRefused, match=r"exists\. Import into a new folder"):
-        import_(spark, path_of(old) / "state.export", target)
 
 
 def test_a_state_without_groups_is_moved(bench: Bench, tmp_path: Path) -> None:

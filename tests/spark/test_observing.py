@@ -30,7 +30,6 @@ from streaming.query.output_rows import OutputRows
 from streaming.query.pipeline import StatefulFunction
 from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
 from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
-from tests.harness.operator_call import spark_state
 
 LAYOUT = TopicLayout.observed("o", 1)
 SHARDS = 4
@@ -124,32 +123,6 @@ def test_what_is_not_known_is_counted_and_a_short_key_stops_nothing(
     # Keys of less than two bytes have no type. Keys that end behind their type are dead letters.
     assert counts == {"read": 5, "unknown": 3}
     assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 2
-
-
-def test_two_batches_write_what_one_call_writes(spark: SparkSession, tmp_path: Path) -> None:
-    rows = real_rows()
-    written, _ = run(spark, tmp_path, Observing(), rows[:20], rows[20:])
-    histories = {
-        group_id: [
-            bytes(r.value) for r in written if r.topic == LAYOUT.events_topic and bytes(r.key) == group_id
-        ]
-        for group_id in (b"classic", b"consumer")
-    }
-    assert histories == {b"classic": history(b"classic"), b"consumer": history(b"consumer")}
-    views = [bytes(r.key) for r in written if r.topic == LAYOUT.groups_topic]
-    assert set(views) == {b"classic", b"consumer"}
-
-
-def history(group_id: bytes) -> list[bytes]:
-    """The history of a group by a call without Spark."""
-    call = ObservingCall(LAYOUT, "observer", TopicNames(dict), "shard", spark_state())
-    frames = [*call.apply(real_rows()), *call.finish()]
-    return [
-        value
-        for frame in frames
-        for topic, key, value in zip(frame["topic"], frame["key"], frame["value"], strict=True)
-        if topic == LAYOUT.events_topic and key == group_id
-    ]
 
 
 def test_the_tables_of_a_folder_have_each_record_once_and_are_read_by_sql(

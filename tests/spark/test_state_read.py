@@ -15,13 +15,13 @@ from insight.stored.frames import schema_of, write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views
 from state.kafka.member_id import new_member_id
+from state.rocketmq.requests import MessageModel, RegisterConsumer
 from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench
 from tests.spark.log import NAMESPACE, T0, Log, join, sync
 from tests.spark.moved_story import GROUPS, LEAVING, SESSION_MS, Story
 from tests.spark.test_moving import as_of_kafka
-from tests.spark.test_rocketmq import beat
 
 DOCS = Path(__file__).parents[2] / "docs" / "state.md"
 HOLDERS, SHARED_CLIENT_IDS, OLD_OFFSETS = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
@@ -93,7 +93,15 @@ def views(bench: Bench, tmp_path: Path) -> SparkSession:
         log.request(T0 + 3, sync("orders", member_id, 2, assignments if member_id == leader else {}))
         for member_id in (leader, other)
     ]
-    bench.run([*joins, second, again, *synced, log.request(T0 + 4, beat("c1", "A", 1))], Story().first)
+    beat = RegisterConsumer(
+        group_id="g",
+        connection="c1",
+        client_id="A",
+        correlation_id="c1",
+        reply_partition=1,
+        message_model=MessageModel.CLUSTERING,
+    )
+    bench.run([*joins, second, again, *synced, log.request(T0 + 4, beat)], Story().first)
     checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator")
     state = read_stored(checkpoint, bench.spark)
     (tmp_path / "views").mkdir()

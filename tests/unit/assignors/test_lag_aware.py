@@ -135,28 +135,29 @@ def lags(**named: int) -> dict[TopicPartition, int]:
     return {parts(name)[0]: weight for name, weight in named.items()}
 
 
-def test_the_heaviest_partitions_are_dealt_first() -> None:
-    answer = assign(lags(v0=10, v1=6, v2=5), 0, {"a": ("v",), "b": ("v",)})
-    assert short(answer) == {"a": "v0", "b": "v1 v2"}
+ALL_V: Wishes = {"a": ("v",), "b": ("v",)}
 
 
-def test_a_member_with_a_burst_is_relieved_of_its_other_partitions() -> None:
-    wishes: Wishes = {"a": ("v",), "b": ("v",)}
-    answer = assign(lags(v0=1000, v1=3, v2=3), 0, wishes, {"a": parts("v0 v1"), "b": parts("v2")})
-    assert short(answer) == {"a": "v0", "b": "v1 v2"}
-
-
-def test_a_difference_within_the_tolerance_moves_nothing() -> None:
-    wishes: Wishes = {"a": ("v",), "b": ("v",)}
-    owned = {"a": parts("v0 v1"), "b": parts("v2")}
-    weights = lags(v0=8, v1=3, v2=5)
-    assert short(assign(weights, 6, wishes, owned)) == {"a": "v0 v1", "b": "v2"}
-    assert short(assign(weights, 5, wishes, owned)) == {"a": "v0", "b": "v1 v2"}
-
-
-def test_partitions_without_weight_are_dealt_by_number() -> None:
-    wishes: Wishes = {"a": ("u",), "b": ("u",)}
-    assert short(assign({}, 0, wishes, {"a": parts("u0 u1 u2 u3")})) == {"a": "u0 u1", "b": "u2 u3"}
+@pytest.mark.parametrize(
+    ("lag", "tolerance", "wishes", "owned", "expected"),
+    [
+        (lags(v0=10, v1=6, v2=5), 0, ALL_V, {}, {"a": "v0", "b": "v1 v2"}),
+        (lags(v0=1000, v1=3, v2=3), 0, ALL_V, {"a": "v0 v1", "b": "v2"}, {"a": "v0", "b": "v1 v2"}),
+        (lags(v0=8, v1=3, v2=5), 6, ALL_V, {"a": "v0 v1", "b": "v2"}, {"a": "v0 v1", "b": "v2"}),
+        (lags(v0=8, v1=3, v2=5), 5, ALL_V, {"a": "v0 v1", "b": "v2"}, {"a": "v0", "b": "v1 v2"}),
+        ({}, 0, {"a": ("u",), "b": ("u",)}, {"a": "u0 u1 u2 u3"}, {"a": "u0 u1", "b": "u2 u3"}),
+    ],
+    ids=["the heaviest first", "a burst", "within the tolerance", "over it", "without weight"],
+)
+def test_partitions_are_dealt_by_weight(
+    lag: dict[TopicPartition, int],
+    tolerance: int,
+    wishes: Wishes,
+    owned: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    answer = assign(lag, tolerance, wishes, {m: parts(text) for m, text in owned.items()})
+    assert short(answer) == expected
 
 
 def test_owned_partitions_of_cooperative_members_are_kept() -> None:

@@ -108,19 +108,6 @@ def test_assignments_are_written_as_kafka_does(version: int, assignment: Assignm
 # Written bytes are read back.
 
 
-@given(subscription=subscriptions, version=st.sampled_from(VERSIONS))
-def test_a_subscription_comes_back_sorted_with_the_fields_its_version_has(
-    subscription: Subscription, version: int
-) -> None:
-    assert decode_subscription(encode_subscription(subscription, version)) == Subscription(
-        topics=tuple(sorted(subscription.topics, key=java_order)),
-        user_data=subscription.user_data,
-        owned_partitions=sort_partitions(subscription.owned_partitions) if version >= 1 else (),
-        generation_id=subscription.generation_id if version >= 2 else None,
-        rack_id=subscription.rack_id if version >= 3 else None,
-    )
-
-
 @given(assignment=assignments, version=st.sampled_from(VERSIONS))
 def test_an_assignment_comes_back_grouped_by_topic(assignment: Assignment, version: int) -> None:
     decoded = decode_assignment(encode_assignment(assignment, version))
@@ -245,11 +232,6 @@ def test_a_broken_subscription_is_told_by_field_and_byte(data: str, message: str
 def test_any_negative_length_is_null() -> None:
     data = bytes.fromhex("0003 00000000 fffffffe 00000000 00000000 8000")
     assert decode_subscription(data) == Subscription((), user_data=None, generation_id=0, rack_id=None)
-
-
-def test_an_empty_assignment_is_an_error() -> None:
-    with pytest.raises(ProtocolError, match="version needs 2 bytes, but 0 are left"):
-        decode_assignment(b"")
 
 
 @given(subscription=subscriptions, data=st.data())

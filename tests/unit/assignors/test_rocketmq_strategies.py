@@ -118,37 +118,39 @@ def test_pop_leaves_no_queue_and_no_client_out(
         assert got == {queue._replace(queue_id=ALL_QUEUES_OF_BROKER) for queue in queues}
 
 
-def queue_list(count: int) -> list[MessageQueue]:
-    return [MessageQueue("t", "b", number) for number in range(count)]
-
-
 def popped(client_id: str | None, count: int, clients: list[str], shared: int) -> list[int]:
     rule = AllocateMessageQueueAveragely()
-    share = allocate_for_pop(rule, "g", client_id, queue_list(count), clients, shared)
+    share = allocate_for_pop(
+        rule, "g", client_id, [MessageQueue("t", "b", n) for n in range(count)], clients, shared
+    )
     return [queue.queue_id for queue in share]
 
 
-def test_pop_shares_with_the_clients_before() -> None:
-    assert popped("c", 6, ["a", "b", "c"], 1) == [4, 5, 0, 1]
-    assert popped("b", 2, ["a", "b", "c", "d"], 1) == [1]
-    assert popped("d", 2, ["a", "b", "c", "d"], 1) == [1]
-
-
-def test_pop_gives_everything_even_to_a_stranger_where_all_share() -> None:
-    assert popped("stranger", 2, ["a", "b", "c"], 2) == [ALL_QUEUES_OF_BROKER] * 2
-    assert popped("stranger", 2, [], 0) == [ALL_QUEUES_OF_BROKER] * 2
-    assert popped("stranger", 6, ["a", "b", "c"], 1) == []
-    assert popped("stranger", 2, ["a", "b", "c"], 1) == []
+@pytest.mark.parametrize(
+    ("client_id", "count", "clients", "shared", "numbers"),
+    [
+        ("c", 6, "abc", 1, [4, 5, 0, 1]),
+        ("b", 2, "abcd", 1, [1]),
+        ("d", 2, "abcd", 1, [1]),
+        # A stranger gets everything where all share.
+        ("stranger", 2, "abc", 2, [ALL_QUEUES_OF_BROKER] * 2),
+        ("stranger", 2, "", 0, [ALL_QUEUES_OF_BROKER] * 2),
+        ("stranger", 6, "abc", 1, []),
+        ("stranger", 2, "abc", 1, []),
+        # Java does not call it blank.
+        ("\N{NO-BREAK SPACE}", 1, "abc", 1, []),
+    ],
+)
+def test_pop_shares_with_the_clients_before(
+    client_id: str, count: int, clients: str, shared: int, numbers: list[int]
+) -> None:
+    assert popped(client_id, count, list(clients), shared) == numbers
 
 
 @pytest.mark.parametrize("client_id", [None, "", " \t"])
 def test_pop_refuses_a_blank_id_where_clients_take_turns(client_id: str | None) -> None:
     with pytest.raises(IllegalArgumentException, match=r"^currentCID is empty$"):
         popped(client_id, 1, ["a", "b", "c"], 1)
-
-
-def test_pop_takes_what_java_does_not_call_blank() -> None:
-    assert popped("\N{NO-BREAK SPACE}", 1, ["a", "b", "c"], 1) == []
 
 
 def test_nearby_refuses_what_was_never_set() -> None:

@@ -21,16 +21,6 @@ def parts(text: str) -> list[TopicPartition]:
     return [TopicPartition(word[0], int(word[1:])) for word in text.split()]
 
 
-def deal(counts: dict[str, int], names: dict[str, str], last: dict[str, str] | None = None) -> dict[str, str]:
-    """The members subscribe to topics of one letter: "tu" is t and u."""
-    answer = assign(
-        {name: range(count) for name, count in counts.items()},
-        {member: set(topics) for member, topics in names.items()},
-        {member: parts(text) for member, text in (last or {}).items()},
-    )
-    return {m: " ".join(f"{topic}{number}" for topic, number in dealt) for m, dealt in answer.items()}
-
-
 @pytest.mark.parametrize(
     ("partitions", "members", "expected"),
     [
@@ -56,56 +46,85 @@ def test_quotas_divide_the_places_evenly(partitions: int, members: int) -> None:
     assert 1 <= min(of_each) <= max(of_each) <= min(of_each) + 1
 
 
-def test_partitions_are_exclusive_as_long_as_there_are_enough() -> None:
-    """Row SB1."""
-    assert deal({"t": 4}, {"a": "t", "b": "t", "c": "t"}) == {"a": "t0 t3", "b": "t1", "c": "t2"}
-
-
-def test_members_share_partitions_where_there_are_more_members() -> None:
-    """Rows SB1 and SB6."""
-    assert deal({"t": 2}, {"a": "t", "b": "t", "c": "t"}) == {"a": "t0 t1", "b": "t0", "c": "t1"}
-
-
-def test_no_partition_is_assigned_that_is_not_there() -> None:
-    assert deal({}, {"a": "t"}, {"a": "t0 t1"}) == {"a": ""}
-    assert assign({"t": [1, 3]}, {"a": {"t"}}, {}) == {"a": parts("t1 t3")}
-
-
-def test_nobody_gets_what_nobody_subscribes_to() -> None:
-    """Row SB3, and SB12, in which Kafka keeps what a member had."""
-    assert deal({"t": 1, "u": 2}, {"a": "t", "b": "t"}, {"a": "u0 u1"}) == {"a": "t0", "b": "t0"}
-    assert deal({"t": 1, "u": 2, "v": 1}, {"a": "t", "b": "v"}, {"a": "u0 u1"}) == {"a": "t0", "b": "v0"}
-
-
-def test_a_member_above_its_quota_gives_up_its_highest_partitions() -> None:
-    """Row SB4."""
-    assert deal({"t": 4}, {"a": "t", "b": "t"}, {"a": "t0 t1 t2 t3"}) == {"a": "t0 t1", "b": "t2 t3"}
-
-
-def test_a_partition_with_too_many_members_loses_the_first_ones() -> None:
-    """Row SB5: three members on one of three partitions."""
-    last = dict.fromkeys("abc", "t0")
-    assert deal({"t": 3}, {"a": "t", "b": "t", "c": "t"}, last) == {"a": "t1", "b": "t2", "c": "t0"}
-
-
-def test_topics_are_divided_one_by_one_if_members_differ() -> None:
-    """Rows SB8 to SB10: a gets what cannot be divided of both topics."""
-    assert deal({"t": 3, "u": 3}, {"a": "tu", "b": "tu", "c": "t"}) == {
-        "a": "t0 u0 u2",
-        "b": "t1 u1",
-        "c": "t2",
-    }
-
-
-def test_a_member_loses_a_topic_to_which_others_alone_subscribe() -> None:
-    """Row SB9."""
-    assert deal({"t": 2, "u": 2}, {"a": "u", "b": "t"}, {"a": "t0 t1"}) == {"a": "u0 u1", "b": "t0 t1"}
-
-
-def test_a_name_without_a_topic_makes_subscriptions_unequal() -> None:
-    """Names are compared, whether or not they are topics: t and u are divided one by one."""
-    assert deal({"t": 1, "u": 1}, {"a": "tu", "b": "tu"}) == {"a": "t0", "b": "u0"}
-    assert deal({"t": 1, "u": 1}, {"a": "tuv", "b": "tu"}) == {"a": "t0 u0", "b": "t0 u0"}
+@pytest.mark.parametrize(
+    ("counts", "names", "last", "expected"),
+    [
+        pytest.param(
+            {"t": 4},
+            {"a": "t", "b": "t", "c": "t"},
+            {},
+            {"a": "t0 t3", "b": "t1", "c": "t2"},
+            id="SB1 exclusive",
+        ),
+        pytest.param(
+            {"t": 2},
+            {"a": "t", "b": "t", "c": "t"},
+            {},
+            {"a": "t0 t1", "b": "t0", "c": "t1"},
+            id="SB6 shared",
+        ),
+        pytest.param({}, {"a": "t"}, {"a": "t0 t1"}, {"a": ""}, id="partitions that are not there"),
+        pytest.param(
+            {"t": 1, "u": 2},
+            {"a": "t", "b": "t"},
+            {"a": "u0 u1"},
+            {"a": "t0", "b": "t0"},
+            id="SB3 unsubscribed",
+        ),
+        # Kafka keeps what a member had.
+        pytest.param(
+            {"t": 1, "u": 2, "v": 1}, {"a": "t", "b": "v"}, {"a": "u0 u1"}, {"a": "t0", "b": "v0"}, id="SB12"
+        ),
+        pytest.param(
+            {"t": 4},
+            {"a": "t", "b": "t"},
+            {"a": "t0 t1 t2 t3"},
+            {"a": "t0 t1", "b": "t2 t3"},
+            id="SB4 above its quota",
+        ),
+        pytest.param(
+            {"t": 3},
+            {"a": "t", "b": "t", "c": "t"},
+            dict.fromkeys("abc", "t0"),
+            {"a": "t1", "b": "t2", "c": "t0"},
+            id="SB5 too many members on a partition",
+        ),
+        # a gets what cannot be divided of both topics.
+        pytest.param(
+            {"t": 3, "u": 3},
+            {"a": "tu", "b": "tu", "c": "t"},
+            {},
+            {"a": "t0 u0 u2", "b": "t1 u1", "c": "t2"},
+            id="SB8 SB10 topic by topic",
+        ),
+        pytest.param(
+            {"t": 2, "u": 2},
+            {"a": "u", "b": "t"},
+            {"a": "t0 t1"},
+            {"a": "u0 u1", "b": "t0 t1"},
+            id="SB9 others alone subscribe",
+        ),
+        # Names are compared, whether or not they are topics.
+        pytest.param({"t": 1, "u": 1}, {"a": "tu", "b": "tu"}, {}, {"a": "t0", "b": "u0"}, id="equal names"),
+        pytest.param(
+            {"t": 1, "u": 1},
+            {"a": "tuv", "b": "tu"},
+            {},
+            {"a": "t0 u0", "b": "t0 u0"},
+            id="a name without a topic",
+        ),
+    ],
+)
+def test_partitions_are_dealt_as_kafka_deals_them(
+    counts: dict[str, int], names: dict[str, str], last: dict[str, str], expected: dict[str, str]
+) -> None:
+    """Members subscribe to topics of one letter: "tu" is t and u."""
+    answer = assign(
+        {name: range(count) for name, count in counts.items()},
+        {member: set(topics) for member, topics in names.items()},
+        {member: parts(text) for member, text in last.items()},
+    )
+    assert answer == {member: parts(text) for member, text in expected.items()}
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -37,11 +37,8 @@ def test_sticky_user_data_are_read_as_they_were_written(claim: Claim) -> None:
     assert decode_sticky_user_data(encode_sticky_user_data(claim)) == claim
 
 
-def test_version_0_has_no_generation() -> None:
+def test_version_0_and_what_kafka_python_writes_are_read() -> None:
     assert decode_sticky_user_data(WITHOUT_GENERATION) == Claim((T1, T0), NO_GENERATION)
-
-
-def test_what_kafka_python_writes_is_read() -> None:
     data = StickyAssignorUserData([("t", [1, 0]), ("u", [0])], 7).encode()
     assert decode_sticky_user_data(data) == Claim((T1, T0, U0), 7)
     assert decode_sticky_user_data(StickyAssignorUserData([], 7).encode()) == Claim((), 7)

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -17,31 +18,34 @@ from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, path_of, plan, 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001", 64)
 
 
-def test_the_first_identity_is_pinned(checkpoint: Checkpoint) -> None:
-    assert checkpoint.pin(IDENTITY) == IDENTITY
-    assert again(checkpoint).pin(IDENTITY) == IDENTITY
-
-
-def test_the_namespace_of_the_first_run_holds(checkpoint: Checkpoint) -> None:
-    checkpoint.pin(IDENTITY)
+def test_the_first_identity_and_its_namespace_are_pinned(checkpoint: Checkpoint) -> None:
+    """A file that a crash left half written beside it does not count."""
+    (path_of(checkpoint) / "identity.json.new").write_bytes(b"{")
+    assert checkpoint.pin(IDENTITY) == again(checkpoint).pin(IDENTITY) == IDENTITY
     found = msgspec.structs.replace(IDENTITY, member_id_namespace=new_namespace())
     assert found != IDENTITY
-    assert checkpoint.pin(found) == IDENTITY
+    assert checkpoint.pin(found) == checkpoint.identity() == IDENTITY
 
 
-def test_the_number_of_shards_is_pinned(checkpoint: Checkpoint) -> None:
-    assert checkpoint.pin(IDENTITY, 8).shards == 8
-    assert checkpoint.pin(IDENTITY).shards == 8, "no wish: the pinned number"
-    assert checkpoint.pin(IDENTITY, 8).shards == 8
-    with pytest.raises(FolderError, match=r"has 8 shards of a partition, not 64\. .*state export"):
-        checkpoint.pin(IDENTITY, 64)
-
-
-def test_the_number_of_state_partitions_is_pinned(checkpoint: Checkpoint) -> None:
-    assert checkpoint.pin(IDENTITY, state_partitions=2).state_partitions == 2
-    assert checkpoint.pin(IDENTITY).state_partitions == 2, "no wish: the pinned number"
-    with pytest.raises(FolderError, match=r"is kept in 2 partitions, not 3\. .*state export.*state import"):
-        checkpoint.pin(IDENTITY, state_partitions=3)
+@pytest.mark.parametrize(
+    ("given", "other", "refusal"),
+    [
+        ({"shards": 8}, {"shards": 64}, r"has 8 shards of a partition, not 64\. .*state export"),
+        (
+            {"state_partitions": 2},
+            {"state_partitions": 3},
+            r"is kept in 2 partitions, not 3\. .*state export.*state import",
+        ),
+    ],
+)
+def test_the_numbers_of_shards_and_of_partitions_are_pinned(
+    checkpoint: Checkpoint, given: dict[str, Any], other: dict[str, Any], refusal: str
+) -> None:
+    for wish in (given, {}, given):
+        pinned = msgspec.structs.asdict(checkpoint.pin(IDENTITY, **wish))
+        assert pinned.items() >= given.items()
+    with pytest.raises(FolderError, match=refusal):
+        checkpoint.pin(IDENTITY, **other)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +109,6 @@ def test_a_file_that_lacks_a_field_is_refused(checkpoint: Checkpoint, missing: s
         checkpoint.pin(IDENTITY)
 
 
-def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> None:
-    """A crash leaves the old file and, beside it, the unfinished new file."""
-    (path_of(checkpoint) / "identity.json.new").write_bytes(b"{")
-    assert checkpoint.pin(IDENTITY) == IDENTITY
-    assert checkpoint.identity() == IDENTITY
-
-
 def test_the_last_batch_counts_numbers_and_not_text(checkpoint: Checkpoint) -> None:
     assert checkpoint.last_batch("offsets") == -1
     plan(checkpoint, 10, 9)
@@ -148,20 +145,24 @@ def test_only_the_latest_outages_are_kept(checkpoint: Checkpoint) -> None:
     assert [outage.from_batch for outage in known] == list(range(6, OUTAGES_KEPT + 6))
 
 
-def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(checkpoint: Checkpoint) -> None:
-    assert checkpoint.planned_ends(-1, "requests") == {}
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [
+        (['{"requests":{"0":17,"1":0}}'], {"requests": {0: 17, 1: 0}, "other": {}}),
+        (
+            ['{"requests":{"0":17,"1":0}}', '{"sightings":{"0":9}}'],
+            {"requests": {0: 17, 1: 0}, "sightings": {0: 9}},
+        ),
+        (["-", '{"requests":{"0":17,"1":0}}'], {"requests": {0: 17, 1: 0}}),
+    ],
+)
+def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(
+    checkpoint: Checkpoint, lines: list[str], ends: dict[str, dict[int, int]]
+) -> None:
     plan(checkpoint, 3, 2)
-    line = b'{"requests":{"0":17,"1":0}}'
-    (spark_of(checkpoint) / "offsets" / "3").write_bytes(b'v1\n{"batchWatermarkMs":5}\n' + line)
-    assert checkpoint.planned_ends(3, "requests") == {0: 17, 1: 0}
-    assert checkpoint.planned_ends(3, "other") == {}
-    assert checkpoint.planned_ends(4, "requests") == {}
-    other = b'\n{"sightings":{"0":9}}'
-    (spark_of(checkpoint) / "offsets" / "4").write_bytes(b'v1\n{"batchWatermarkMs":5}\n' + line + other)
-    assert checkpoint.planned_ends(4, "requests") == {0: 17, 1: 0}
-    assert checkpoint.planned_ends(4, "sightings") == {0: 9}
-    (spark_of(checkpoint) / "offsets" / "5").write_bytes(b'v1\n{"batchWatermarkMs":5}\n-\n' + line)
-    assert checkpoint.planned_ends(5, "requests") == {0: 17, 1: 0}
+    (spark_of(checkpoint) / "offsets" / "3").write_text("\n".join(["v1", '{"batchWatermarkMs":5}', *lines]))
+    assert {topic: checkpoint.planned_ends(3, topic) for topic in ends} == ends
+    assert checkpoint.planned_ends(4, "requests") == checkpoint.planned_ends(-1, "requests") == {}
 
 
 def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpoint) -> None:
@@ -239,18 +240,16 @@ def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) 
         write[name]()
 
 
-def test_an_owner_begins_with_what_the_one_before_knew(checkpoint: Checkpoint) -> None:
+def test_an_owner_begins_with_what_the_one_before_knew_which_sees_the_later_one(
+    checkpoint: Checkpoint,
+) -> None:
     plan(checkpoint, 6, 5)
     known = checkpoint.outages(100, 900)
-    later = again(checkpoint)
-    assert later.record() == OwnerRecord(outages=known)
-
-
-def test_an_owner_can_see_that_there_is_a_later_one(checkpoint: Checkpoint) -> None:
     checkpoint.check_owner(1)
-    again(checkpoint)
-    with pytest.raises(FolderError, match="has the record of a later owner, epoch 2; this one is 1"):
-        checkpoint.check_owner(1)
+    assert again(checkpoint).record() == OwnerRecord(outages=known)
+    for refused in (checkpoint.check_owner, Checkpoint.at(path_of(checkpoint)).own):
+        with pytest.raises(FolderError, match="record of a later owner, epoch 2; this one is 1"):
+            refused(1)
 
 
 def test_what_a_deposed_owner_writes_is_not_read(checkpoint: Checkpoint) -> None:
@@ -260,12 +259,6 @@ def test_what_a_deposed_owner_writes_is_not_read(checkpoint: Checkpoint) -> None
     checkpoint.outages(100, 900)
     checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS)
     assert later.record() == Checkpoint.at(path_of(checkpoint)).record() == OwnerRecord()
-
-
-def test_a_deposed_owner_cannot_own_again(checkpoint: Checkpoint) -> None:
-    again(checkpoint)
-    with pytest.raises(FolderError, match="record of a later owner, epoch 2; this one is 1"):
-        Checkpoint.at(path_of(checkpoint)).own(1)
 
 
 def test_the_records_of_the_last_two_owners_are_kept(checkpoint: Checkpoint) -> None:

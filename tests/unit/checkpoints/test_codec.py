@@ -23,7 +23,6 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.share_group import ShareGroup
-from state.rocketmq import group as rocketmq
 from tests.harness.planted_version import ADDED, entry_of, planted, row_of
 from tests.harness.stored_groups import (
     ENUMS,
@@ -187,24 +186,18 @@ def test_a_group_that_rests_keeps_its_bytes() -> None:
     assert codec.write_row(again) == row
 
 
-def test_several_groups_can_stand_under_one_key() -> None:
-    groups: dict[str, AnyGroup] = {
-        "a": ClassicGroup("a", "requests-0-0"),
-        "b": rocketmq.Group("b", "requests-0-1"),
-    }
-    assert decode("shard 0", *encode(groups)) == groups
-    assert decode("shard 0", *encode({})) == {}
-
-
 def test_what_is_decoded_is_encoded_to_the_same_bytes() -> None:
     row = encode(samples())
     assert encode(decode("shard 0", *row)) == row
+    assert decode("shard 0", *encode({})) == {}
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1, -1])
 def test_another_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* version 1"):
         codec.read_row("g", version, b"")
+    with pytest.raises(StateError, match=f"group 'g' is of version {version}; this code reads version 1"):
+        codec.decode_group("g", Entry(version, None, b""))
 
 
 def _group_of(*fields: object) -> Entry:
@@ -277,12 +270,6 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
 def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
     with pytest.raises(StateError, match=rf"the state of group 'g' \(version 2\) {why}"):
         codec.decode_group("g", entry)
-
-
-@pytest.mark.parametrize("version", [0, STATE_VERSION + 1])
-def test_a_group_of_another_version_is_refused_by_name(version: int) -> None:
-    with pytest.raises(StateError, match=f"group 'g' is of version {version}; this code reads version 1"):
-        codec.decode_group("g", Entry(version, None, WHOLE))
 
 
 @pytest.mark.parametrize("name", samples())

@@ -1,14 +1,9 @@
 """The configurations of a checkpoint: the first batch that knows each, and the time of each."""
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import Epoch, configs_of
+from checkpoints.metadata import Epoch, OwnerRecord, configs_of
 from state.config import CoordinatorConfig
 from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, plan
-
-
-def test_the_first_configuration_starts_at_the_first_batch(checkpoint: Checkpoint) -> None:
-    assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == [Epoch(0, OLD, [], "1")]
-    assert again(checkpoint).epochs(OLD, [], "1", after_ms=AFTER_MS) == [Epoch(0, OLD, [], "1")]
 
 
 def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(checkpoint: Checkpoint) -> None:
@@ -36,9 +31,15 @@ def test_a_batch_that_an_earlier_owner_plans_late_knows_the_configuration(checkp
     )
 
 
-def test_a_folder_without_batches_forgets_what_never_ran(checkpoint: Checkpoint) -> None:
-    checkpoint.epochs(OLD, [], "1", after_ms=0)
-    assert checkpoint.epochs(NEW, [], "1", after_ms=0) == [Epoch(0, NEW, [], "1")]
+def test_a_folder_without_batches_or_epochs_begins_with_the_configuration_of_today(
+    checkpoint: Checkpoint,
+) -> None:
+    """What never ran is forgotten, and every batch has a configuration even if the file is lost."""
+    for settings in (OLD, NEW):
+        assert checkpoint.epochs(settings, [], "1", after_ms=0) == [Epoch(0, settings, [], "1")]
+    plan(checkpoint, 6, 5)
+    checkpoint.rewrite(OwnerRecord())
+    assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS) == [Epoch(0, NEW, [], "1")]
 
 
 def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
@@ -73,11 +74,6 @@ def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(chec
         Epoch(0, OLD, [], "1"),
         Epoch(7, OLD, ["a-0-9"], "1"),
     ]
-
-
-def test_every_batch_has_a_configuration_even_if_the_file_is_lost(checkpoint: Checkpoint) -> None:
-    plan(checkpoint, 6, 5)
-    assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS) == [Epoch(0, NEW, [], "1")]
 
 
 def test_a_configuration_has_the_time_after_which_it_is_in_force(checkpoint: Checkpoint) -> None:

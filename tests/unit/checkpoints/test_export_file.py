@@ -1,7 +1,7 @@
 """The file of an exported state: complete and unchanged, or refused."""
 
-import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,19 +34,15 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_export_is_read_as_it_was_written(path: Path) -> None:
+def test_an_export_is_read_as_it_was_written_and_only_its_owner_may_read_it(
+    path: Path, tmp_path: Path
+) -> None:
+    """It has the secret namespace. An export without groups is complete."""
     export = ExportFile(path)
-    assert (export.header, export.group_count) == (HEADER, 2)
-    assert list(export.groups()) == GROUPS
-
-
-def test_an_export_without_groups_is_complete(tmp_path: Path) -> None:
+    assert (export.header, export.group_count, list(export.groups())) == (HEADER, 2, GROUPS)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert write_export(tmp_path / "empty", HEADER, []) == 0
     assert list(ExportFile(tmp_path / "empty").groups()) == []
-
-
-def test_only_its_owner_may_read_it_because_it_has_the_secret_namespace(path: Path) -> None:
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_export_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,22 +69,24 @@ def test_a_file_with_any_byte_changed_is_refused(path: Path, bit: int) -> None:
             ExportFile(path)
 
 
-def test_a_file_that_lost_a_group_is_refused(path: Path) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], *lines[2:]]))
-    with pytest.raises(ExportError, match="does not match its checksum"):
-        ExportFile(path)
-
-
-def test_another_format_is_refused_by_its_number_before_anything_else_of_it_is_read(path: Path) -> None:
-    path.write_text(json.dumps({"version": 2, "of another": "shape"}) + "\n")
-    with pytest.raises(ExportError, match="is an export of format 2; this code reads format 1"):
-        ExportFile(path)
-
-
-def test_a_file_of_another_kind_is_refused(path: Path) -> None:
-    path.write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(ExportError, match="is no export of a state"):
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (lambda lines: [lines[0], *lines[2:]], "does not match its checksum"),
+        # The number comes before anything else of it is read.
+        (
+            lambda _: [b'{"version": 2, "of another": "shape"}\n'],
+            "is an export of format 2; this code reads format 1",
+        ),
+        (lambda _: [b"\x89PNG\r\n"], "is no export of a state"),
+    ],
+    ids=["a group is lost", "another format", "another kind"],
+)
+def test_another_file_is_refused(
+    path: Path, change: Callable[[list[bytes]], list[bytes]], refusal: str
+) -> None:
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(ExportError, match=refusal):
         ExportFile(path)
 
 

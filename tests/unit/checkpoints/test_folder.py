@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -37,7 +38,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "coordinator")
 
 
-class Holder:
+class Holder(AbstractContextManager["Holder"]):
     """Another process that holds the lock, or whose child holds it."""
 
     def __init__(self, folder: Folder, who: str = "itself") -> None:
@@ -46,23 +47,16 @@ class Holder:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
         )
+        self.pid = self._process.pid
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"locked\n"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
 
 
 def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
@@ -79,29 +73,21 @@ def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
 
 
 def test_a_live_coordinator_of_another_process_is_named_at_once(folder: Folder) -> None:
-    holder = Holder(folder)
-    try:
+    """Even if it has not named itself yet. The lock of a killed one is free."""
+    with Holder(folder) as holder:
         owner = f"process id {holder.pid} on host {socket.gethostname()} since "
         with pytest.raises(FolderError, match=owner):
             folder.lock()
-    finally:
-        holder.close()
-    folder.lock()
-    folder.unlock()
-
-
-def test_the_lock_of_a_killed_coordinator_is_free(folder: Folder) -> None:
-    holder = Holder(folder)
-    holder.kill()
-    folder.lock()
-    assert owner_of(folder).pid == os.getpid()
-    folder.unlock()
-    holder.close()
+        (folder.path / "lock").write_text("")
+        with pytest.raises(FolderError, match=r"in use by the coordinator with an unknown process id$"):
+            folder.lock()
+        holder.kill()
+        folder.lock()
+        assert owner_of(folder).pid == os.getpid()
+        folder.unlock()
 
 
 def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(folder: Folder) -> None:
-    holder = Holder(folder, "child")
-    holder.kill()
     locked = threading.Event()
 
     def lock() -> None:
@@ -109,9 +95,10 @@ def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(fold
         locked.set()
 
     waiting = threading.Thread(target=lock)
-    waiting.start()
-    assert not locked.wait(0.5), "the child may still be writing"
-    holder.close()
+    with Holder(folder, "child") as holder:
+        holder.kill()
+        waiting.start()
+        assert not locked.wait(0.5), "the child may still be writing"
     assert locked.wait(30)
     waiting.join()
     folder.unlock()
@@ -121,13 +108,10 @@ def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("checkpoints.folder.LINGERING_JVM_TIMEOUT_S", 0.1)
-    holder = Holder(folder, "child")
-    holder.kill()
-    try:
+    with Holder(folder, "child") as holder:
+        holder.kill()
         with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid} .*: end that JVM"):
             folder.lock()
-    finally:
-        holder.close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -145,25 +129,9 @@ def test_no_descriptor_is_left_open_by_a_lock_that_cannot_be_opened(folder: Fold
     assert open_files() == before
 
 
-def test_an_owner_that_has_not_named_itself_yet_holds_the_lock(folder: Folder) -> None:
-    holder = Holder(folder)
-    (folder.path / "lock").write_text("")
-    try:
-        with pytest.raises(FolderError, match=r"in use by the coordinator with an unknown process id$"):
-            folder.lock()
-    finally:
-        holder.close()
-
-
-def test_a_locked_folder_is_locked_again_by_its_owner(folder: Folder) -> None:
-    assert folder.lock() == folder.lock()
-    folder.unlock()
-    Folder(folder.path).lock()
-
-
 def test_the_folder_is_locked_for_a_block(folder: Folder) -> None:
     with folder.locked() as lock:
-        assert lock == folder.lock()
+        assert lock == folder.lock(), "it is locked again by its owner"
     with pytest.raises(ZeroDivisionError), folder.locked():
         raise ZeroDivisionError
     with Folder(folder.path).locked():

@@ -33,17 +33,18 @@ def checkpoint(tmp_path: Path) -> LocalFiles:
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_planned_batch_is_read_as_it_was_written(checkpoint: LocalFiles, batch: int) -> None:
+def test_a_planned_batch_is_read_as_it_was_written_and_keeps_what_spark_has_pinned(
+    checkpoint: LocalFiles, batch: int
+) -> None:
     rewrite_planned(checkpoint, batch, KAFKA, "requests")
     assert read_planned(checkpoint, batch, "requests") == KAFKA
-
-
-def test_a_planned_batch_keeps_what_spark_has_pinned(checkpoint: LocalFiles) -> None:
-    rewrite_planned(checkpoint, 1, KAFKA, "requests")
-    version, metadata, source = (checkpoint.local / "spark" / "offsets" / "1").read_text().splitlines()
+    written = (checkpoint.local / "spark" / "offsets" / str(batch)).read_text()
+    version, metadata, source = written.splitlines()
     assert version == "v1"
     assert json.loads(metadata) == METADATA | {"batchWatermarkMs": 2_000, "batchTimestampMs": 3_000}
     assert json.loads(source) == {"requests": {"0": 5, "1": 12}}
+    with pytest.raises(SparkLogDamaged, match=f"offsets/{batch} is damaged: KeyError"):
+        read_planned(checkpoint, batch, "others")
 
 
 def test_the_next_watermark_is_changed_alone(checkpoint: LocalFiles) -> None:
@@ -69,9 +70,3 @@ def test_a_damaged_file_is_named(checkpoint: LocalFiles, content: str) -> None:
         read_planned(checkpoint, 0, "requests")
     with pytest.raises(SparkLogDamaged, match="commits/0 is damaged"):
         read_next_watermark_ms(checkpoint, 0)
-
-
-def test_a_batch_of_another_topic_is_refused(checkpoint: LocalFiles) -> None:
-    rewrite_planned(checkpoint, 0, KAFKA, "requests")
-    with pytest.raises(SparkLogDamaged, match="offsets/0 is damaged: KeyError"):
-        read_planned(checkpoint, 0, "others")

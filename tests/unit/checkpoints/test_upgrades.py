@@ -61,13 +61,10 @@ def test_a_batch_that_other_rules_planned_is_refused_by_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("is_ahead", "epochs"), [(False, (BY_OTHER,)), (True, (BY_OTHER, BY_OURS)), (True, ())]
 )
-def test_answers_that_are_planned_or_of_the_same_rules_are_no_obstacle(
+def test_only_answers_of_a_replica_of_other_rules_that_no_batch_has_planned_are_refused(
     tmp_path: Path, is_ahead: bool, epochs: tuple[Epoch, ...]
 ) -> None:
-    check_answered(checkpoint_with(tmp_path, 2, 2, *epochs), OURS, is_ahead=is_ahead)
-
-
-def test_answers_of_a_replica_of_other_rules_that_no_batch_has_planned_are_refused(tmp_path: Path) -> None:
-    checkpoint = checkpoint_with(tmp_path, 2, 2, BY_OTHER)
+    check_answered(checkpoint_with(tmp_path / "well", 2, 2, *epochs), OURS, is_ahead=is_ahead)
+    checkpoint = checkpoint_with(tmp_path / "other", 2, 2, BY_OTHER)
     with pytest.raises(FolderError, match=rf"version {OTHER} was ended before .* Start version {OTHER} on"):
         check_answered(checkpoint, OURS, is_ahead=True)

@@ -178,13 +178,10 @@ def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
     }
 
 
-def test_a_well_formed_request_is_refused_to_its_sender() -> None:
+def test_a_request_is_refused_to_its_sender_if_it_has_one() -> None:
     request = decoded(HEARTBEAT)
     assert isinstance(request, Heartbeat)
     assert refuse(request, Reason.KEY_MISMATCH, "why") == Refusal(Reason.KEY_MISMATCH, "why", ADDRESS)
-
-
-def test_a_record_is_refused_unread_to_its_sender_if_it_has_one() -> None:
     value = json.dumps(HEARTBEAT).encode()
     assert refuse_unread(value, Reason.REQUEST_TOO_LARGE, "why").address == ADDRESS
     assert refuse_unread(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None

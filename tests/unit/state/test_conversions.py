@@ -11,7 +11,7 @@ from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from state.kafka.requests import ConsumerGroupHeartbeat, TopicMetadata
 from state.kafka.topic_images import TopicImage
@@ -40,55 +40,6 @@ def classic_group(world: ScenarioPlayer) -> ClassicGroup:
     group = world.any_group()
     assert isinstance(group, ClassicGroup)
     return group
-
-
-def member_of(world: ScenarioPlayer, client_id: str) -> ConsumerMember:
-    return next(m for m in consumer_group(world).members.values() if m.client_id == client_id)
-
-
-def test_up4_partitions_that_no_member_was_assigned_get_one() -> None:
-    """The joiner takes the place of a member that has not synced. Its topics are the same, so that alone asks
-    for no target.
-    """
-    play(
-        NO_DELAY,
-        "topics foo=6",
-        "join X instance=ix api=9 topics=foo session=45s",
-        "C(ix) e0 names[foo] => e2 [0-5]",
-        "expect group Stable gE2 aE2",
-    )
-
-
-def test_up4_partitions_of_a_topic_that_has_grown_get_a_member() -> None:
-    play(
-        NO_DELAY,
-        "topics foo=2",
-        "join X instance=ix topics=foo session=45s",
-        "sync X assign=@X:foo-0+foo-1 => [0,1]",
-        "topics foo=4",
-        "C(ix) e0 names[foo] => e2 [0-3]",
-    )
-
-
-def test_up9_a_cooperative_member_keeps_what_it_owns_when_a_rebalance_took_its_assignment() -> None:
-    """X owns two partitions and waits for the leader. Two rebalances later its assignment is gone."""
-    world = play(
-        NO_DELAY,
-        "topics foo=4",
-        "join X api=3 protocols=cooperative-sticky topics=foo session=45s",
-        "sync X assign=@X:foo-0+foo-1",
-        "join Y api=3 protocols=cooperative-sticky topics=foo session=45s",
-        "join X id=@X owned[0,1]",
-        "join Z api=3 protocols=cooperative-sticky topics=foo session=45s",
-        "join X id=@X owned[0,1]",
-        "join Y id=@Y",
-        "C e0 names[foo] => e4 [2]",
-    )
-    group = consumer_group(world)
-    [topic] = [topic for topic in group.topics.values() if topic is not None]
-    assert sorted(member_of(world, "X").assigned[topic.topic_id]) == [0, 1]
-    assert group.held[topic.topic_id].keys() >= {0, 1}
-    assert member_of(world, "Y").assigned == {}
 
 
 def test_a_refused_upgrade_names_the_topics_it_lacks_once() -> None:
@@ -131,115 +82,6 @@ def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() 
     world.run('join X api=3 topics=foo session=45s facts=none owned="bar 0" => COORDINATOR_LOAD_IN_PROGRESS')
     assert consumer_group(world).seq == seq
     world.run("expect group Stable gE2 aE2")
-
-
-def test_cv27_a_static_member_that_left_for_a_while_computes_the_target_when_it_comes_back() -> None:
-    """As in Kafka, classic members beside it compute none (GroupMetadataManager,
-    classicGroupHeartbeatToConsumerGroup). If it does not come back, its session ends, and the group becomes
-    classic.
-    """
-    joined = (
-        "config group.consumer.assignment.interval.ms=0",
-        "topics foo=3",
-        "C(ic) e0 names[foo] => e2 [0-2]",
-        "join X id=x api=3 topics=foo session=60s => gen 3",
-        "join Y id=y api=3 topics=foo session=60s => gen 4",
-        "C(ic) e2 owned[] => e4 [0]",
-        "join X id=x => gen 4",
-        "join Y id=y => gen 4",
-        "sync X => [2]",
-        "sync Y => [1]",
-        "C(ic) -2 => e-2 -",
-        "leave X",
-        "heartbeat Y => NONE",
-        "expect group gE5 aE4",
-    )
-    play(*joined, "C2(ic) e0 names[foo] => e5 [0]", "heartbeat Y => REBALANCE_IN_PROGRESS")
-    play(*joined, "at 44s", "heartbeat Y => NONE", "at 45s", "expect group classic PreparingRebalance")
-
-
-def test_dn13_classic_members_alone_learn_of_a_topic_that_has_grown() -> None:
-    play(
-        "config group.consumer.migration.policy=upgrade",
-        "topics foo=2",
-        "C e0 names[foo] => e2 [0,1]",
-        "at 2s",
-        "join X api=3 topics=foo session=45s => gen 3",
-        "C -1 => e-1 -",
-        "at 4s",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "join X id=@X => gen 4",
-        "sync X => [0,1]",
-        "heartbeat X => NONE",
-        "topics foo=4",
-        "topic-metadata watcher",
-        "at 6s",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "join X id=@X => gen 5",
-        "sync X => [0-3]",
-    )
-
-
-def test_ta31_a_join_that_would_bring_too_many_partitions_is_refused() -> None:
-    world = play(
-        "config group.max.partitions=5",
-        "topics foo=2 bar=4",
-        "C e0 names[foo] => e2 [0,1]",
-        "join X api=3 topics=foo,bar session=45s => GROUP_MAX_SIZE_REACHED",
-        "expect group Stable gE2 aE2",
-    )
-    assert list(consumer_group(world).members) == ["C"]
-
-
-def test_k14_a_member_that_changes_its_protocol_has_no_timer_of_the_old_one() -> None:
-    play(
-        "topics foo=4",
-        "C e0 names[foo] => e2 [0-3]",
-        "at 2s",
-        "join X id=x api=3 topics=foo session=45s => gen 3",
-        "C e2 => e2 [0,1]",
-        "expect C rebalance@62s",
-        "join C id=C api=3 topics=foo session=45s owned[0-3] => gen 2",
-        "expect C classic UNREVOKED rebalance@none",
-        "heartbeat C => REBALANCE_IN_PROGRESS",
-        "expect C join@62s",
-        "C e2 names[foo] owned[0,1] => e3 -",
-        "expect C consumer join@none sync@none",
-        "at 40s",
-        "C e3 => e3 -",
-        "at 70s",
-        "expect C consumer",
-    )
-
-
-def test_tm3_a_classic_member_that_has_to_revoke_has_sync_and_join_timers_alone() -> None:
-    """The last of them fences it although it heartbeats. In Kafka, too, a classic member has no rebalance
-    timer (GroupMetadataManager.maybeReconcile).
-    """
-    play(
-        "topics foo=4",
-        "config group.consumer.assignment.interval.ms=0",
-        "C e0 names[foo] => e2 [0-3]",
-        "join X id=x api=3 topics=foo session=10s rebalance=20s => gen 3",
-        "C e2 owned[] => e3 [0,1]",
-        "join X id=x => gen 3",
-        "sync X => [2,3]",
-        "D e0 names[foo] => e4 []",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "join X id=x owned[2,3] => gen 3",
-        "expect X classic UNREVOKED rebalance@none join@none sync@20s",
-        "sync X",
-        "expect X classic UNREVOKED rebalance@none join@none sync@none session@10s",
-        "at 5s",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "expect X classic UNREVOKED rebalance@none join@25s",
-        "at 14s",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "at 23s",
-        "heartbeat X => REBALANCE_IN_PROGRESS",
-        "at 25s",
-        "expect X gone",
-    )
 
 
 @pytest.mark.parametrize("facts", ["none", "yes"])

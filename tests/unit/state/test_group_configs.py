@@ -9,25 +9,22 @@ from state.dispatch import step
 from state.errors import ErrorCode
 from state.inputs import Outage, Received
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
     ConsumerGroupHeartbeat,
-    DeleteGroup,
     DescribeGroup,
     DescribeGroupConfigs,
-    OffsetCommit,
 )
 from state.kafka.responses import (
     AlterGroupConfigsResponse,
-    ConsumerGroupHeartbeatResponse,
     DescribeGroupConfigsResponse,
     DescribeGroupResponse,
 )
 from state.messages import ErrorResponse
 from state.rocketmq.requests import GetConsumerListByGroup
 from state.timeline import Row, Timeline
+from tests.harness import batches
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -57,12 +54,6 @@ class Log:
         (reply,) = effects.replies
         self.effects: Any = effects
         return reply.response
-
-    def alter(self, *, validate_only: bool = False, **given: Any) -> AlterGroupConfigsResponse:
-        configs = {f"consumer.{name}.ms".replace("_", "."): value for name, value in given.items()}
-        response = self.send(AlterGroupConfigs(configs=configs, validate_only=validate_only, **TO))
-        assert isinstance(response, AlterGroupConfigsResponse)
-        return response
 
     def described(self) -> dict[str, tuple[str, bool]]:
         response = self.send(DescribeGroupConfigs(**TO))
@@ -95,18 +86,14 @@ def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() 
         "streams.rack.aware.assignment.tags": "zone, cluster",
         "errors.deadletterqueue.topic.name": "dlq.orders",
     }
-    assert log.send(AlterGroupConfigs(configs=given, **TO)).rule == "CF22"
-    own = {
-        "share.auto.offset.reset": ("by_duration:PT1H", False),
-        "share.delivery.count.limit": ("7", False),
+    kept = {name: (value or "", False) for name, value in given.items()} | {
         "share.renew.acknowledge.enable": ("false", False),
         "streams.rack.aware.assignment.tags": ("zone,cluster", False),
-        "errors.deadletterqueue.topic.name": ("dlq.orders", False),
     }
     coordinators = {ASSIGNMENT: ("1000", True), HEARTBEAT: ("5000", True), SESSION: ("45000", True)}
-    assert log.described() == own | coordinators
-    joined = log.send(JOIN)
-    assert isinstance(joined, ConsumerGroupHeartbeatResponse) and joined.heartbeat_interval_ms == 5_000
+    assert log.send(AlterGroupConfigs(configs=given, **TO)).rule == "CF22"
+    assert log.described() == kept | coordinators
+    assert log.send(JOIN).heartbeat_interval_ms == 5_000
     log.send(AlterGroupConfigs(configs=dict.fromkeys(given), **TO))
     assert log.described() == coordinators
 
@@ -133,39 +120,9 @@ def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
     assert log.timeline.group is None
 
 
-def test_settings_wait_for_the_group_and_outlive_it() -> None:
-    """Rows CF22, AD11."""
-    log = Log()
-    assert log.alter(session_timeout="50000", heartbeat_interval="7000", validate_only=True).rule == "CF22"
-    assert log.timeline.group is None
-    log.alter(session_timeout="50000", heartbeat_interval="7000")
-    own = {SESSION: 50_000, HEARTBEAT: 7_000}
-    assert log.described() == {
-        ASSIGNMENT: ("1000", True),
-        HEARTBEAT: ("7000", False),
-        SESSION: ("50000", False),
-    }
-    assert isinstance(log.timeline.group, ConfigsOnly) and dict(log.timeline.group.configs) == own
-    assert log.timeline.next_deadline_ms() is None
-    joined = log.send(JOIN)
-    assert isinstance(joined, ConsumerGroupHeartbeatResponse) and joined.heartbeat_interval_ms == 7_000
-    group = log.timeline.group
-    assert isinstance(group, ConsumerGroup) and group.configs == own
-    assert group.members["m"].session_deadline_ms == log.sent + 50_000
-    log.send(ConsumerGroupHeartbeat(member_id="m", member_epoch=-1, **TO))
-    log.send(DeleteGroup(**TO))
-    ended = log.timeline.group
-    assert isinstance(ended, ConfigsOnly) and ended.configs == own
-    log.send(OffsetCommit(topics=[], **TO))
-    assert not isinstance(log.timeline.group, ConfigsOnly)
-    log.send(DeleteGroup(**TO))
-    log.alter(session_timeout=None, heartbeat_interval=None)
-    assert log.timeline.group is None
-
-
 def test_settings_alone_are_no_group() -> None:
     log = Log()
-    log.alter(assignment_interval="0")
+    log.send(AlterGroupConfigs(configs={ASSIGNMENT: "0"}, **TO))
     described = log.send(DescribeGroup(**TO))
     assert isinstance(described, DescribeGroupResponse) and described.rule == "V1"
     kept = log.timeline.group
@@ -177,3 +134,8 @@ def test_settings_alone_are_no_group() -> None:
     refused = step(kept, "g", Received("requests-0-9", query), log.sent, CoordinatorConfig())
     assert isinstance(refused.replies[0].response, ErrorResponse), "the id is kept for Kafka's groups"
     assert refused.group is kept
+    fails = batches.failing_step(lambda event: isinstance(event, Outage))
+    timeline = Timeline("g", kept, CoordinatorConfig(), step=fails, outages=[Outage(1_000, 2_000)])
+    timeline.fire_until(3_000)
+    assert len(timeline.faults) == 1
+    assert isinstance(timeline.group, ConfigsOnly) and timeline.group.configs == kept.configs

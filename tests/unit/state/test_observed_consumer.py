@@ -1,8 +1,11 @@
 """What follows from the records of groups of the consumer protocol, by the rows of docs/observe.md."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
 from state.kafka.history import EntryType
-from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.observation import At
 from state.kafka.observed.records import (
     ClassicGroupRemoved,
     GroupEpoch,
@@ -10,15 +13,14 @@ from state.kafka.observed.records import (
     MemberAssigned,
     MemberSubscribed,
     MemberTarget,
-    RebalanceSeen,
     TargetEpoch,
 )
-from state.kafka.observed.step import observe
 from state.kafka.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said, has, subscription, target
 from tests.harness.observed_log import (
     G,
     Watched,
+    check_told,
     classic_member,
     committed,
     generation,
@@ -71,97 +73,136 @@ def leaves(name: str, epoch: int, at_ms: int) -> tuple[Said, ...]:
 
 
 ALONE = (*joins("a", 2, 1_000), *settles(2, 1_000, a=(0, 1)))
+COMMITTED = Said(3_000, G, committed(1, 5, 3_000))
+BOTH = (*ALONE, *joins("b", 3, 2_000), *settles(3, 2_000, a=(0,), b=(1,)))
+STATIC = subscription("a", instance="i")
 
 
-def test_the_first_member_of_the_consumer_protocol_creates_the_group() -> None:
-    assert told(watch(*ALONE)) == [
-        ("GroupCreated", None, "OB20"),
-        ("MemberAdded", "a", "OB21"),
-        ("GroupEpochBumped", "a", "OB23"),
-        ("TargetAssignmentComputed", None, "OB24"),
-        ("MemberReconciled", "a", "OB25"),
-        ("Stable", None, "OB26"),
-    ]
-
-
-def test_a_second_member_waits_for_what_the_first_gives_up() -> None:
-    entries = watch(
-        *ALONE,
-        *joins("b", 3, 5_000),
-        Said(5_000, G, target("a", 0)),
-        Said(5_000, G, target("b", 1)),
-        Said(5_000, G, TargetEpoch(3, 5_000)),
-        Said(5_000, G, has("b", 3, state=2)),
-        Said(5_200, G, has("a", 2, 0, state=1, revoking=(1,))),
-        Said(6_000, G, has("a", 3, 0)),
-        Said(6_500, G, has("b", 3, 1)),
-    )
-    steps = [entry for entry in entries if entry.type is EntryType.MEMBER_RECONCILED][1:]
-    assert [(s.member_id, s.assigned, s.revoking, s.awaiting, s.took_ms) for s in steps] == [
-        ("b", {}, None, {"orders": [1]}, None),
-        ("a", {"orders": [0]}, {"orders": [1]}, None, None),
-        ("a", {"orders": [0]}, None, None, 800),
-        ("b", {"orders": [1]}, None, None, None),
-    ]
-    assert told(entries)[-1] == ("Stable", None, "OB26")
+@pytest.mark.parametrize(
+    ("said", "tail", "fields"),
+    [
+        pytest.param(
+            ALONE,
+            [
+                ("GroupCreated", None, "OB20"),
+                ("MemberAdded", "a", "OB21"),
+                ("GroupEpochBumped", "a", "OB23"),
+                ("TargetAssignmentComputed", None, "OB24"),
+                ("MemberReconciled", "a", "OB25"),
+                ("Stable", None, "OB26"),
+            ],
+            {},
+            id="the first member",
+        ),
+        pytest.param(
+            (
+                *ALONE,
+                *joins("b", 3, 5_000),
+                *(Said(5_000, G, record) for record in (target("a", 0), target("b", 1))),
+                Said(5_000, G, TargetEpoch(3, 5_000)),
+                Said(5_000, G, has("b", 3, state=2)),
+                Said(5_200, G, has("a", 2, 0, state=1, revoking=(1,))),
+                Said(6_000, G, has("a", 3, 0)),
+                Said(6_500, G, has("b", 3, 1)),
+            ),
+            [*(("MemberReconciled", name, "OB25") for name in "baab"), ("Stable", None, "OB26")],
+            {
+                -5: {"assigned": {}, "revoking": None, "awaiting": {"orders": [1]}, "took_ms": None},
+                -4: {"assigned": {"orders": [0]}, "revoking": {"orders": [1]}, "took_ms": None},
+                -3: {"assigned": {"orders": [0]}, "revoking": None, "took_ms": 800},
+                -2: {"assigned": {"orders": [1]}, "awaiting": None, "took_ms": None},
+            },
+            id="the second waits for what the first gives up",
+        ),
+        pytest.param(
+            (*ALONE, COMMITTED, *joins("b", 3, 4_000), *leaves("a", 4, 9_000)),
+            [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23")],
+            {
+                at: {"reason": "left or expired: the last commit of its partitions was 6.0 s before"}
+                for at in (-2, -1)
+            },
+            id="a member that went",
+        ),
+        pytest.param(
+            (*ALONE, *leaves("a", 3, 9_000), Said(9_000, G, TargetEpoch(3, None))),
+            [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
+            {},
+            id="the last member",
+        ),
+        pytest.param(
+            (*ALONE, Said(5_000, G, GroupEpoch(3, 8))),
+            [("GroupEpochBumped", None, "OB27")],
+            {-2: {"seq": 6}, -1: {"seq": 7}},
+            id="another hash means other topics",
+        ),
+        pytest.param(
+            (*ALONE, Said(5_000, G, GroupEpoch(5, 8))),
+            [("GroupEpochBumped", None, "OB27")],
+            {-2: {"seq": 6}, -1: {"seq": 8}},
+            id="an epoch that is left out is a gap",
+        ),
+        pytest.param(
+            (
+                Said(1_000, G, MemberSubscribed("a", STATIC)),
+                Said(1_000, G, GroupEpoch(2, 7)),
+                *settles(2, 1_000, a=(0, 1)),
+                Said(5_000, G, has("a", -2, 0, 1)),
+                *leaves("a", 2, 7_000)[:3],
+                Said(7_000, G, MemberSubscribed("a2", STATIC)),
+                Said(7_000, G, target("a2", 0, 1)),
+                Said(7_000, G, has("a2", 2, 0, 1)),
+            ),
+            [
+                ("MemberLeftTemporarily", "a", "OB25"),
+                ("MemberReplaced", "a2", "OB28"),
+                ("MemberReconciled", "a2", "OB25"),
+            ],
+            {-2: {"replaced_member_id": "a"}},
+            id="a static member under a new id",
+        ),
+        pytest.param(
+            (
+                *ALONE,
+                *leaves("a", 3, 9_000),
+                Said(99_000, G, TargetEpoch(None, None)),
+                Said(99_000, G, GroupEpochRemoved()),
+            ),
+            [("GroupDeleted", None, "OB12")],
+            {},
+            id="a deleted group",
+        ),
+        pytest.param(
+            (
+                *BOTH,
+                Said(9_000, G, MemberAssigned("a", None)),
+                Said(9_000, G, MemberAssigned("b", None)),
+                Said(9_000, G, TargetEpoch(None, None)),
+                Said(9_000, G, MemberSubscribed("a", None)),
+                Said(9_000, G, MemberSubscribed("b", None)),
+                Said(9_000, G, GroupEpochRemoved()),
+                Said(9_000, G, generation(3, classic_member("b", 1))),
+            ),
+            [],
+            {
+                -3: {"type": EntryType.GROUP_CONVERTED},
+                **{at: {"group_type": "classic"} for at in (-3, -2, -1)},
+            },
+            id="the last consumer leaves a classic group",
+        ),
+    ],
+)
+def test_a_consumer_groups_records_tell(
+    said: tuple[Said, ...],
+    tail: list[tuple[str, str | None, str]],
+    fields: Mapping[int, Mapping[str, Any]],
+) -> None:
+    check_told(watch(*said), tail, fields)
 
 
 def test_of_topics_without_a_name_nothing_is_said_of_commits() -> None:
-    group: ObservedGroup | None = None
-    removed: list[str] = []
-    said = [*ALONE, Said(3_000, G, committed(1, 5, 3_000)), *leaves("a", 3, 9_000)]
-    for place, (at_ms, _, says) in enumerate(said):
-        assert not isinstance(says, RebalanceSeen)
-        seen = observe(group, G, says, At(at_ms, f"topic-0-{place}", "o"), {})
-        group = seen.group
-        removed += [entry.reason for entry in seen.history if entry.type is EntryType.MEMBER_REMOVED]
+    watched = Watched(names={}).take((*ALONE, COMMITTED, *leaves("a", 3, 9_000)))
+    removed = [entry.reason for entry in watched.history if entry.type is EntryType.MEMBER_REMOVED]
     assert removed == ["member a left or expired"]
-
-
-def test_a_member_of_the_consumer_protocol_that_went_left_or_expired() -> None:
-    entries = watch(
-        *ALONE, Said(3_000, G, committed(1, 5, 3_000)), *joins("b", 3, 4_000), *leaves("a", 4, 9_000)
-    )
-    (gone,) = [entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED]
-    assert gone.reason == "member a left or expired: the last commit of its partitions was 6.0 s before"
-    assert entries[-1].reason == gone.reason
-
-
-def test_the_last_member_leaves_an_empty_group() -> None:
-    entries = watch(*ALONE, *leaves("a", 3, 9_000), Said(9_000, G, TargetEpoch(3, None)))
-    assert told(entries)[-3:] == [
-        ("MemberRemoved", "a", "OB22"),
-        ("GroupEpochBumped", "a", "OB23"),
-        ("Empty", None, "OB26"),
-    ]
-
-
-def test_another_hash_alone_means_other_topics() -> None:
-    assert watch(*ALONE, Said(5_000, G, GroupEpoch(3, 8)))[-1].rule == "OB27"
-
-
-def test_an_epoch_that_is_left_out_is_a_gap() -> None:
-    entries = watch(*ALONE, Said(5_000, G, GroupEpoch(5, 8)))
-    assert entries[-1].seq - entries[-2].seq == 2
-
-
-def test_a_static_member_that_comes_back_under_a_new_id_did_not_leave() -> None:
-    static = subscription("a", instance="i")
-    entries = watch(
-        Said(1_000, G, MemberSubscribed("a", static)),
-        Said(1_000, G, GroupEpoch(2, 7)),
-        *settles(2, 1_000, a=(0, 1)),
-        Said(5_000, G, has("a", -2, 0, 1)),
-        *leaves("a", 2, 7_000)[:3],
-        Said(7_000, G, MemberSubscribed("a2", static)),
-        Said(7_000, G, target("a2", 0, 1)),
-        Said(7_000, G, has("a2", 2, 0, 1)),
-    )
-    kinds = [entry.type for entry in entries]
-    assert EntryType.MEMBER_LEFT_TEMPORARILY in kinds
-    assert EntryType.MEMBER_REMOVED not in kinds
-    (back,) = [entry for entry in entries if entry.type is EntryType.MEMBER_REPLACED]
-    assert (back.member_id, back.replaced_member_id, back.rule) == ("a2", "a", "OB28")
 
 
 def test_what_compaction_left_of_a_group_is_no_history() -> None:
@@ -180,31 +221,3 @@ def test_what_compaction_left_of_a_group_is_no_history() -> None:
     watched.take(joins("c", 10, 8_000))
     assert told(watched.history) == [("MemberAdded", "c", "OB21"), ("GroupEpochBumped", "c", "OB23")]
     assert watched.history[0].seq == 2
-
-
-def test_a_deleted_group_of_the_consumer_protocol_ends() -> None:
-    entries = watch(
-        *ALONE,
-        *leaves("a", 3, 9_000),
-        Said(99_000, G, TargetEpoch(None, None)),
-        Said(99_000, G, GroupEpochRemoved()),
-    )
-    assert (entries[-1].type, entries[-1].rule) == (EntryType.GROUP_DELETED, "OB12")
-
-
-def test_the_last_consumer_leaves_a_classic_group() -> None:
-    entries = watch(
-        *ALONE,
-        *joins("b", 3, 2_000),
-        *settles(3, 2_000, a=(0,), b=(1,)),
-        Said(9_000, G, MemberAssigned("a", None)),
-        Said(9_000, G, MemberAssigned("b", None)),
-        Said(9_000, G, TargetEpoch(None, None)),
-        Said(9_000, G, MemberSubscribed("a", None)),
-        Said(9_000, G, MemberSubscribed("b", None)),
-        Said(9_000, G, GroupEpochRemoved()),
-        Said(9_000, G, generation(3, classic_member("b", 1))),
-    )
-    converted = entries[-3:]
-    assert converted[0].type is EntryType.GROUP_CONVERTED
-    assert {entry.group_type for entry in converted} == {"classic"}

@@ -94,12 +94,6 @@ def _stored(group: ObservedGroup) -> ObservedGroup:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ObservedGroup)
 
 
-def test_a_batch_that_runs_again_writes_the_same() -> None:
-    first, again = (Watched().take(_lives(5)).history for _ in range(2))
-    assert first
-    assert again == first
-
-
 @given(st.integers(0, 10_000), st.integers(0, 400))
 def test_compaction_of_older_records_changes_no_view(seed: int, cleaned: int) -> None:
     """Of the records up to a place only the latest of each key is kept, as after the log's cleaner."""

@@ -1,13 +1,15 @@
 """What follows from the records of share groups, by the rows of docs/observe.md."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.history import EntryType
 from state.kafka.observed.group import SHARE
 from state.kafka.observed.records import AnyRecord, GroupEpoch, MemberSubscribed, TargetEpoch
 from state.kafka.observed.view import view_of
 from tests.harness.observed_epochs import (
-    NAMES,
     Said,
     group_removed,
     has,
@@ -20,8 +22,8 @@ from tests.harness.observed_log import (
     REAL_OF_OTHERS,
     G,
     Watched,
+    check_told,
     real_records,
-    told,
     watch,
 )
 
@@ -53,140 +55,155 @@ BEGUN = (
 )
 
 
-def entries_of(type_: EntryType, *said: Said) -> list[HistoryEntry]:
-    return [entry for entry in watch(*said) if entry.type is type_]
+TWO = (*BEGUN, *at(7_000, *joins("b", 4), has("b", 3, kind=SHARE)))
+DELETING = (*BEGUN, *at(9_000, share_partitions(deleting=True)))
+GONE = at(9_000, *removed("a", SHARE), GroupEpoch(4, 0, SHARE))
 
 
-def test_a_group_begins_with_its_first_member_and_gets_partitions_when_they_are_initialized() -> None:
-    assert told(watch(*BEGUN)) == [
-        ("GroupCreated", None, "OB20"),
-        ("MemberAdded", "a", "OB21"),
-        ("GroupEpochBumped", "a", "OB23"),
-        ("TargetAssignmentComputed", None, "OB24"),
-        ("MemberReconciled", "a", "OB25"),
-        ("Stable", None, "OB26"),
-        ("SharePartitionsInitializing", None, "OB40"),
-        ("SharePartitionsInitialized", None, "OB41"),
-        ("GroupEpochBumped", None, "OB43"),
-        ("TargetAssignmentComputed", None, "OB24"),
-        ("MemberReconciled", "a", "OB25"),
-        ("Stable", None, "OB26"),
-    ]
-
-
-def test_an_initialization_has_its_partitions_and_its_time() -> None:
-    (done,) = entries_of(EntryType.SHARE_PARTITIONS_INITIALIZED, *BEGUN)
-    assert (done.partitions, done.took_ms) == ({"orders": [0, 1]}, 400)
-
-
-def test_an_epoch_for_initialized_partitions_says_so() -> None:
-    bumped = entries_of(EntryType.GROUP_EPOCH_BUMPED, *BEGUN)
-    assert [entry.reason for entry in bumped] == ["member a joined", PENDING]
-
-
-def test_a_share_group_with_members_is_stable_whatever_its_epochs_are() -> None:
-    """ShareGroup.maybeUpdateGroupState. Each entry `Stable` says that all have their targets."""
-    said = (*BEGUN, *at(7_000, *joins("b", 4), has("b", 3, kind=SHARE)))
-    history = watch(*said, *at(8_000, *settles(4, a=(0,), b=(1,))))
-    assert {entry.to_state for entry in history[2:]} == {"Stable"}
-    assert [entry.at_ms for entry in history if entry.type is EntryType.STABLE] == [1_000, 6_000, 8_000]
-    assert watch(*said)[-1].type is EntryType.MEMBER_RECONCILED, "b has no target yet"
-
-
-def test_a_member_that_goes_left_or_expired_and_nothing_is_said_of_commits() -> None:
-    """The offsets of share groups are not in this log."""
-    gone = at(9_000, *removed("a", SHARE), GroupEpoch(4, 0, SHARE), TargetEpoch(4, None, SHARE))
-    entries = watch(*BEGUN, *gone)[-3:]
-    assert told(entries) == [
-        ("MemberRemoved", "a", "OB22"),
-        ("GroupEpochBumped", "a", "OB23"),
-        ("Empty", None, "OB26"),
-    ]
-    assert entries[0].reason == "member a left or expired"
+def subscribes(*topics: str) -> tuple[Said, ...]:
+    return at(7_000, MemberSubscribed("a", subscription("a", topics=topics), SHARE), GroupEpoch(4, 8, SHARE))
 
 
 @pytest.mark.parametrize(
-    ("names", "is_change"), [(("orders", "prices"), True), (("prices",), True), (("orders",), False)]
-)
-def test_only_other_names_are_another_subscription(names: tuple[str, ...], is_change: bool) -> None:
-    again = MemberSubscribed("a", subscription("a", topics=names), SHARE)
-    bumped = watch(*BEGUN, *at(7_000, again, GroupEpoch(4, 8, SHARE)))[-1]
-    assert (bumped.rule, bumped.member_id) == (("OB23", "a") if is_change else ("OB27", None))
-
-
-@pytest.mark.parametrize(
-    ("then", "rule", "reason", "partitions"),
+    ("said", "tail", "fields"),
     [
-        (
-            share_partitions(0, 1, initializing=(2, 3)),
-            "OB40",
-            "the share coordinator was asked to initialize orders-2, orders-3",
-            {"orders": [2, 3]},
+        pytest.param(
+            BEGUN,
+            [
+                ("GroupCreated", None, "OB20"),
+                ("MemberAdded", "a", "OB21"),
+                ("GroupEpochBumped", "a", "OB23"),
+                ("TargetAssignmentComputed", None, "OB24"),
+                ("MemberReconciled", "a", "OB25"),
+                ("Stable", None, "OB26"),
+                ("SharePartitionsInitializing", None, "OB40"),
+                ("SharePartitionsInitialized", None, "OB41"),
+                ("GroupEpochBumped", None, "OB43"),
+                ("TargetAssignmentComputed", None, "OB24"),
+                ("MemberReconciled", "a", "OB25"),
+                ("Stable", None, "OB26"),
+            ],
+            {
+                2: {"reason": "member a joined"},
+                7: {"partitions": {"orders": [0, 1]}, "took_ms": 400},
+                8: {"reason": PENDING},
+            },
+            id="it gets partitions when they are initialized",
         ),
-        (
-            share_partitions(),
-            "OB42",
-            "orders-0, orders-1 are not initialized any more: the topic was deleted",
-            {"orders": [0, 1]},
+        # ShareGroup.maybeUpdateGroupState. Each entry `Stable` says that all have their targets.
+        pytest.param(
+            TWO,
+            [("MemberReconciled", "b", "OB25")],
+            {-1: {"to_state": "Stable"}},
+            id="a member without a target",
         ),
-        (
-            share_partitions(deleting=True),
-            "OB44",
-            "the share coordinator was asked to delete the state of orders",
-            {"orders": [0, 1]},
+        pytest.param(
+            (*TWO, *at(8_000, *settles(4, a=(0,), b=(1,)))),
+            [*(("MemberReconciled", name, "OB25") for name in "ab"), ("Stable", None, "OB26")],
+            {-1: {"at_ms": 8_000}},
+            id="all have their targets",
+        ),
+        # The offsets of share groups are not in this log.
+        pytest.param(
+            (*BEGUN, *GONE, *at(9_000, TargetEpoch(4, None, SHARE))),
+            [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
+            {-3: {"reason": "member a left or expired"}},
+            id="a member that went",
+        ),
+        pytest.param(
+            (*BEGUN, *subscribes("orders", "prices")),
+            [("GroupEpochBumped", "a", "OB23")],
+            {},
+            id="one name more",
+        ),
+        pytest.param(
+            (*BEGUN, *subscribes("prices")), [("GroupEpochBumped", "a", "OB23")], {}, id="another name"
+        ),
+        pytest.param(
+            (*BEGUN, *subscribes("orders")), [("GroupEpochBumped", None, "OB27")], {}, id="the same"
+        ),
+        pytest.param(
+            (*BEGUN, *at(9_000, *[share_partitions(0, 1, initializing=(2, 3))] * 2)),
+            [("Stable", None, "OB26"), ("SharePartitionsInitializing", None, "OB40")],
+            {
+                -1: {
+                    "reason": "the share coordinator was asked to initialize orders-2, orders-3",
+                    "partitions": {"orders": [2, 3]},
+                }
+            },
+            id="more partitions, told once",
+        ),
+        pytest.param(
+            (*BEGUN, *at(9_000, *[share_partitions()] * 2)),
+            [("Stable", None, "OB26"), ("SharePartitionsRemoved", None, "OB42")],
+            {
+                -1: {
+                    "reason": "orders-0, orders-1 are not initialized any more: the topic was deleted",
+                    "partitions": {"orders": [0, 1]},
+                }
+            },
+            id="a deleted topic, told once",
+        ),
+        # The log does not say which: GroupMetadataManager.uninitializeShareGroupState.
+        pytest.param(
+            (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(2,)), share_partitions(0, 1))),
+            [("SharePartitionsInitializing", None, "OB40"), ("SharePartitionsNotInitialized", None, "OB42")],
+            {-1: {"reason": "orders-2 are not initializing any more: that failed, or the topic was deleted"}},
+            id="an initialization that does not come",
+        ),
+        pytest.param(
+            (*DELETING, *at(9_100, share_partitions(deleting=True)), *at(9_500, share_partitions())),
+            [("SharePartitionsDeleting", None, "OB44"), ("SharePartitionsRemoved", None, "OB44")],
+            {
+                -2: {
+                    "reason": "the share coordinator was asked to delete the state of orders",
+                    "partitions": {"orders": [0, 1]},
+                },
+                -1: {"reason": "the state of orders was deleted, or the topic was"},
+            },
+            id="state that is deleted",
+        ),
+        pytest.param(
+            (*DELETING, *at(9_500, share_partitions(initializing=(0, 1)))),
+            [("SharePartitionsDeleting", None, "OB44"), ("SharePartitionsInitializing", None, "OB40")],
+            {},
+            id="state that is needed again",
+        ),
+        # AlterShareGroupOffsets leaves them assignable, so nothing is removed.
+        pytest.param(
+            (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(0,)), share_partitions(0, 1))),
+            [("Stable", None, "OB26"), ("SharePartitionsInitializing", None, "OB40")],
+            {},
+            id="altered offsets",
+        ),
+        pytest.param(
+            (*BEGUN, *GONE, *at(9_500, share_partitions(deleting=True)), *at(9_600, *group_removed(SHARE))),
+            [("SharePartitionsDeleting", None, "OB44"), ("GroupDeleted", None, "OB12")],
+            {},
+            id="a deleted group",
+        ),
+        # It has no epoch before its first member, as a group whose older records compaction has removed.
+        pytest.param(
+            (*at(500, share_partitions(initializing=(0,))), *at(1_000, *joins("a", 2))),
+            [("MemberAdded", "a", "OB21"), ("GroupEpochBumped", "a", "OB23")],
+            {0: {"seq": 2}},
+            id="a group that altered offsets made",
+        ),
+        # The records that ended the one before are missing, so a number is left out.
+        pytest.param(
+            (Said(500, G, MemberSubscribed("c", subscription("c"))), Said(500, G, GroupEpoch(2, 7)), *BEGUN),
+            [("Stable", None, "OB26")],
+            {2: {"group_type": "consumer", "seq": 3}, 3: {"group_type": "share", "seq": 5}},
+            id="a group of another type before",
         ),
     ],
 )
-def test_a_change_of_the_share_state_is_told_once(
-    then: AnyRecord, rule: str, reason: str, partitions: dict[str, list[int]]
+def test_a_share_groups_records_tell(
+    said: tuple[Said, ...],
+    tail: list[tuple[str, str | None, str]],
+    fields: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    said = (*BEGUN, *at(9_000, then), *at(9_100, then))
-    (entry,) = watch(*said)[len(watch(*BEGUN)) :]
-    assert (entry.rule, entry.reason, entry.partitions) == (rule, reason, partitions)
-
-
-def test_an_initialization_that_does_not_come_failed_or_its_topic_was_deleted() -> None:
-    """The log does not say which: GroupMetadataManager.uninitializeShareGroupState."""
-    said = (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(2,))), *at(9_100, share_partitions(0, 1)))
-    entry = watch(*said)[-1]
-    assert (entry.type, entry.rule) == (EntryType.SHARE_PARTITIONS_NOT_INITIALIZED, "OB42")
-    assert entry.reason == "orders-2 are not initializing any more: that failed, or the topic was deleted"
-
-
-def test_deleted_state_is_told_and_state_that_is_needed_again_is_initializing() -> None:
-    deleting = (*BEGUN, *at(9_000, share_partitions(deleting=True)))
-    deleted = watch(*deleting, *at(9_500, share_partitions()))[-1]
-    assert (deleted.rule, deleted.reason) == ("OB44", "the state of orders was deleted, or the topic was")
-    again = watch(*deleting, *at(9_500, share_partitions(initializing=(0, 1))))[len(watch(*deleting)) :]
-    assert [entry.rule for entry in again] == ["OB40"]
-
-
-def test_altered_offsets_initialize_partitions_that_stay_initialized() -> None:
-    """AlterShareGroupOffsets leaves them assignable, so nothing is removed."""
-    said = (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(0,))), *at(9_100, share_partitions(0, 1)))
-    rules = [entry.rule for entry in watch(*said)[len(watch(*BEGUN)) :]]
-    assert rules == ["OB40"]
-
-
-def test_a_deleted_group_leaves_nothing() -> None:
-    gone = at(9_000, *removed("a", SHARE), GroupEpoch(4, 0, SHARE))
-    ended = (*BEGUN, *gone, *at(9_500, share_partitions(deleting=True)), *at(9_600, *group_removed(SHARE)))
-    watched = Watched().take(ended)
-    assert told(watched.history)[-2:] == [
-        ("SharePartitionsDeleting", None, "OB44"),
-        ("GroupDeleted", None, "OB12"),
-    ]
-    assert watched.groups == {}
-
-
-def test_a_group_that_altered_offsets_made_has_no_known_creation() -> None:
-    """It has no epoch before its first member, as a group whose older records compaction has removed."""
-    made = at(500, share_partitions(initializing=(0,)))
-    history = watch(*made, *at(1_000, *joins("a", 2)))
-    assert told(history) == [("MemberAdded", "a", "OB21"), ("GroupEpochBumped", "a", "OB23")]
-    assert history[0].seq == 2
-    (group,) = Watched().take(made).groups.values()
-    assert (group.state, view_of(group, NAMES).group_type) == ("Empty", "share")
+    check_told(watch(*said), tail, fields)
 
 
 def test_an_older_group_is_known_from_its_first_change_on() -> None:
@@ -197,14 +214,6 @@ def test_an_older_group_is_known_from_its_first_change_on() -> None:
     assert (group.state, group.generation, group.member_ids()) == ("Stable", 40, ["a"])
     first, *_ = watch(*found, *at(2_000, *joins("b", 41)))
     assert (first.seq, first.type) == (2, EntryType.MEMBER_ADDED)
-
-
-def test_a_group_of_another_type_under_the_same_name_begins_anew() -> None:
-    """The records that ended the one before are missing, so a number is left out."""
-    as_consumer = (Said(500, G, MemberSubscribed("c", subscription("c"))), Said(500, G, GroupEpoch(2, 7)))
-    history = watch(*as_consumer, *BEGUN)
-    assert [entry.group_type for entry in history[:4]] == ["consumer"] * 3 + ["share"]
-    assert history[3].seq == history[2].seq + 2
 
 
 def test_the_view_has_the_state_of_the_partitions() -> None:

@@ -1,13 +1,13 @@
 """What follows from the records of streams groups, by the rows of docs/observe.md."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.observed.group import STREAMS
+from state.kafka.history import EntryType
+from state.kafka.observed.group import ACTIVE, STREAMS, task_key
 from state.kafka.observed.records import (
     AnyRecord,
     MemberAssigned,
@@ -30,10 +30,10 @@ from tests.harness.observed_log import (
     REAL_OF_OTHERS,
     G,
     Watched,
+    check_told,
     committed,
     created,
     real_records,
-    told,
     watch,
 )
 
@@ -61,108 +61,153 @@ NOT_READY = at(1_000, FIRST, topology(), streams_epoch(2, -1), *settles(2, a=())
 BEGUN = (*NOT_READY, *at(3_000, streams_epoch(3, 0), *settles(3, a=(0, 1))))
 
 
-def after(*said: Said) -> list[HistoryEntry]:
-    """The entries after those of the beginning."""
-    return watch(*BEGUN, *said)[len(watch(*BEGUN)) :]
+EMPTY = at(6_000, *removed("a", STREAMS), streams_epoch(4))
+COMMITTED = Said(4_000, G, committed(1, 5, 4_000))
+AWAY = MemberAssigned("a", MemberAssignment(LEAVE_GROUP_STATIC_MEMBER_EPOCH, 3, 0, {}, {}), STREAMS)
+UNKNOWN = MemberAssigned("a", MemberAssignment(3, 2, 126, {task_key(ACTIVE, "0"): [0, 1]}, {}), STREAMS)
+MISSING = "the topics of the topology are missing, or have wrong numbers of partitions"
 
 
-def test_a_group_is_not_ready_until_its_topics_are_right() -> None:
-    history = watch(*BEGUN)
-    assert told(history) == [
-        ("GroupCreated", None, "OB20"),
-        ("MemberAdded", "a", "OB21"),
-        ("TopologyChanged", None, "OB50"),
-        ("GroupEpochBumped", "a", "OB23"),
-        ("TargetAssignmentComputed", None, "OB24"),
-        ("MemberReconciled", "a", "OB25"),
-        ("GroupEpochBumped", None, "OB51"),
-        ("TargetAssignmentComputed", None, "OB24"),
-        ("MemberReconciled", "a", "OB25"),
-        ("Stable", None, "OB26"),
-    ]
-    assert [entry.to_state for entry in history] == (
-        ["Empty"] * 3 + ["NotReady"] * 3 + ["Assigning", "Reconciling", "Reconciling", "Stable"]
+def changes(what: str, **others: str) -> Any:
+    return pytest.param(
+        (*BEGUN, *at(5_000, *joins("a", streams_epoch(4), instance="i", **others))),
+        [("GroupEpochBumped", "a", "OB23")],
+        {-1: {"reason": f"member a changed {what}"}},
+        id=what,
     )
-    assert history[2].topics == ["orders"]
-    assert history[2].reason == "the topology of epoch 0: subtopology 0 reads orders"
-
-
-def test_topics_that_are_missing_make_an_epoch_without_tasks() -> None:
-    bumped, *_ = after(*at(5_000, streams_epoch(4, -1, digest=0), *settles(4, a=())))
-    assert (bumped.rule, bumped.to_state) == ("OB51", "NotReady")
-    assert bumped.reason == "the topics of the topology are missing, or have wrong numbers of partitions"
-
-
-def test_other_settings_of_the_assignment_make_an_epoch() -> None:
-    (bumped,) = after(*at(5_000, streams_epoch(4, standbys="1")))
-    assert (bumped.rule, bumped.reason) == ("OB52", "num.standby.replicas changed from 0 to 1")
-
-
-def test_all_reasons_of_one_epoch_are_told() -> None:
-    both = at(5_000, *joins("b", streams_epoch(4, -1, standbys="1")))
-    assert after(*both)[-1].reason == (
-        "member b joined; the topics of the topology are missing, or have wrong numbers of partitions; "
-        "num.standby.replicas changed from 0 to 1"
-    )
-
-
-def test_topics_that_grew_are_inferred_from_their_hash() -> None:
-    (bumped,) = after(*at(5_000, streams_epoch(4, digest=8)))
-    assert bumped.rule == "OB27"
 
 
 @pytest.mark.parametrize(
-    ("others", "what"),
+    ("said", "tail", "fields"),
     [
-        ({"rack": "r"}, "its rack"),
-        ({"endpoint": "h:1"}, "its endpoint"),
-        ({"process": "p2", "rack": "r"}, "its rack and its process"),
+        pytest.param(
+            BEGUN,
+            [
+                ("GroupCreated", None, "OB20"),
+                ("MemberAdded", "a", "OB21"),
+                ("TopologyChanged", None, "OB50"),
+                ("GroupEpochBumped", "a", "OB23"),
+                ("TargetAssignmentComputed", None, "OB24"),
+                ("MemberReconciled", "a", "OB25"),
+                ("GroupEpochBumped", None, "OB51"),
+                ("TargetAssignmentComputed", None, "OB24"),
+                ("MemberReconciled", "a", "OB25"),
+                ("Stable", None, "OB26"),
+            ],
+            {
+                2: {
+                    "to_state": "Empty",
+                    "topics": ["orders"],
+                    "reason": "the topology of epoch 0: subtopology 0 reads orders",
+                },
+                **{place: {"to_state": "NotReady"} for place in (3, 4, 5)},
+                6: {"to_state": "Assigning"},
+                **{place: {"to_state": "Reconciling"} for place in (7, 8)},
+            },
+            id="not ready until its topics are right",
+        ),
+        pytest.param(
+            (*BEGUN, *at(5_000, streams_epoch(4, -1, digest=0))),
+            [("GroupEpochBumped", None, "OB51")],
+            {-1: {"to_state": "NotReady", "reason": MISSING}},
+            id="topics that are missing",
+        ),
+        pytest.param(
+            (*BEGUN, *at(5_000, streams_epoch(4, standbys="1"))),
+            [("GroupEpochBumped", None, "OB52")],
+            {-1: {"reason": "num.standby.replicas changed from 0 to 1"}},
+            id="other settings",
+        ),
+        pytest.param(
+            (*BEGUN, *at(5_000, *joins("b", streams_epoch(4, -1, standbys="1")))),
+            [("MemberAdded", "b", "OB21"), ("GroupEpochBumped", "b", "OB23")],
+            {-1: {"reason": f"member b joined; {MISSING}; num.standby.replicas changed from 0 to 1"}},
+            id="all reasons of one epoch",
+        ),
+        pytest.param(
+            (*BEGUN, *at(5_000, streams_epoch(4, digest=8))),
+            [("GroupEpochBumped", None, "OB27")],
+            {},
+            id="growth",
+        ),
+        changes("its rack", rack="r"),
+        changes("its endpoint", endpoint="h:1"),
+        changes("its rack and its process", process="p2", rack="r"),
+        pytest.param(
+            (
+                *BEGUN,
+                *at(
+                    5_000,
+                    *joins("b", streams_epoch(4)),
+                    target("b", 1, kind=STREAMS),
+                    TargetEpoch(4, 1, STREAMS),
+                ),
+                *at(5_100, has("a", 3, 0, state=1, revoking=(1,), standbys=(2,), kind=STREAMS)),
+                *at(5_200, has("b", 4, state=2, kind=STREAMS)),
+            ),
+            [("MemberReconciled", "a", "OB25"), ("MemberReconciled", "b", "OB25")],
+            {
+                -2: {
+                    "revoking": {"active 0": [1]},
+                    "assigned": {"active 0": [0], "standby 0": [2]},
+                    "reason": "the member has to revoke active 0_1",
+                },
+                -1: {
+                    "awaiting": {"active 0": [1]},
+                    "reason": "the member is at epoch 4 and has no task; it waits for active 0_1",
+                },
+            },
+            id="tasks by role and subtopology",
+        ),
+        pytest.param(
+            (*BEGUN, COMMITTED, *at(9_000, *removed("a", STREAMS), streams_epoch(4))),
+            [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
+            {-3: {"reason": "left or expired: the last commit of its partitions was 5.0 s before"}},
+            id="the last commit of what its active tasks read",
+        ),
+        # StreamsGroup: only its topology epoch, rack, tags and process id make an epoch.
+        pytest.param(
+            (
+                *BEGUN,
+                *at(5_000, AWAY),
+                *at(6_000, *removed("a", STREAMS)),
+                *at(6_000, *joins("a2", streams_epoch(4), client="a", instance="i", process="p2")),
+            ),
+            [
+                ("MemberLeftTemporarily", "a", "OB25"),
+                ("MemberReplaced", "a2", "OB28"),
+                ("GroupEpochBumped", "a2", "OB23"),
+            ],
+            {-2: {"replaced_member_id": "a"}, -1: {"reason": "member a2 changed its process"}},
+            id="a static member in another process",
+        ),
+        # Its topology is removed last.
+        pytest.param(
+            (*BEGUN, *EMPTY, *at(6_000, TargetEpoch(4, None, STREAMS)), *at(7_000, *group_removed(STREAMS))),
+            [("GroupDeleted", None, "OB12")],
+            {},
+            id="a deleted group",
+        ),
+        # Kafka reads a state byte that it does not know as UNKNOWN.
+        pytest.param(
+            (*BEGUN, *at(5_000, UNKNOWN)),
+            [("Stable", None, "OB26")],
+            {-1: {"seq": 10}},
+            id="an unknown state",
+        ),
     ],
 )
-def test_what_a_member_changed_is_named(others: dict[str, str], what: str) -> None:
-    (bumped,) = after(*at(5_000, *joins("a", streams_epoch(4), instance="i", **others)))
-    assert (bumped.rule, bumped.member_id, bumped.reason) == ("OB23", "a", f"member a changed {what}")
-
-
-def test_tasks_are_told_by_role_and_subtopology() -> None:
-    revoking = has("a", 3, 0, state=1, revoking=(1,), standbys=(2,), kind=STREAMS)
-    waiting = has("b", 4, state=2, kind=STREAMS)
-    said = at(5_000, *joins("b", streams_epoch(4)), target("b", 1, kind=STREAMS), TargetEpoch(4, 1, STREAMS))
-    *_, given, awaited = after(*said, *at(5_100, revoking), *at(5_200, waiting))
-    assert given.revoking == {"active 0": [1]}
-    assert given.assigned == {"active 0": [0], "standby 0": [2]}
-    assert given.reason == "the member has to revoke active 0_1"
-    assert awaited.awaiting == {"active 0": [1]}
-    assert awaited.reason == "the member is at epoch 4 and has no task; it waits for active 0_1"
-
-
-def test_the_last_commit_of_a_member_that_went_is_that_of_what_its_active_tasks_read() -> None:
-    said = (Said(4_000, G, committed(1, 5, 4_000)), *at(9_000, *removed("a", STREAMS), streams_epoch(4)))
-    gone = next(entry for entry in after(*said) if entry.type is EntryType.MEMBER_REMOVED)
-    assert gone.reason == "member a left or expired: the last commit of its partitions was 5.0 s before"
-
-
-def test_a_static_member_that_comes_back_in_another_process_makes_an_epoch() -> None:
-    """StreamsGroup: only its topology epoch, rack, tags and process id do."""
-    away = MemberAssigned("a", MemberAssignment(LEAVE_GROUP_STATIC_MEMBER_EPOCH, 3, 0, {}, {}), STREAMS)
-    back = [*removed("a", STREAMS), *joins("a2", streams_epoch(4), client="a", instance="i", process="p2")]
-    left, replaced, bumped = after(*at(5_000, away), *at(6_000, *back))
-    assert left.type is EntryType.MEMBER_LEFT_TEMPORARILY
-    assert (replaced.rule, replaced.replaced_member_id) == ("OB28", "a")
-    assert (bumped.member_id, bumped.reason) == ("a2", "member a2 changed its process")
-
-
-def test_a_deleted_group_leaves_nothing_although_its_topology_is_removed_last() -> None:
-    empty = at(6_000, *removed("a", STREAMS), streams_epoch(4), TargetEpoch(4, None, STREAMS))
-    ended = Watched().take((*BEGUN, *empty, *at(7_000, *group_removed(STREAMS))))
-    assert told(ended.history)[-1] == ("GroupDeleted", None, "OB12")
-    assert ended.groups == {}
+def test_a_streams_groups_records_tell(
+    said: tuple[Said, ...],
+    tail: list[tuple[str, str | None, str]],
+    fields: Mapping[int, Mapping[str, Any]],
+) -> None:
+    check_told(watch(*said), tail, fields)
 
 
 def test_a_classic_group_that_takes_its_place_is_another_one() -> None:
     """JoinGroup to an empty streams group. The offsets stay."""
-    empty = at(6_000, *removed("a", STREAMS), streams_epoch(4))
-    said = (Said(4_000, G, committed(1, 5, 4_000)), *empty, *at(7_000, *group_removed(STREAMS)))
+    said = (COMMITTED, *EMPTY, *at(7_000, *group_removed(STREAMS)))
     watched = Watched().take((*BEGUN, *said, created(G, 7_000)))
     assert [entry.group_type for entry in watched.history[-2:]] == ["streams", "classic"]
     assert watched.groups[G].offsets["orders"][1].offset == 5
@@ -185,13 +230,6 @@ def test_the_view_has_the_topology_and_what_members_sent() -> None:
     assert b is not None
     assert b.streams
     assert (b.streams.process_id, b.streams.user_endpoint) == ("process-b", "10.0.0.2:7000")
-
-
-def test_an_unknown_state_of_a_member_is_not_told() -> None:
-    """Kafka reads a state byte that it does not know as UNKNOWN."""
-    step = has("a", 3, 0, 1, kind=STREAMS)
-    assert step.assignment is not None
-    assert after(*at(5_000, replace(step, assignment=replace(step.assignment, state=126)))) == []
 
 
 def test_a_real_broker_s_streams_group_tells_what_happened() -> None:

@@ -90,22 +90,6 @@ def test_a_join_that_finds_the_group_full_does_not_change_the_counts() -> None:
     assert group.reported_partition_counts == {"t": 2}
 
 
-@pytest.mark.parametrize("partitions", [11, INT32_MAX])
-def test_a_group_may_not_bring_more_partitions_than_group_max_partitions(partitions: int) -> None:
-    effects, group = send(None, join(partitions=partitions))
-    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert (group.members, group.reported_partition_counts) == ({}, {})
-
-
-def test_the_members_topics_count_together() -> None:
-    _, group = send(None, join("t", 6))
-    effects, group = send(group, join("u", 5))
-    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    effects, group = send(group, join("u", 4))
-    assert effects.replies == []
-    assert group.reported_partition_counts == {"t": 6, "u": 4}
-
-
 def test_a_member_that_subscribes_to_known_topics_without_a_count_is_counted_too() -> None:
     _, group = send(None, join("t", 6, partitions_per_topic={"t": 6}))
     group.partitions_per_topic = {"u": 10}  # of the last generation

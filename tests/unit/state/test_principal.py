@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from records.codec import decode_request, encode
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
-from state.kafka.history import EntryType
 from state.kafka.requests import DescribeGroup
 from state.messages import Request
 from state.timeline import Row, Timeline
@@ -20,37 +19,6 @@ from tests.harness.histories import Recorder
 from tests.harness.random_log import GROUPS, realise, script
 
 CONFIG = CoordinatorConfig()
-
-
-def test_every_entry_that_a_request_caused_names_its_principal() -> None:
-    recorder = Recorder()
-    recorder.play(
-        "config group.initial.rebalance.delay.ms=0",
-        "join a api=3 principal=User:ann",
-        "sync a assign=@a:t-0 principal=User:ann",
-        "join b api=3",
-        "leave admin members=@a principal='User:CN=ops,O=example'",
-        "fail request",
-        "join b id=@b principal=User:bob",
-        "at 40s",
-    )
-    by_cause = {(entry.cause, entry.principal) for entry in recorder.history}
-    assert [who for _, who in sorted(by_cause) if who] == ["User:ann"] * 2 + ["User:CN=ops,O=example"]
-    assert ("requests-0-2", None) in by_cause  # b named none
-    (removed,) = (e for e in recorder.history if e.type is EntryType.MEMBER_REMOVED and e.client_id == "a")
-    assert removed.principal == "User:CN=ops,O=example"
-
-
-def test_a_deadline_has_no_principal() -> None:
-    history = Recorder().play(
-        "config group.initial.rebalance.delay.ms=0",
-        "join a api=3 session=10s principal=User:ann",
-        "sync a assign=@a:t-0 principal=User:ann",
-        "at 20s",
-    )
-    by_request = {entry.cause.startswith("requests-"): entry.principal for entry in history}
-    assert by_request == {True: "User:ann", False: None}
-    assert {entry.principal for entry in history if entry.at_ms >= 10_000} == {None}
 
 
 @given(st.integers(0, 2**32 - 1))

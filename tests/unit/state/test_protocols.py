@@ -103,11 +103,7 @@ def test_a_group_of_another_protocol_does_not_become_a_consumer_group(epoch: int
     assert reply.response.rule == ("HB36" if epoch < 0 else "HB19")
     assert reply.response.error_message == "Group g is not a consumer group."
     assert not effects.history
-
-
-def test_a_group_of_another_protocol_is_not_described_as_a_consumer_group() -> None:
-    other: Any = OtherGroup("g", "requests-0-0")
-    context = StepContext(other, "g", "requests-0-1", 5, CONFIG)
+    context = StepContext(other, "g", "requests-0-2", 5, CONFIG)
     describe_no_group(context, ConsumerGroupDescribe(**ENVELOPE), TO)
     (reply,) = context.effects().replies
     assert (reply.response.rule, reply.response.error_code) == ("AD2", ErrorCode.GROUP_ID_NOT_FOUND)

@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+import pytest
+
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from state.config import CoordinatorConfig
@@ -15,41 +17,6 @@ from state.kafka.topic_images import TopicImage, TopicImages
 from state.timeline import Row, Timeline
 
 
-class Joining:
-    """One static member that joins again and again."""
-
-    def __init__(self) -> None:
-        self.timeline = Timeline("g", None, CoordinatorConfig())
-        self.sent = 0
-
-    def join(
-        self,
-        topics: TopicImages | None,
-        subscribed: tuple[str, ...] = ("t",),
-        protocol_type: str = PROTOCOL_TYPE,
-    ) -> None:
-        """Join, and form the generation."""
-        self.sent += 1
-        request = JoinGroup(
-            group_id="g",
-            correlation_id="c",
-            reply_partition=0,
-            api_version=9,
-            session_timeout_ms=60_000,
-            rebalance_timeout_ms=10_000,
-            group_instance_id="i",
-            protocol_type=protocol_type,
-            protocols=[Protocol("range", encode_subscription(Subscription(subscribed)))],
-            topics=topics,
-        )
-        self.timeline.apply(Row(self.sent * 5_000, f"requests-0-{self.sent}", request))
-        self.timeline.fire_until(self.sent * 5_000 + 3_000)
-
-    def known(self) -> dict[str, Topic | None]:
-        assert isinstance(self.timeline.group, ClassicGroup)
-        return self.timeline.group.topics
-
-
 def image(number: int, partitions: int) -> TopicImage:
     return TopicImage(UUID(int=number), partitions)
 
@@ -58,40 +25,42 @@ def topic(number: int, partitions: int) -> Topic:
     return Topic(UUID(int=number).bytes, partitions)
 
 
-def test_the_latest_report_of_a_topic_holds() -> None:
-    joining = Joining()
-    joining.join({"t": image(1, 4)})
-    assert joining.known() == {"t": topic(1, 4)}
-    joining.join({"t": image(1, 6)})
-    assert joining.known() == {"t": topic(1, 6)}
-    joining.join(None)
-    assert joining.known() == {"t": topic(1, 6)}
-    joining.join({"t": image(2, 3)})
-    assert joining.known() == {"t": topic(2, 3)}
-    joining.join({"t": None})
-    assert joining.known() == {"t": None}
-
-
-def test_a_lower_count_of_the_same_topic_is_ignored() -> None:
-    joining = Joining()
-    joining.join({"t": image(1, 6)})
-    joining.join({"t": image(1, 4)})
-    assert joining.known() == {"t": topic(1, 6)}
-
-
-def test_a_generation_forgets_the_topics_that_no_member_subscribes_to() -> None:
-    joining = Joining()
-    joining.join({"t": image(1, 6), "owned": image(2, 1)})
-    assert joining.known() == {"t": topic(1, 6)}
-    joining.join({"u": image(3, 1)}, subscribed=("u",))
-    assert joining.known() == {"u": topic(3, 1)}
-
-
-def test_a_refused_join_reports_nothing() -> None:
-    joining = Joining()
-    joining.join({"t": image(1, 6)})
-    joining.join({"t": image(9, 9)}, protocol_type="connect")
-    assert joining.known() == {"t": topic(1, 6)}
+@pytest.mark.parametrize(
+    ("reports", "known"),
+    [
+        ([("t", {"t": image(1, 4)}), ("t", {"t": image(1, 6)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", None)], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": image(1, 4)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": image(2, 3)})], {"t": topic(2, 3)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": None})], {"t": None}),
+        ([("t", {"t": image(1, 6), "owned": image(2, 1)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("u", {"u": image(3, 1)})], {"u": topic(3, 1)}),
+        ([("t", {"t": image(1, 6)}), ("refused", {"t": image(9, 9)})], {"t": topic(1, 6)}),
+    ],
+    ids=["growth", "nothing", "a lower count", "another id", "deletion", "owned", "another topic", "refused"],
+)
+def test_a_group_knows_the_latest_reports_of_the_topics_that_its_members_subscribe_to(
+    reports: list[tuple[str, TopicImages | None]], known: dict[str, Topic | None]
+) -> None:
+    """One static member joins again and again, and forms the generation."""
+    timeline = Timeline("g", None, CoordinatorConfig())
+    for n, (subscribed, topics) in enumerate(reports):
+        request = JoinGroup(
+            group_id="g",
+            correlation_id="c",
+            reply_partition=0,
+            api_version=9,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=10_000,
+            group_instance_id="i",
+            protocol_type="connect" if subscribed == "refused" else PROTOCOL_TYPE,
+            protocols=[Protocol("range", encode_subscription(Subscription((subscribed,))))],
+            topics=topics,
+        )
+        timeline.apply(Row(n * 5_000, f"requests-0-{n}", request))
+        timeline.fire_until(n * 5_000 + 3_000)
+    assert isinstance(timeline.group, ClassicGroup)
+    assert timeline.group.topics == known
 
 
 def test_the_watcher_answers_what_an_upgrade_wanted_to_know() -> None:

@@ -1,6 +1,9 @@
-"""RocketMQ's broker side beyond the traces: heartbeat V2, producers, locks, assignment, history."""
+"""RocketMQ's broker side beyond its traces (`test_rocketmq_traces.py`) and the properties: heartbeat V2,
+producers, assignment by the broker, history, and how a heartbeat is split.
+"""
 
-import msgspec
+from typing import Any
+
 import pytest
 
 from assignors.rocketmq.api import MessageRequestMode
@@ -8,7 +11,6 @@ from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
-    AnyRequest,
     ConnectionClosed,
     ConsumeType,
     LockBatchMq,
@@ -17,15 +19,18 @@ from state.rocketmq.requests import (
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionData,
+    SubscriptionGroupConfig,
     UnregisterProducer,
 )
-from state.rocketmq.responses import (
-    LockBatchMqResponse,
-    ResponseCode,
-)
+from state.rocketmq.responses import ResponseCode
+from state.rocketmq.split import ConsumerData, HeartbeatData, Origin, split_heartbeat
 from state.rocketmq.step import step
 from state.rocketmq.timers import ScanDue
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
+
+SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
+POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
+ALL_QUEUES = MessageQueue("T", "b", -1)
 
 
 def consumer(
@@ -49,30 +54,40 @@ def producer(client_id: str, connection: str = "ch1") -> RegisterProducer:
     return RegisterProducer(**of(client_id, connection))
 
 
-def test_v2_asks_for_the_full_form_when_another_clients_differs() -> None:
+def broker_of(*client_ids: str, config: BrokerConfig | None = None) -> Broker:
+    broker = Broker(config)
+    for client_id in client_ids:
+        broker.send(consumer(client_id))
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("beats", "changes"),
+    [
+        # Version 1 always says so; it has no short form.
+        ([("A", 0, False), ("A", 7, False)], [True, True]),
+        ([("A", 7, False), ("A", 7, False), ("A", 7, True)], [False, False, False]),
+        ([("A", 7, False), ("B", 8, False), ("A", 7, True)], [False, True, True]),
+    ],
+)
+def test_v2_asks_for_the_full_form_when_another_clients_differs(
+    beats: list[tuple[str, int, bool]], changes: list[bool]
+) -> None:
     broker = Broker()
-    assert broker.register(consumer("A")).is_sub_change  # version 1 always says so
-    assert broker.register(consumer("A", fingerprint=7)).is_sub_change  # the last one was version 1's
-    assert not broker.register(consumer("A", fingerprint=7)).is_sub_change
-    assert not broker.register(consumer("A", fingerprint=7, without_sub=True)).is_sub_change
-    assert broker.register(consumer("B", fingerprint=8)).is_sub_change
-    assert broker.register(consumer("A", fingerprint=7, without_sub=True)).is_sub_change
+    found = [broker.register(consumer(c, fingerprint=f, without_sub=short)) for c, f, short in beats]
+    assert [response.is_sub_change for response in found] == changes
     assert broker.group is not None
     assert list(broker.group.subscriptions) == ["T"]
-
-
-def test_a_first_v2_heartbeat_is_no_change_and_version_1_has_no_short_form() -> None:
-    broker = Broker()
-    assert not broker.register(consumer("A", fingerprint=7)).is_sub_change
     broker.register(consumer("A", without_sub=True))
-    assert broker.group is not None
     assert broker.group.subscriptions == {}
 
 
-def test_pull_consumers_can_be_rejected() -> None:
+def test_s14_pull_consumers_can_be_rejected_and_a_group_without_configuration_is_not_registered() -> None:
     broker = Broker(BrokerConfig(reject_pull_consumer_enable=True))
     response = broker.register(consumer("A", consume_type=ConsumeType.CONSUME_ACTIVELY))
     assert (response.code, response.changed, broker.group) == (ResponseCode.SUCCESS, False, None)
+    assert broker.heartbeat("A", "ch1", config=None).notified == []
+    assert broker.group is None
     assert broker.register(consumer("A", consume_type=ConsumeType.CONSUME_POP)).changed
 
 
@@ -93,26 +108,47 @@ def test_producers_come_refresh_and_go() -> None:
     assert broker.send(UnregisterProducer(**of("A", "ch1"))).history == []
 
 
-def test_a_connection_that_consumes_and_produces_is_closed_once() -> None:
-    broker = Broker()
-    broker.send(consumer("A"))
+def test_a_scan_closes_what_is_older_than_the_timeout_once() -> None:
+    broker = broker_of("A")
     broker.send(producer("A", "ch-A"))
+    assert step(broker.group, "G", ScanDue(120_000), 120_000, broker.config).closed == []
     silent = broker.scan()
     assert (broker.now_ms, silent.closed, silent.notified, silent.group) == (130_000, ["ch-A"], [], None)
+    nothing = step(None, "G", ScanDue(10_000), 10_000, BrokerConfig())
+    assert (nothing.group, nothing.history, nothing.calls) == (None, [], [])
 
 
-def test_a_scan_takes_what_is_older_than_the_timeout_not_what_is_as_old() -> None:
+def test_s8_the_list_of_a_group_without_members_is_an_error() -> None:
+    broker = broker_of("A", "B")
+    assert broker.consumer_list().consumer_id_list == ("A", "B")
+    for client_id in "AB":
+        broker.close(f"ch-{client_id}")
+    answer = broker.consumer_list()
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, G")
+    assert (answer.consumer_id_list, broker.group) == ((), None)
+
+
+def test_s16_the_broker_can_switch_notification_off() -> None:
+    broker = Broker(BrokerConfig(notify_consumer_ids_changed_enable=False))
+    assert broker.heartbeat("A", "ch1").notified == broker.close("ch1").notified == []
+
+
+def test_s18_a_duplicate_client_id_is_reported_with_both_connections() -> None:
     broker = Broker()
-    broker.send(consumer("A"))
-    assert step(broker.group, "G", ScanDue(120_000), 120_000, broker.config).closed == []
-    broker.now_ms = 120_000
-    broker.scan()
-    assert (broker.now_ms, broker.group) == (130_000, None)
+    broker.heartbeat("X", "ch1")
+    broker.now_ms = 7_000
+    told = broker.heartbeat("X", "ch2").history
+    [report] = [e for e in told if e.type is EntryType.DUPLICATE_CLIENT_ID]
+    assert (report.client_id, report.connection, report.connections) == ("X", "ch2", ["ch1", "ch2"])
+    assert "ch1 (last heard of 7000 ms ago)" in report.reason
+    assert broker.heartbeat("X", "ch2").history == []
 
 
-def test_a_lock_taken_over_is_told() -> None:
-    broker = Broker()
-    broker.lock("A", *QUEUES[:2])
+def test_a_lock_taken_over_is_told_and_locks_outlive_the_group() -> None:
+    broker = broker_of("A")
+    broker.lock("A", *QUEUES)
+    assert broker.close("ch-A").group is not None
+    assert broker.lock("B", *QUEUES) == ()
     broker.now_ms = 60_001
     [told] = broker.send(LockBatchMq(**of("B"), mq_set=QUEUES[:1])).history
     assert (told.type, told.client_id) == (EntryType.QUEUE_LOCKS_TAKEN_OVER, "B")
@@ -120,98 +156,78 @@ def test_a_lock_taken_over_is_told() -> None:
     assert str(QUEUES[0]) in told.reason
 
 
-def test_locks_outlive_the_group_and_one_id_has_them_on_any_connection() -> None:
-    broker = Broker()
-    broker.send(consumer("A"))
-    broker.lock("A", *QUEUES)
-    assert broker.send(ConnectionClosed(group_id="G", connection="ch-A")).group is not None
-    again = LockBatchMq(**of("A", "another"), mq_set=QUEUES)
-    assert broker.send(again).replies[0].response == LockBatchMqResponse(
-        group_id="G", correlation_id="c", request="r@0", lock_ok_mq_set=QUEUES
-    )
-    assert broker.lock("B", *QUEUES) == ()
-
-
 def pulled(*queues: MessageQueue) -> tuple[tuple[MessageQueue, MessageRequestMode], ...]:
-    return tuple((queue, MessageRequestMode.PULL) for queue in queues)
+    return tuple((queue, PULL) for queue in queues)
 
 
-def test_the_broker_assigns_sorted_queues_to_sorted_ids() -> None:
-    broker = Broker()
-    for client_id in ("C", "B", "A"):
-        broker.send(consumer(client_id))
-    backwards = (*reversed(QUEUES), QUEUES[0])  # with one twice: RocketMQ has a set
-    assert broker.query("A", topic_queues=backwards) == pulled(QUEUES[0], QUEUES[1])
-    assert broker.query("B", topic_queues=backwards) == pulled(QUEUES[2])
-    assert broker.query("B", strategy_name="AVG_BY_CIRCLE") == pulled(QUEUES[1])
-    assert broker.query("stranger") == ()
+# RocketMQ has a set of queues, so one may come twice.
+BACKWARDS = (*reversed(QUEUES), QUEUES[0])
+LIGHT: dict[str, Any] = {"topic": "%LMQ%x", "topic_queues": None}
+BROADCASTING: dict[str, Any] = {"model": MessageModel.BROADCASTING}
 
 
-def test_the_broker_says_keep_what_you_have_where_it_cannot_tell() -> None:
-    broker = Broker()
-    assert broker.query() is None  # no such group
-    broker.send(consumer("A"))
-    assert broker.query(topic_queues=None) is None
-    assert broker.query(topic_queues=()) is None  # the strategy refuses it
-    assert broker.query(strategy_name="CONSISTENT_HASH") is None
-    assert broker.query(strategy_name=None) is None
-    assert broker.query(client_id="") is None
-    assert broker.query(model=MessageModel.BROADCASTING, topic_queues=None) is None
-
-
-def test_broadcasting_and_a_broker_that_does_not_balance_give_all_queues() -> None:
-    assert Broker().query(model=MessageModel.BROADCASTING) == pulled(*QUEUES)
-    unbalanced = Broker(BrokerConfig(server_load_balancer_enable=False))
-    assert unbalanced.query(strategy_name=None) == pulled(*QUEUES)
-
-
-def test_a_light_queue_is_one_queue_of_this_broker() -> None:
-    broker = Broker(BrokerConfig(broker_name="b7"))
-    broker.send(consumer("A"))
-    broker.send(consumer("B"))
-    assert broker.query("A", topic="%LMQ%x", topic_queues=None) == pulled(MessageQueue("%LMQ%x", "b7", 0))
-    assert broker.query("B", topic="%LMQ%x", topic_queues=None) == ()
+@pytest.mark.parametrize(
+    ("config", "members", "query", "expected"),
+    [
+        (None, "CBA", {"client_id": "A", "topic_queues": BACKWARDS}, pulled(QUEUES[0], QUEUES[1])),
+        (None, "CBA", {"client_id": "B", "topic_queues": BACKWARDS}, pulled(QUEUES[2])),
+        (None, "CBA", {"client_id": "B", "strategy_name": "AVG_BY_CIRCLE"}, pulled(QUEUES[1])),
+        (None, "CBA", {"client_id": "stranger"}, ()),
+        # None says "keep what you have", where the broker cannot tell.
+        (None, "", {}, None),
+        (None, "A", {"topic_queues": None}, None),
+        (None, "A", {"topic_queues": ()}, None),
+        (None, "A", {"strategy_name": "CONSISTENT_HASH"}, None),
+        (None, "A", {"strategy_name": None}, None),
+        (None, "A", {"client_id": ""}, None),
+        (None, "A", BROADCASTING | {"topic_queues": None}, None),
+        (None, "", BROADCASTING, pulled(*QUEUES)),
+        (BrokerConfig(server_load_balancer_enable=False), "", {"strategy_name": None}, pulled(*QUEUES)),
+        # A light queue is one queue of this broker.
+        (BrokerConfig(broker_name="b7"), "AB", LIGHT, pulled(MessageQueue("%LMQ%x", "b7", 0))),
+        (BrokerConfig(broker_name="b7"), "AB", LIGHT | {"client_id": "B"}, ()),
+        # The default mode is not for retry topics.
+        (BrokerConfig(default_message_request_mode=POP), "A", {}, ((ALL_QUEUES, POP),)),
+        (BrokerConfig(default_message_request_mode=POP), "A", {"topic": "%RETRY%G"}, pulled(*QUEUES)),
+    ],
+)
+def test_the_broker_assigns_sorted_queues_to_sorted_ids(
+    config: BrokerConfig | None, members: str, query: dict[str, Any], expected: object
+) -> None:
+    assert broker_of(*members, config=config).query(**query) == expected
 
 
 def test_a_mode_is_kept_for_its_topic_beyond_the_groups_end() -> None:
     broker = Broker()
-    pop = SetMessageRequestMode(**of("admin"), topic="T", mode=MessageRequestMode.POP, pop_share_queue_num=1)
+    pop = SetMessageRequestMode(**of("admin"), topic="T", mode=POP, pop_share_queue_num=1)
     assert broker.set_mode(pop) == (ResponseCode.SUCCESS, None)
     for client_id in ("A", "B", "C"):
         broker.send(consumer(client_id))
-    in_pop = tuple((queue, MessageRequestMode.POP) for queue in (QUEUES[3], QUEUES[0], QUEUES[1]))
-    assert broker.query("C") == in_pop
+    assert broker.query("C") == tuple((queue, POP) for queue in (QUEUES[3], QUEUES[0], QUEUES[1]))
     assert broker.query("C", topic="U") == pulled(QUEUES[3])
     broker.scan()
-    assert broker.group is not None
     assert broker.query("C") is None
     broker.send(consumer("A"))
-    assert broker.query("A") == ((MessageQueue("T", "b", -1), MessageRequestMode.POP),)
-
-
-def test_the_default_mode_is_not_for_retry_topics() -> None:
-    broker = Broker(BrokerConfig(default_message_request_mode=MessageRequestMode.POP))
-    broker.send(consumer("A"))
-    assert broker.query() == ((MessageQueue("T", "b", -1), MessageRequestMode.POP),)
-    assert broker.query(topic="%RETRY%G") == pulled(*QUEUES)
+    assert broker.query("A") == ((ALL_QUEUES, POP),)
 
 
 @pytest.mark.parametrize(
-    ("topic", "topic_exists", "group_exists", "refusal"),
+    ("fields", "refusal"),
     [
-        ("%RETRY%G", False, False, (ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")),
-        ("T", False, False, (ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")),
-        ("T", True, False, (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")),
+        (
+            {"topic": "%RETRY%G", "topic_exists": False},
+            (ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"),
+        ),
+        ({"topic": "T", "topic_exists": False}, (ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")),
+        (
+            {"topic": "T", "topic_exists": True},
+            (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"),
+        ),
     ],
 )
-def test_a_mode_is_refused(
-    topic: str, topic_exists: bool, group_exists: bool, refusal: tuple[ResponseCode, str]
-) -> None:
+def test_a_mode_is_refused(fields: dict[str, Any], refusal: tuple[ResponseCode, str]) -> None:
     broker = Broker()
-    request = SetMessageRequestMode(**of("admin"), topic=topic, topic_exists=topic_exists)
-    if not group_exists:
-        request = msgspec.structs.replace(request, group_config=None)
-    assert broker.set_mode(request) == refusal
+    assert broker.set_mode(SetMessageRequestMode(**of("admin"), **fields, group_config=None)) == refusal
     assert broker.group is None
 
 
@@ -231,9 +247,22 @@ def test_history_is_counted_and_says_why() -> None:
     assert gone.reason == "silent for 130000 ms, over 120000; the others are not notified"
 
 
-def test_requests_are_told_apart_by_rocketmqs_names() -> None:
-    line = msgspec.json.encode(LockBatchMq(**of("A"), mq_set=QUEUES[:1]))
-    assert b'"type":"LOCK_BATCH_MQ"' in line
-    assert b'"mq_set":[["T","b",0]]' in line
-    request = msgspec.json.decode(line, type=AnyRequest)
-    assert request == LockBatchMq(**of("A"), mq_set=QUEUES[:1])
+def test_s13_s14_one_heartbeat_registers_every_consumer_and_producer_group() -> None:
+    names = ("G", "unknown")
+    heartbeat = HeartbeatData(
+        client_id="A",
+        consumer_data_set=tuple(
+            ConsumerData(group_name=name, message_model=MessageModel.CLUSTERING) for name in names
+        ),
+        producer_groups=("G", "P"),
+    )
+    origin = Origin(connection="ch1", correlation_id="c", reply_partition=3)
+    first, unknown, second, other = split_heartbeat(heartbeat, origin, {"G": SILENT})
+    assert isinstance(first, RegisterConsumer) and isinstance(unknown, RegisterConsumer)
+    assert (first.group_id, first.connection, first.client_id) == ("G", "ch1", "A")
+    assert (first.group_config, unknown.group_config) == (SILENT, None)
+    assert [(type(part), part.group_id) for part in (second, other)] == [
+        (RegisterProducer, "G"),
+        (RegisterProducer, "P"),
+    ]
+    assert Broker().send(first).replies[0].reply_partition == 3

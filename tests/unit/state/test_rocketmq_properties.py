@@ -132,11 +132,6 @@ def test_scans_that_are_left_out_would_have_done_nothing(life: Life) -> None:
 
 
 @given(life=LIVES)
-def test_a_life_is_the_same_again(life: Life) -> None:
-    assert list(map(repr, live(life))) == list(map(repr, live(life)))
-
-
-@given(life=LIVES)
 def test_every_request_but_a_close_is_answered_once_and_no_scan_is(life: Life) -> None:
     for event, effects in live(life):
         is_asked = isinstance(event, Received) and not isinstance(event.request, ConnectionClosed)

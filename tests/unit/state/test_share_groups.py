@@ -8,7 +8,7 @@ import pytest
 from state.config import ConfigError, CoordinatorConfig
 from state.dispatch import step, view_of
 from state.errors import ErrorCode
-from state.inputs import Failed, Outage, Quarantine, Received
+from state.inputs import Outage, Quarantine, Received
 from state.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
 from state.kafka.share.outcomes import error_of
 from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
@@ -54,30 +54,21 @@ def result(*outcomes: ShareStatePartition, task: str = "requests-0-0") -> ShareS
 
 
 @pytest.mark.parametrize(
-    ("member_id", "row", "error"),
-    [("m", "SD11", ErrorCode.GROUP_ID_NOT_FOUND), (" ", "SH6", ErrorCode.INVALID_REQUEST)],
-)
-def test_a_group_of_rocketmq_is_no_share_group(member_id: str, row: str, error: ErrorCode) -> None:
-    other = RocketMqGroup("g", "requests-0-0")
-    request = ShareGroupHeartbeat(**TO, member_id=member_id, member_epoch=0, subscribed_topic_names=["t"])
-    (reply,) = applied(other, request).replies
-    assert (reply.response.rule, reply.response.error_code) == (row, error)
-    (reply,) = applied(other, ShareGroupDescribe(**TO)).replies
-    assert (reply.response.rule, reply.response.error_message) == ("SD2", "Group g is not a share group.")
-
-
-@pytest.mark.parametrize(
-    "request_",
+    ("request_", "row"),
     [
-        AlterShareGroupOffsets(**TO, topics=[]),
-        DeleteShareGroupOffsets(**TO, topics=[]),
-        DescribeShareGroupOffsets(**TO),
+        (ShareGroupHeartbeat(**TO, member_id="m", member_epoch=0, subscribed_topic_names=["t"]), "SD11"),
+        (ShareGroupHeartbeat(**TO, member_id=" ", member_epoch=0, subscribed_topic_names=["t"]), "SH6"),
+        (ShareGroupDescribe(**TO), "SD2"),
+        (AlterShareGroupOffsets(**TO, topics=[]), "SD11"),
+        (DeleteShareGroupOffsets(**TO, topics=[]), "SD11"),
+        (DescribeShareGroupOffsets(**TO), "SD11"),
     ],
-    ids=lambda request: type(request).__name__,
+    ids=lambda value: type(value).__name__,
 )
-def test_a_group_of_rocketmq_has_no_offsets_of_a_share_group(request_: AnyRequest) -> None:
+def test_a_group_of_rocketmq_is_no_share_group(request_: AnyRequest, row: str) -> None:
     (reply,) = applied(RocketMqGroup("g", "requests-0-0"), request_).replies
-    assert (reply.response.rule, reply.response.error_code) == ("SD11", ErrorCode.GROUP_ID_NOT_FOUND)
+    error = ErrorCode.INVALID_REQUEST if row == "SH6" else ErrorCode.GROUP_ID_NOT_FOUND
+    assert (reply.response.rule, reply.response.error_code) == (row, error)
 
 
 def left() -> ShareGroup:
@@ -157,12 +148,8 @@ def test_an_outcome_that_repeats_itself_counts_once() -> None:
     before = view_of(group)
     effects = applied(group, result(twice, ShareStatePartition(FOO, 9), ShareStatePartition(UUID(int=8), 0)))
     assert (effects.rules, effects.history, view_of(group)) == (["SP12"], [], before)
-
-
-def test_an_outcome_for_a_group_that_is_gone_concerns_nobody() -> None:
-    """Row SP12."""
-    effects = applied(None, result(ShareStatePartition(FOO, 0)))
-    assert effects.group is None and not effects.replies and not effects.history
+    of_a_group_that_is_gone = applied(None, result(once))
+    assert of_a_group_that_is_gone.group is None and not of_a_group_that_is_gone.history
 
 
 def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
@@ -210,13 +197,6 @@ def test_a_request_waits_longer_by_an_outage() -> None:
     assert group.parked[0].deadline_ms == 60_000
     assert group.members["m"].session_deadline_ms == 57_000
     assert group.metadata_stale
-
-
-def test_a_request_whose_step_failed_is_answered() -> None:
-    request = ShareGroupHeartbeat(**TO, member_id="m", member_epoch=2)
-    effects: Any = step(joined(), "g", Failed("requests-0-1", request), 2_000, CONFIG)
-    (reply,) = effects.replies
-    assert (reply.response.rule, reply.response.error_code) == ("F1", ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 @pytest.mark.parametrize(

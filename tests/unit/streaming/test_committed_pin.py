@@ -37,15 +37,9 @@ def test_a_batch_is_pinned_at_most_once_a_second_after_the_first_ones(checkpoint
         assert pinned(checkpoint) == expected
     pin.pin(8)
     assert pinned(checkpoint) == 8, "the last one is pinned when the query ends"
-
-
-def test_no_batch_and_an_earlier_batch_are_not_pinned(checkpoint: Checkpoint) -> None:
-    pin = CommittedPin(checkpoint, "requests")
-    pin.pin(-1)
-    assert pinned(checkpoint) == -1
-    pin.pin(3)
-    pin.pin(2)
-    assert pinned(checkpoint) == 3
+    for earlier in (-1, 2):
+        pin.pin(earlier)
+        assert pinned(checkpoint) == 8
 
 
 def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:

@@ -14,8 +14,8 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
 from streaming.service.configuring import config_epochs, unhandled
 from tests.harness.checkpoints import spark_of
-from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
-from tests.spark.log import LAYOUT, T0, Log, join
+from tests.harness.operator_call import CONFIG, OPERATOR
+from tests.spark.log import T0
 
 IDENTITY = Identity("cluster", "eu-requests", "topic", 2, "00000000-0000-0000-0000-000000000001", 64)
 
@@ -61,16 +61,6 @@ def test_the_operator_has_all_of_a_configuration() -> None:
 
 
 STRICTER = replace(CONFIG, group_min_session_timeout_ms=20_000)
-
-
-def test_a_configuration_is_in_force_after_its_time() -> None:
-    """The rows of one batch: what was appended before is handled under the configuration before."""
-    operator = replace(OPERATOR, epochs=(ConfigEpoch(0, CONFIG), ConfigEpoch(7, STRICTER, after_ms=T0)))
-    log = Log()
-    joins = [log.request(at_ms, join("g", client)) for at_ms, client in ((T0, "a"), (T0 + 1, "b"))]
-    said = call(joins, spark_state(), operator=operator)
-    errors = {answer["request"]: answer["error_code"] for answer in contents(said, LAYOUT.responses_topic)}
-    assert errors == {joins[0].id: 0, joins[1].id: 26}
 
 
 def test_a_batch_knows_the_configurations_of_its_first_run() -> None:

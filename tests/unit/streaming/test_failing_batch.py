@@ -32,34 +32,43 @@ def test_the_record_and_the_batchs_records_are_named(checkpoint: Checkpoint) -> 
     assert text.endswith(f"Last error: {ERROR}")
 
 
-def test_the_first_batch_begins_at_the_beginning(checkpoint: Checkpoint) -> None:
-    plan(checkpoint, 0, '{"eu-requests":{"0":3}}')
-    assert "eu-requests[0] 0 to 2" in describe_failing_batch(checkpoint, 0, 3, ERROR)
-
-
-def test_an_error_that_names_no_record_is_quoted(checkpoint: Checkpoint) -> None:
-    plan(checkpoint, 0, '{"eu-requests":{"0":3}}')
-    text = describe_failing_batch(checkpoint, 0, 3, "StateError: the state of 'g' is damaged")
-    assert "the error names no record" in text
-    assert "StateError: the state of 'g' is damaged" in text
-
-
-@pytest.mark.parametrize("offsets", ["-", "", '{"logOffset":0}'])
-def test_offsets_that_cannot_be_read_do_not_hide_the_error(checkpoint: Checkpoint, offsets: str) -> None:
-    plan(checkpoint, 0, offsets)
-    assert "not planned yet" in describe_failing_batch(checkpoint, 0, 3, ERROR)
-
-
-def test_a_batch_that_is_not_planned_says_so(checkpoint: Checkpoint) -> None:
-    assert "Its records: not planned yet. " in describe_failing_batch(checkpoint, 0, 3, ERROR)
-
-
-def test_what_a_client_sends_is_not_taken_for_the_records_name(checkpoint: Checkpoint) -> None:
-    error = f"ValueError: record eu-requests-9-9 of group 'x'\n{ERROR}"
-    assert "--skip-record eu-requests-1-42 " in describe_failing_batch(checkpoint, 0, 3, error)
-
-
-def test_a_long_error_is_cut(checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "error", "handled", "told"),
+    [
+        ('{"eu-requests":{"0":3}}', ERROR, [], "Its records: eu-requests[0] 0 to 2. "),
+        *((offsets, ERROR, [], "Its records: not planned yet. ") for offsets in ("-", "", '{"logOffset":0}')),
+        (None, ERROR, [], "Its records: not planned yet. "),
+        (None, "the state of 'g' is damaged", [], "the error names no record"),
+        (None, "the state of 'g' is damaged", [], "Last error: the state of 'g' is damaged"),
+        # What a client sends is not taken for the record's name.
+        (
+            None,
+            f"ValueError: record eu-requests-9-9 of group 'x'\n{ERROR}",
+            [],
+            "--skip-record eu-requests-1-42 ",
+        ),
+        (
+            None,
+            "it crashed",
+            ["record eu-requests-1-42#7"],
+            "the record at fault is eu-requests-1-42#7; start with --skip-record eu-requests-1-42#7 to",
+        ),
+        (
+            None,
+            "it crashed",
+            ["record eu-requests-1-42", "the deadlines of group 'g'"],
+            "Python workers died, and handled record eu-requests-1-42, the deadlines of group 'g' then",
+        ),
+    ],
+)
+def test_what_is_known_of_a_failing_batch_is_told(
+    checkpoint: Checkpoint, offsets: str | None, error: str, handled: list[str], told: str
+) -> None:
+    if offsets is not None:
+        plan(checkpoint, 0, offsets)
+    text = describe_failing_batch(checkpoint, 0, 3, error, handled)
+    assert told in text
+    assert ("--skip-record" in text) == (error != "the state of 'g' is damaged" and len(handled) < 2)
     assert len(describe_failing_batch(checkpoint, 0, 3, "x" * 10_000)) < 3_000
 
 
@@ -69,15 +78,3 @@ def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
     assert "/c/4 is missing (and 7 files more). Put back these files, or stop it" in text
-
-
-def test_the_record_that_a_dead_worker_handled_is_named(checkpoint: Checkpoint) -> None:
-    text = describe_failing_batch(checkpoint, 0, 3, "it crashed", ["record eu-requests-1-42#7"])
-    assert "the record at fault is eu-requests-1-42#7; start with --skip-record eu-requests-1-42#7 to" in text
-
-
-def test_all_that_dead_workers_handled_is_said_where_it_may_be_any(checkpoint: Checkpoint) -> None:
-    handled = ["record eu-requests-1-42", "the deadlines of group 'g'"]
-    text = describe_failing_batch(checkpoint, 0, 3, "it crashed", handled)
-    assert "Python workers died, and handled record eu-requests-1-42, the deadlines of group 'g' then" in text
-    assert "--skip-record" not in text

@@ -5,6 +5,7 @@ groups, given the groups topic and looks at the cluster.
 import sys
 from collections.abc import Collection, Iterable
 from itertools import pairwise
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -31,7 +32,7 @@ from streaming.service.topic_watch.group_topics import (
 from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW, GROWN = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4), TopicImage(UUID(int=1), 6)
-OTHER = TopicImage(UUID(int=3), 1)
+OTHER, FAILS = TopicImage(UUID(int=3), 1), TopicImage(UUID(int=0), 0)
 
 
 class Watch:
@@ -67,10 +68,11 @@ class Watch:
         view = structs.replace(view_of(ConsumerGroup(group_id=group_id, incarnation="i")), consumer=consumer)
         self.groups.apply(group_id.encode(), encode(view))
 
-    def see(self, *errors: str, **images: TopicImage | None) -> list[Message]:
-        """A look that shows these topics, and topics with errors."""
+    def see(self, **images: TopicImage | None) -> list[Message]:
+        """A look that shows these topics. FAILS is the image of a topic with an error."""
         self.now_s += 5
-        listed = frozenset((*(n for n, image in images.items() if image is not None), *errors))
+        listed = frozenset(name for name, image in images.items() if image is not None)
+        images = {name: image for name, image in images.items() if image is not FAILS}
         at_ms = round(self.now_s * 1000)
         return self.groups.see(
             ClusterTopics(images, listed if self.groups.has_patterns() else None, at_ms), self.now_s
@@ -85,11 +87,103 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id=group_id, topics=images)
 
 
-def test_groups_that_know_their_topics_get_nothing() -> None:
+def at(look: int, patterns: dict[str, dict[str, TopicImage]]) -> RegexResolved:
+    """The results of patterns of group g at this look."""
+    found = {pattern: RegexResolution(topics, 5_000 * look) for pattern, topics in patterns.items()}
+    return RegexResolved(group_id="g", patterns=found)
+
+
+Images = dict[str, TopicImage | None]
+
+
+@pytest.mark.parametrize(
+    ("view", "looks", "sent"),
+    [
+        pytest.param(
+            {"topics": {"t": OLD, "u": None}, "resolved": {"t.*": ["t"]}},
+            [{"t": OLD, "u": None}] * 5,
+            [[]] * 5,
+            id="nothing has changed",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}},
+            [{"t": GROWN}, {"t": OLD}],
+            [[told("g", t=GROWN)], []],
+            id="growth at once",
+        ),
+        pytest.param({"topics": {"t": GROWN}}, [{"t": OLD}] * 2, [[], []], id="fewer partitions never"),
+        pytest.param(
+            {"topics": {"u": None}, "unknown": ("t",)},
+            [{"t": OLD, "u": OTHER}],
+            [[told("g", u=OTHER, t=OLD)]],
+            id="a new topic at once",
+        ),
+        pytest.param(
+            {"unknown": ("t",)},
+            [{"t": None}] * 2,
+            [[], [told("g", t=None)]],
+            id="a name that no topic has at the second look",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}},
+            [{"t": None}, {"t": OLD}, {"t": None}, {}, {"t": None}, {"t": None}],
+            [[], [], [], [], [], [told("g", t=None)]],
+            id="deletion at the second look in a row",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}},
+            [{"t": NEW}, {"t": OLD}, {"t": NEW}, {"t": NEW}],
+            [[], [], [], [told("g", t=NEW)]],
+            id="another id at the second look in a row",
+        ),
+        pytest.param(
+            {"unresolved": ("t.*",)},
+            [{"t": OLD, "u": OTHER, "coordinator-requests": OTHER}],
+            [[at(1, {"t.*": {"t": OLD}})]],
+            id="a pattern without a result at once",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}, "resolved": {".*": ["t"]}},
+            [{"t": OLD, "coordinator-requests": OTHER, "__consumer_offsets": OTHER}],
+            [[]],
+            id="internal topics match no pattern",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}, "resolved": {"t": ["t"], "u": []}},
+            [{"t": OLD, "u": OTHER}],
+            [[at(1, {"t": {"t": OLD}, "u": {"u": OTHER}})]],
+            id="all patterns of a group together",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD, "tt": OTHER}, "resolved": {"t+": ["t", "tt"]}},
+            [{"t": OLD, "tt": None}, {"t": OLD, "tt": OTHER}, *[{"t": OLD, "tt": None}] * 2],
+            [[], [], [], [told("g", tt=None), at(4, {"t+": {"t": OLD}})]],
+            id="a result loses a topic at the second look in a row",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD, "tt": OTHER}, "resolved": {"t+": ["t", "tt"]}},
+            [{"t": OLD, "tt": FAILS}, {"t": OLD, "tt": FAILS}, {"t": OLD, "tt": FAILS, "ttt": NEW}],
+            [[], [], [at(3, {"t+": {"t": OLD, "tt": OTHER, "ttt": NEW}})]],
+            id="a topic that a broker cannot show stays in a result",
+        ),
+        pytest.param(
+            {"topics": {"t": OLD}, "resolved": {"t+": ["t"]}},
+            [{"t": NEW, "tt": OTHER}],
+            [[at(1, {"t+": {"t": OLD, "tt": OTHER}})]],
+            id="a result keeps an id at the first look",
+        ),
+    ],
+)
+def test_a_group_is_sent_what_its_view_lacks(
+    view: dict[str, Any], looks: list[Images], sent: list[list[Message]]
+) -> None:
     watch = Watch()
-    watch.publish("g", {"t": OLD, "u": None}, resolved={"t.*": ["t"]})
-    assert watch.groups.names() == {"t", "u"}
-    assert [watch.see(t=OLD, u=None) for _ in range(5)] == [[]] * 5
+    watch.publish("g", **view)
+    assert watch.groups.is_waiting == ({"unknown", "unresolved"} & view.keys() != set())
+    found = [watch.see(**images) for images in looks]
+    assert found == sent
+    for message in (message for messages in found for message in messages):
+        assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
 
 
 def test_classic_groups_and_groups_of_rocketmq_cost_nothing() -> None:
@@ -116,95 +210,6 @@ def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None
     assert watch.see(t=GROWN) == []
 
 
-def test_more_partitions_are_told_at_once_and_fewer_never() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD})
-    watch.publish("h", {"t": GROWN})
-    assert watch.see(t=GROWN) == [told("g", t=GROWN)]
-    assert watch.see(t=OLD) == []
-
-
-def test_a_topic_that_is_new_to_the_group_is_told_at_once() -> None:
-    watch = Watch()
-    watch.publish("g", {"u": None}, unknown=("t",))
-    assert watch.groups.is_waiting
-    assert watch.see(t=OLD, u=OTHER) == [told("g", u=OTHER, t=OLD)]
-    assert not watch.groups.is_waiting
-
-
-def test_a_name_that_no_topic_has_is_told_when_two_looks_in_a_row_show_none() -> None:
-    watch = Watch()
-    watch.publish("g", unknown=("t",))
-    assert [watch.see(t=None), watch.see(t=None)] == [[], [told("g", t=None)]]
-
-
-def test_a_topic_is_deleted_when_two_looks_in_a_row_do_not_show_it() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD})
-    looks = [watch.see(t=None), watch.see(t=OLD), watch.see(t=None), watch.see(), watch.see(t=None)]
-    assert looks == [[]] * 5, "neither one look alone, nor two with one between that does not know"
-    assert watch.see(t=None) == [told("g", t=None)]
-
-
-def test_a_topic_has_another_id_when_two_looks_in_a_row_show_it() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD})
-    assert [watch.see(t=NEW), watch.see(t=OLD), watch.see(t=NEW), watch.see(t=NEW)] == [
-        [],
-        [],
-        [],
-        [told("g", t=NEW)],
-    ]
-
-
-def test_a_pattern_without_a_result_is_resolved_at_once() -> None:
-    watch = Watch()
-    watch.publish("g", unresolved=("t.*",))
-    assert watch.groups.is_waiting
-    messages = watch.see(t=OLD, u=OTHER, **{"coordinator-requests": OTHER})
-    assert messages == [watch.resolved("g", "t.*", t=OLD)]
-
-
-def test_internal_topics_match_no_pattern() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD}, resolved={".*": ["t"]})
-    assert watch.see(t=OLD, **{"coordinator-requests": OTHER, "__consumer_offsets": OTHER}) == []
-
-
-def test_all_patterns_of_a_group_are_resolved_together() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD}, resolved={"t": ["t"], "u": []})
-    assert watch.see(t=OLD, u=OTHER) == [
-        RegexResolved(
-            group_id="g",
-            patterns={"t": RegexResolution({"t": OLD}, 5_000), "u": RegexResolution({"u": OTHER}, 5_000)},
-        )
-    ]
-
-
-def test_a_result_loses_a_topic_when_two_looks_in_a_row_do_not_show_it() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD, "tt": OTHER}, resolved={"t+": ["t", "tt"]})
-    assert watch.see(t=OLD, tt=None) == [], "the first look after a start"
-    assert watch.see(t=OLD, tt=OTHER) == []
-    assert watch.see(t=OLD, tt=None) == []
-    assert watch.see(t=OLD, tt=None) == [told("g", tt=None), watch.resolved("g", "t+", t=OLD)]
-
-
-def test_a_topic_that_a_broker_cannot_show_stays_in_a_result() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD, "tt": OTHER}, resolved={"t+": ["t", "tt"]})
-    assert [watch.see("tt", t=OLD) for _ in range(5)] == [[]] * 5
-    messages = watch.see("tt", t=OLD, ttt=NEW)
-    assert messages == [watch.resolved("g", "t+", t=OLD, tt=OTHER, ttt=NEW)]
-
-
-def test_a_result_shows_another_id_only_when_two_looks_in_a_row_show_it() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD}, resolved={"t+": ["t"]})
-    assert watch.see(t=NEW, tt=OTHER) == [watch.resolved("g", "t+", t=OLD, tt=OTHER)]
-
-
 def test_results_of_a_group_are_some_time_apart() -> None:
     watch = Watch()
     watch.publish("g", resolved={"t.*": []})
@@ -218,15 +223,6 @@ def test_results_of_a_group_are_some_time_apart() -> None:
             watch.publish("g", {**known}, resolved={"t.*": sorted(known)})
     assert len(times) > 10
     assert min(after - before for before, after in pairwise(times)) == RESOLUTIONS_APART_S
-
-
-def test_a_pattern_that_re2_does_not_know_is_told_with_its_error() -> None:
-    watch = Watch()
-    watch.publish("g", unresolved=("(",))
-    message = watch.see(t=OLD)[0]
-    assert isinstance(message, RegexResolved)
-    assert message.patterns["("].error
-    assert message.patterns["("].topics == {}
 
 
 def test_a_group_that_does_not_follow_gets_its_records_again_after_a_pause_that_grows() -> None:
@@ -255,24 +251,6 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
         watch.publish(group_id, {"t": OLD})
     looks = [[message.group_id for message in watch.see(t=GROWN)] for _ in range(4)]
     assert looks == [["a", "b"], ["c", "d"], ["e"], []]
-
-
-def test_every_record_can_be_sent() -> None:
-    watch = Watch()
-    watch.publish("g", {"t": OLD}, unresolved=("t",))
-    messages = watch.see(t=GROWN)
-    assert messages == [told("g", t=GROWN), watch.resolved("g", "t", t=GROWN)]
-    for message in messages:
-        assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
-
-
-def test_a_pattern_that_had_a_result_keeps_it_when_matching_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the members would lose their partitions when the cluster gets more topics."""
-    watch = Watch()
-    watch.publish("g", {"t": OLD}, resolved={"t.*": ["t"]})
-    assert watch.see(t=OLD) == []
-    monkeypatch.setattr(topic_patterns, "MATCHING_MAX_S", 0.0)
-    assert watch.see(t=OLD, t2=OTHER) == []
 
 
 @pytest.fixture

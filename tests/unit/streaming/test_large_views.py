@@ -30,9 +30,6 @@ def test_a_group_gets_what_it_waits_for_although_its_record_has_no_room_for_what
     assert isinstance(sent, TopicMetadata) and isinstance(resolved, RegexResolved)
     assert list(sent.topics) == UNKNOWN[:AWAITED_MAX]
     assert list(resolved.patterns["o.*"].topics) == ["orders"]
-
-
-def test_a_record_without_room_for_that_either_has_neither() -> None:
-    watcher = GroupTopics()
-    watcher.apply(b"g", encode_view(view_of(large_group()), 2_000))
-    assert not watcher.is_waiting
+    without_room = GroupTopics()
+    without_room.apply(b"g", encode_view(view_of(large_group()), 2_000))
+    assert not without_room.is_waiting

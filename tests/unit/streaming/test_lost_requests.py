@@ -3,10 +3,13 @@
 from collections.abc import Iterable
 from types import SimpleNamespace
 
+import pytest
+
 from records.codec import encode
 from records.early_answers import Headers, ReplicaId, early_headers
 from records.pack import pack, pack_key, slot_of
 from records.partitioner import partition_of
+from state.dispatch import AnyRequest
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.messages import RECORD_VERSION
 from streaming.replica.answers import EarlyRecord
@@ -60,39 +63,38 @@ def found(responses: Iterable[SimpleNamespace], begin: int = 0, end: int | None 
     return losses.groups()
 
 
-def test_the_last_lost_commit_of_each_partition_is_reported() -> None:
-    log = Log()
-    requests = [
-        log.request(T0, commit("g", orders_0=3, orders_1=4, bills_0=9)),
-        log.request(T0 + 1, commit("g", orders_1=5)),
-    ]
-    assert found(answered(requests)) == [
-        LostGroup("g", 2, [LostOffset("bills", 0, 9), LostOffset("orders", 0, 3), LostOffset("orders", 1, 5)])
-    ]
-
-
-def test_what_was_refused_is_not_lost() -> None:
-    log = Log()
-    requests = [
-        log.request(T0, commit("g", orders_0=-1, orders_1=4, orders_2=-1, orders_3=5)),
-        log.request(T0 + 1, heartbeat("g", "nobody")),
-    ]
-    assert found(answered(requests)) == [
-        LostGroup("g", 1, [LostOffset("orders", 1, 4), LostOffset("orders", 3, 5)])
-    ]
-
-
-def test_offsets_of_a_transaction_are_reported() -> None:
-    (group,) = found(answered([Log().request(T0, txn_commit("g", 17))]))
-    assert group.offsets == [LostOffset("t", 0, 17), LostOffset("t", 1, 17)]
-
-
-def test_packed_requests_are_reported_by_their_places() -> None:
+def packed() -> Record:
     requests = (heartbeat("g", "nobody"), commit("g", orders_0=3), commit("g", orders_1=4))
-    packed = Log().append(T0, pack_key(slot_of("g")), pack(map(encode, requests)), PARTITION)
-    assert found(answered([packed])) == [
-        LostGroup("g", 2, [LostOffset("orders", 0, 3), LostOffset("orders", 1, 4)])
-    ]
+    return Log().append(T0, pack_key(slot_of("g")), pack(map(encode, requests)), PARTITION)
+
+
+def in_order(*requests: AnyRequest) -> list[Record]:
+    log = Log()
+    return [log.request(T0 + n, request) for n, request in enumerate(requests)]
+
+
+@pytest.mark.parametrize(
+    ("records", "requests", "offsets"),
+    [
+        (
+            in_order(commit("g", orders_0=3, orders_1=4, bills_0=9), commit("g", orders_1=5)),
+            2,
+            [LostOffset("bills", 0, 9), LostOffset("orders", 0, 3), LostOffset("orders", 1, 5)],
+        ),
+        (
+            in_order(commit("g", orders_0=-1, orders_1=4, orders_2=-1, orders_3=5), heartbeat("g", "nobody")),
+            1,
+            [LostOffset("orders", 1, 4), LostOffset("orders", 3, 5)],
+        ),
+        (in_order(txn_commit("g", 17)), 1, [LostOffset("t", 0, 17), LostOffset("t", 1, 17)]),
+        ([packed()], 2, [LostOffset("orders", 0, 3), LostOffset("orders", 1, 4)]),
+    ],
+    ids=["the last one", "what was refused is not lost", "of a transaction", "packed"],
+)
+def test_lost_commits_are_reported_with_the_last_offset_of_each_partition(
+    records: list[Record], requests: int, offsets: list[LostOffset]
+) -> None:
+    assert found(answered(records)) == [LostGroup("g", requests, offsets)]
 
 
 def test_only_records_that_are_gone_unhandled_are_lost() -> None:

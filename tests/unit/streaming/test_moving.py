@@ -1,6 +1,6 @@
 """What may be moved where: the new folder's identity, and the configurations and outages that go along."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportFile, Header, write_export
 from checkpoints.files import FolderError
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from records.sharding import MAX_SHARDS
 from state.inputs import Outage
@@ -82,33 +82,37 @@ def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> N
     assert (header.identity, header.unread) == (IDENTITY, None)
 
 
-def test_without_a_planned_batch_the_export_has_none(stopped: Stopped) -> None:
-    assert header_of(stopped.checkpoint, None).planned is None
-
-
-def test_a_folder_without_a_committed_batch_has_nothing_to_move(stopped: Stopped) -> None:
+def unlinked(stopped: Stopped) -> None:
     (spark_of(stopped.checkpoint) / "commits" / str(BATCH)).unlink()
-    with pytest.raises(MoveRefused, match="no committed batch"):
-        header_of(stopped.checkpoint, None)
 
 
-def test_a_checkpoint_that_lost_batches_is_not_exported(stopped: Stopped) -> None:
+def lost(stopped: Stopped) -> None:
     stopped.checkpoint.own(1)
     stopped.checkpoint.pin_committed(BATCH, "eu-requests")
     (spark_of(stopped.checkpoint) / "offsets" / str(BATCH)).unlink()
-    with pytest.raises(FolderError, match="has lost batches"):
+
+
+def never_started(stopped: Stopped) -> None:
+    stopped.checkpoint.create(replace(IDENTITY, requests_topic_id=""), OwnerRecord())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "why"),
+    [
+        (unlinked, MoveRefused, "no committed batch"),
+        (lost, FolderError, "has lost batches"),
+        (never_started, MoveRefused, "not started yet"),
+    ],
+)
+def test_a_state_that_is_not_whole_is_not_exported(
+    stopped: Stopped, tmp_path: Path, change: Callable[[Stopped], None], error: type[Exception], why: str
+) -> None:
+    assert header_of(stopped.checkpoint, None).planned is None
+    change(stopped)
+    with pytest.raises(error, match=why):
         header_of(stopped.checkpoint, None)
-
-
-def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="has no state of a coordinator"):
         header_of(Checkpoint.at(tmp_path), None)
-
-
-def test_a_state_that_was_imported_to_new_topics_and_never_started_is_not_exported(stopped: Stopped) -> None:
-    stopped.checkpoint.create(replace(IDENTITY, requests_topic_id=""), OwnerRecord())
-    with pytest.raises(MoveRefused, match="not started yet"):
-        header_of(stopped.checkpoint, None)
 
 
 @pytest.fixture
@@ -117,6 +121,7 @@ def header(stopped: Stopped) -> Header:
 
 
 def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: Header) -> None:
+    assert identity_for(header).shards == IDENTITY.shards
     new = identity_for(header, shards=4)
     assert new == replace(IDENTITY, shards=4, moved=new.moved)
     assert new.moved is not None
@@ -128,11 +133,6 @@ def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(hea
     again = identity_for(replace(header, identity=new)).moved
     assert again is not None
     assert again.from_owner_id == owner_id_of(new)
-
-
-@pytest.mark.parametrize(("given", "new"), [(None, 16), (1, 1)])
-def test_the_number_of_shards_is_the_given_or_the_old(header: Header, given: int | None, new: int) -> None:
-    assert identity_for(header, shards=given).shards == new
 
 
 @pytest.mark.parametrize("prefix", [None, "eu"])
@@ -175,12 +175,6 @@ def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Hea
     assert identity_for(replace(header, unread={0: 0, 1: 0}), shards=MAX_SHARDS).shards == MAX_SHARDS
 
 
-def test_an_imported_identity_is_read_from_its_file(header: Header, tmp_path: Path) -> None:
-    new = replace(IDENTITY, moved=Moved("new", "old", 5))
-    Checkpoint.at(tmp_path).create(new, OwnerRecord())
-    assert Checkpoint.at(tmp_path).identity() == new
-
-
 class SparkStarted(Exception):
     """The export is accepted, and its state would be written."""
 
@@ -219,6 +213,8 @@ def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
     entry = codec.encode_group(group, None)
     write_export(tmp_path / "file", header, [ExportedGroup("orders", entry.version, entry.group)])
     export, identity = ExportFile(tmp_path / "file"), identity_for(header, prefix=prefix)
+    with pytest.raises(MoveRefused, match=r"exists\. Import into a new folder"):
+        import_state(export, tmp_path, identity, spark_started)
     with pytest.raises(refused) as raised:
         import_state(export, tmp_path / "new", identity, spark_started)
     assert (prefix is None) != ("'orders' has offsets that are pending in transactions" in str(raised.value))

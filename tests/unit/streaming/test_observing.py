@@ -71,6 +71,7 @@ def test_the_records_of_a_real_broker_are_written_to_the_topics() -> None:
     ]
     events = [content for _, content in records(frames, LAYOUT.events_topic)]
     assert all(event is not None and event["observed"] for event in events)
+    assert {(event or {})["incarnation"].partition("@")[2] for event in events} == {"observer"}
     assert records(frames, LAYOUT.dead_letters_topic) == []
     assert state is not None
 
@@ -107,13 +108,6 @@ def test_share_and_streams_groups_are_written_as_the_others() -> None:
     assert {event.get("group_type", "classic") for event in events} == {"classic", *BY_EPOCHS}
     assert records(frames, LAYOUT.dead_letters_topic) == []
     assert state is not None
-
-
-def test_a_batch_that_runs_again_writes_the_same_bytes() -> None:
-    _, state = called(real_rows()[:20])
-    assert records(called(real_rows()[20:], state)[0], LAYOUT.events_topic) == records(
-        called(real_rows()[20:], state)[0], LAYOUT.events_topic
-    )
 
 
 @pytest.mark.parametrize(
@@ -158,15 +152,6 @@ def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
     assert records(frames, LAYOUT.groups_topic) == [(b"classic", None)]
     assert [content for _, content in records(frames, LAYOUT.offsets_topic)] == [None]
     assert after is None
-
-
-def test_two_observers_have_incarnations_of_their_own() -> None:
-    _, state = called(real_rows())
-    assert state is not None
-    frames, _ = called(real_rows())
-    first = records(frames, LAYOUT.events_topic)[0][1]
-    assert first is not None
-    assert first["incarnation"].endswith("@observer")
 
 
 def test_names_are_looked_up_once_and_what_is_missing_a_minute_later() -> None:

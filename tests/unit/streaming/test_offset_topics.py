@@ -1,6 +1,7 @@
 """The topic watcher's decisions: the records for groups, given the offsets topic and the topics' images."""
 
 from itertools import pairwise
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -70,47 +71,37 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id=group_id, topics=images)
 
 
-def test_offsets_that_fit_are_nobodys_business() -> None:
+@pytest.mark.parametrize(
+    ("commits", "looks", "sent"),
+    [
+        ([("g", "t", OLD, 0, 1)], [{"t": OLD}] * 5, [[]] * 5),
+        (
+            [("g", "t", OLD), ("h", "t", OLD)],
+            [{"t": None}, {"t": OLD}, {"t": None}, {"t": None}],
+            [[], [], [], [told("g", t=None), told("h", t=None)]],
+        ),
+        ([("g", "t", OLD)], [{"t": None}, {}, {"t": None}, {}], [[]] * 4),
+        (
+            [("g", "t", OLD, 0, 1), ("g", "u", OLD), ("g", "t", NEW, 1)],
+            [{"t": NEW, "u": OLD}] * 2,
+            [[], [told("g", t=NEW)]],
+        ),
+        ([("g", "t", None), ("g", "t", OLD, 1)], [{"t": OLD}] * 2, [[], [told("g", t=OLD)]]),
+        (
+            [("g", "t", OLD), ("g", "u", OLD)],
+            [{"t": None, "u": OLD}, {"t": None, "u": OLD}, *[{"t": None, "u": None}] * 2],
+            [[], [told("g", t=None)], [], [told("g", t=None, u=None)]],
+        ),
+    ],
+    ids=["offsets that fit", "deletion", "no broker shows it", "made again", "an unknown id", "what is new"],
+)
+def test_a_group_is_told_of_a_topic_that_two_looks_in_a_row_show_otherwise(
+    commits: list[Any], looks: list[dict[str, TopicImage | None]], sent: list[list[TopicMetadata]]
+) -> None:
     watch = Watch()
-    watch.commit("g", "t", OLD, 0, 1)
-    assert watch.offsets.names() == {"t"}
-    assert [watch.see(t=OLD) for _ in range(5)] == [[]] * 5
-
-
-def test_a_topic_is_deleted_when_two_answers_in_a_row_do_not_have_it() -> None:
-    watch = Watch()
-    watch.commit("g", "t", OLD)
-    watch.commit("h", "t", OLD)
-    looks = [watch.see(t=None), watch.see(t=OLD), watch.see(t=None), watch.see(t=None)]
-    assert looks == [[], [], [], [told("g", t=None), told("h", t=None)]]
-
-
-def test_a_topic_that_a_broker_cannot_show_is_there() -> None:
-    """Its metadata has another error, or is requested for the first time, so it has no confirmed image."""
-    watch = Watch()
-    watch.commit("g", "t", OLD)
-    nothing: Images = {}
-    looks = [watch.see(t=None), watch.see(**nothing), watch.see(t=None), watch.see(**nothing)]
-    assert looks == [[]] * 4
-
-
-def test_a_topic_that_was_made_again_is_told_by_its_new_id() -> None:
-    watch = Watch()
-    watch.commit("g", "t", OLD, 0, 1)
-    watch.commit("g", "u", OLD)
-    watch.commit("g", "t", NEW, 1)
-    looks = [watch.see(t=NEW, u=OLD), watch.see(t=NEW, u=OLD)]
-    assert looks == [[], [told("g", t=NEW)]]
-    watch.forget("g", "t", 0)
-    assert [watch.see(t=NEW, u=OLD) for _ in range(10)] == [[]] * 10
-
-
-def test_an_offset_of_an_unknown_topic_id_is_told_it() -> None:
-    watch = Watch()
-    watch.see(t=OLD)
-    watch.commit("g", "t", None)
-    watch.commit("g", "t", OLD, 1)
-    assert watch.see(t=OLD) == [told("g", t=OLD)]
+    for commit in commits:
+        watch.commit(*commit)
+    assert [watch.see(**images) for images in looks] == sent
 
 
 def test_who_does_not_follow_is_told_again_after_a_pause_that_grows() -> None:
@@ -121,16 +112,6 @@ def test_who_does_not_follow_is_told_again_after_a_pause_that_grows() -> None:
     pauses = [after - before for before, after in pairwise(times)]
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert pauses[-1] == LONGEST_PAUSE_S
-
-
-def test_what_is_new_is_told_at_once() -> None:
-    watch = Watch()
-    watch.commit("g", "t", OLD)
-    watch.commit("g", "u", OLD)
-    watch.see(t=None, u=OLD)
-    assert watch.see(t=None, u=OLD) == [told("g", t=None)]
-    assert watch.see(t=None, u=None) == []
-    assert watch.see(t=None, u=None) == [told("g", t=None, u=None)]
 
 
 def test_what_could_not_be_sent_is_told_at_the_next_look() -> None:
@@ -167,6 +148,7 @@ def test_a_record_names_no_more_topics_than_it_has_room_for(monkeypatch: pytest.
 def test_a_group_without_offsets_is_forgotten() -> None:
     watch = Watch()
     watch.commit("g", "t", OLD)
+    assert watch.offsets.names() == {"t"}
     watch.forget("g", "t")
     watch.forget("g", "never")
     assert watch.offsets.names() == set()

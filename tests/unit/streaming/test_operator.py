@@ -1,54 +1,79 @@
 """The operator's call as Spark makes it, but without Spark: PySpark's real GroupState, handmade frames."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import pandas as pd
 import pytest
 from msgspec import structs
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.metadata import KnownOutage
-from records.codec import encode
 from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
-from state.inputs import Failed, Outage, Received
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.member_id import new_member_id
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata, Unanswered
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.group import Offset
+from state.kafka.requests import (
+    AlterGroupConfigs,
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    OffsetCommit,
+    TopicMetadata,
+)
+from state.kafka.timers import DeadlineReached
 from state.kafka.topic_images import TopicImage
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output_rows as output_module
-from streaming.query.handling import OperatorError
-from streaming.query.operator import ConfigEpoch
-from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
+from tests.harness.common import Common
+from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of
-from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat
+
+TO: Common = {
+    "group_id": "g",
+    "correlation_id": "c",
+    "reply_partition": 1,
+    "api_version": 9,
+    "client_id": "c",
+}
+PASS_MS, WEEK_MS = 600_000, 7 * 24 * 3_600_000
 
 
-def group_in(state: SparkGroupState, group_id: str = "g") -> ClassicGroup:
-    group = codec.decode_group(group_id, codec.read_row("shard 0", *state.get)[group_id])
+def again(state: SparkGroupState, **given: Any) -> SparkGroupState:
+    """The state as the next call gets it."""
+    return spark_state(tuple(state.get) if state.exists else None, **given)
+
+
+def group_in(state: SparkGroupState) -> ClassicGroup:
+    group = codec.decode_group("g", codec.read_row("shard 0", *state.get)["g"])
     assert isinstance(group, ClassicGroup)
     return group
 
 
-def stable_state(log: Log) -> tuple[tuple[int, bytes], str]:
-    """The state row of group g with one member at T0, and the member's id."""
+def stable(log: Log) -> tuple[SparkGroupState, str]:
+    """The state of group g with one member at T0, and the member's id."""
     records, member_id = log.stable_member(T0, "g")
     state = spark_state()
     call(records, state)
-    return tuple(state.get), member_id
+    return again(state), member_id
 
 
 def test_rows_are_applied_in_the_logs_order_however_they_come() -> None:
+    """A value with line feeds is one row, too."""
     log = Log()
     records, member_id = log.stable_member(T0, "g")
     records += [log.request(T0 + n, heartbeat("g", member_id)) for n in range(1, 30)]
+    pretty = json.dumps(json.loads(records[9].value or b""), indent=1).encode()
+    records[9] = records[9]._replace(value=pretty)
     in_order = spark_state()
     expected = call(records, in_order)
+    assert len(contents(expected, LAYOUT.responses_topic)) == len(records)
     for chunks in (1, 3, 31):
         state = spark_state()
         found = call(records[::-1], state, chunks=chunks)
@@ -56,301 +81,206 @@ def test_rows_are_applied_in_the_logs_order_however_they_come() -> None:
         assert state.get == in_order.get
 
 
-def test_the_timeout_is_the_next_deadline() -> None:
-    state = spark_state(watermark_ms=T0 - 5_000)
-    call(Log().stable_member(T0, "g")[0], state)
-    assert state._timeout_timestamp == T0 + 10_000
-
-
-def test_what_the_watermark_allows_is_fired_after_the_rows() -> None:
-    log = Log()
-    row, member_id = stable_state(log)
-    state = spark_state(row, watermark_ms=T0 + 9_999)
-    frames = call([log.request(T0 + 500, heartbeat("g", member_id))], state)
-    assert not contents(frames, LAYOUT.events_topic)
-    assert state._timeout_timestamp == T0 + 10_500
-    state = spark_state(row, watermark_ms=T0 + 10_000)
-    removed, *_ = contents(call([], state), LAYOUT.events_topic)
-    assert (removed["type"], removed["at_ms"]) == ("MemberRemoved", T0 + 10_000)
-
-
 def test_a_timeout_is_never_set_behind_the_watermark() -> None:
     """Spark refuses such a timeout. Deadlines of a group whose clock is far behind fire, so none remains
     there.
     """
-    row, _ = stable_state(Log())
+    resting, _ = stable(Log())
     for ahead_ms in (9_998, 9_999):
-        state = spark_state(row, watermark_ms=T0 + ahead_ms, timed_out=True)
+        state = again(resting, watermark_ms=T0 + ahead_ms, timed_out=True)
         call([], state)
         assert state._timeout_timestamp == T0 + 10_000
 
 
-def test_a_call_for_a_timeout_reads_no_rows_and_clears_what_fired() -> None:
-    row, _ = stable_state(Log())
-    state = spark_state(row, watermark_ms=T0 + 20_000, timed_out=True)
-    frames = list(OPERATOR((0,), iter([pd.DataFrame()]), state))
-    assert [e["type"] for e in contents(frames, LAYOUT.events_topic)][-1] == "Empty"
-    next_pass_ms = (T0 // 600_000 + 1) * 600_000
-    assert (state._updated, state._timeout_timestamp) == (True, next_pass_ms)
-    assert group_in(state).members == {}
-
-
-def test_a_group_that_never_was_leaves_no_state() -> None:
-    state = spark_state()
-    (frame,) = call([Log().request(T0, heartbeat("g", "nobody"))], state)
-    assert len(frame) == 1
-    assert (state.exists, state._updated, state._removed) == (False, False, False)
-
-
 def test_a_view_is_written_once_a_call_and_only_if_history_grew() -> None:
-    log = Log()
-    state = spark_state()
+    log, state = Log(), spark_state()
     records, member_id = log.stable_member(T0, "g")
     (view,) = contents(call(records, state), LAYOUT.groups_topic)
     assert view["seq"] == group_in(state).seq
-    state = spark_state(tuple(state.get))
-    assert not contents(call([log.request(T0 + 1, heartbeat("g", member_id))], state), LAYOUT.groups_topic)
-
-
-def test_a_call_that_is_made_again_says_the_same_bytes() -> None:
-    log = Log()
-    row, member_id = stable_state(log)
-    records = [log.request(T0 + 1, join("g", "d")), log.request(T0 + 2, heartbeat("g", member_id))]
-    first, second = spark_state(row), spark_state(row)
-    assert [f.to_dict() for f in call(records, first)] == [f.to_dict() for f in call(records, second)]
-    assert first.get == second.get
+    frames = call([log.request(T0 + 1, heartbeat("g", member_id))], again(state))
+    assert not contents(frames, LAYOUT.groups_topic)
 
 
 def test_a_large_backlog_is_handed_over_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_module, "FRAME_MAX_RECORDS", 10)
     log = Log()
-    row, member_id = stable_state(log)
+    state, member_id = stable(log)
     beats = [log.request(T0 + n, heartbeat("g", member_id)) for n in range(35)]
-    assert [len(frame) for frame in call(beats, spark_state(row))] == [10, 10, 10, 5]
+    assert [len(frame) for frame in call(beats, state)] == [10, 10, 10, 5]
 
 
 OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))
 
 
 def test_while_no_coordinator_ran_nobody_expires() -> None:
-    """The watermark is far after the session timeout of the member's last heartbeat."""
-    log = Log()
-    row, member_id = stable_state(log)
-    operator = replace(OPERATOR, outages=OUTAGES)
-    state = spark_state(row, watermark_ms=T0 + 400_100)
-    said = call([log.request(T0 + 300_000, heartbeat("g", member_id))], state, operator=operator)
-    assert [answer["error_code"] for answer in contents(said, LAYOUT.responses_topic)] == [0]
-    assert [entry["type"] for entry in contents(said, LAYOUT.events_topic)] == ["TakenOver"]
-    assert group_in(state).clock_ms == T0 + 400_000
-    assert state._timeout_timestamp == T0 + 410_000
-
-
-def test_a_batch_knows_of_the_outages_that_ended_before_it_was_planned() -> None:
+    """The watermark is far after the session timeout of the member's last heartbeat. A batch knows of the
+    outages that ended before it was planned.
+    """
     operator = replace(OPERATOR, outages=OUTAGES)
     known = {batch_id: len(operator.known_outages(batch_id)) for batch_id in (4, 5, 8, 9, None)}
     assert known == {4: 0, 5: 1, 8: 1, 9: 2, None: 2}
+    log = Log()
+    resting, member_id = stable(log)
+    state = again(resting, watermark_ms=T0 + 400_100)
+    said = call([log.request(T0 + 300_000, heartbeat("g", member_id))], state, operator=operator)
+    assert [answer["error_code"] for answer in contents(said, LAYOUT.responses_topic)] == [0]
+    assert [entry["type"] for entry in contents(said, LAYOUT.events_topic)] == ["TakenOver"]
+    assert (group_in(state).clock_ms, state._timeout_timestamp) == (T0 + 400_000, T0 + 410_000)
 
 
-def commit(topic_id: UUID | None) -> OffsetCommit:
-    """A commit of offset 5 for partition 0 of topic t, without a member."""
-    return OffsetCommit(
-        group_id="g",
-        correlation_id="c",
-        reply_partition=1,
-        api_version=9,
-        topics=[CommittedTopic("t", [CommittedPartition(0, 5)], topic_id)],
-    )
+def commit(offsets: dict[int, int], topic_id: UUID | None = None) -> OffsetCommit:
+    """A commit of offsets of partitions of topic t without a member."""
+    partitions = [CommittedPartition(*committed) for committed in offsets.items()]
+    return OffsetCommit(**TO, topics=[CommittedTopic("t", partitions, topic_id)])
 
 
-def test_the_first_call_of_a_group_that_moved_to_new_topics_writes_its_view_and_its_offsets() -> None:
-    log, state = Log(), spark_state()
-    call([log.request(T0, commit(None))], state)
-    entry = codec.read_row("shard 0", *state.get)["g"]
-    moved = structs.replace(entry, next_deadline_ms=codec.UNPUBLISHED_DEADLINE_MS)
-    state = spark_state(codec.write_row({"g": moved}), watermark_ms=T0 + 1, timed_out=True)
+OFFSETS = {"t": {0: Offset(5, -1, "", T0, None, None)}}
+MEMBERS = {"m": ConsumerMember("m", session_deadline_ms=T0 + 45_000)}
+
+
+@pytest.mark.parametrize(
+    ("group", "state_name", "due_ms"),
+    [
+        (ClassicGroup("g", "old-requests-0-0", offsets=OFFSETS), "Empty", None),
+        (
+            ConsumerGroup("g", "old-requests-0-0", members=MEMBERS, offsets=OFFSETS),
+            "Reconciling",
+            T0 + 45_000,
+        ),
+    ],
+)
+def test_the_first_call_of_a_group_that_moved_to_new_topics_writes_its_view_and_its_offsets(
+    group: AnyGroup, state_name: str, due_ms: int | None
+) -> None:
+    entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
+    state = spark_state(codec.write_row({"g": entry}), watermark_ms=T0 + 1, timed_out=True)
     first = call([], state)
-    assert [view["group_id"] for view in contents(first, LAYOUT.groups_topic)] == ["g"]
+    assert [view["state"] for view in contents(first, LAYOUT.groups_topic)] == [state_name]
     assert [(o["offset"], o["request"]) for o in contents(first, LAYOUT.offsets_topic)] == [(5, "")]
     assert contents(first, LAYOUT.events_topic) == []
-    assert codec.read_row("shard 0", *state.get) == {"g": entry}
-    assert call([], spark_state(tuple(state.get), watermark_ms=T0 + 2, timed_out=True)) == []
+    left = codec.read_row("shard 0", *state.get)["g"]
+    assert left == structs.replace(entry, next_deadline_ms=due_ms)
+    assert call([], again(state, watermark_ms=T0 + 2, timed_out=True)) == []
+
+
+def test_the_last_offset_of_each_partition_is_written_and_one_of_many_takes_a_kibibyte_at_most() -> None:
+    log, state = Log(), spark_state()
+    frames = call([log.request(T0 + n, commit({0: n, n % 3: n})) for n in range(9)], state)
+    found = [(o["partition"], o["offset"]) for o in contents(frames, LAYOUT.offsets_topic)]
+    assert found == [(0, 8), (1, 7), (2, 8)]
+    frames = call([log.request(T0 + 10, commit(dict.fromkeys(range(10_000), 1)))], state := again(state))
+    assert state._timeout_timestamp == -(-(T0 + 10 + WEEK_MS) // PASS_MS) * PASS_MS, "not at every pass"
+    (frame,) = call([log.request(T0 + 11, commit({5_000: 2}))], again(state))
+    assert set(frame["topic"]) == {LAYOUT.responses_topic, LAYOUT.offsets_topic}
+    assert sum(map(len, [*frame["key"], *frame["value"]])) <= 1_024
 
 
 def topic_t(image: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id="g", topics={"t": image})
 
 
-def on_offsets_topic(frames: list[pd.DataFrame]) -> list[dict[str, Any] | None]:
-    """The records of the offsets topic, None for a tombstone."""
-    return [
-        None if value is None else json.loads(value)
-        for frame in frames
-        for topic, value in zip(frame["topic"], frame["value"], strict=True)
-        if topic == LAYOUT.offsets_topic
-    ]
-
-
 def test_topic_ids_are_kept_and_published_and_topic_metadata_has_no_answer() -> None:
     log, state = Log(), spark_state()
     old, new = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
-    (record,) = on_offsets_topic(call([log.request(T0, commit(old.id))], state))
-    assert record is not None
+    (record,) = contents(call([log.request(T0, commit({0: 5}, old.id))], state), LAYOUT.offsets_topic)
     assert (record["offset"], record["topic_id"]) == (5, str(old.id))
-    again = spark_state(tuple(state.get))
-    assert call([log.request(T0 + 1, topic_t(old))], again) == []
-    frames = call([log.request(T0 + 2, topic_t(new))], again)
-    assert on_offsets_topic(frames) == [None]
+    state = again(state)
+    assert call([log.request(T0 + 1, topic_t(old))], state) == []
+    frames = call([log.request(T0 + 2, topic_t(new))], again(state))
+    assert contents(frames, LAYOUT.offsets_topic) == [None]
     assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == ["OffsetsDeleted"]
-    assert {topic for frame in frames for topic in frame["topic"]} == {
-        LAYOUT.offsets_topic,
-        LAYOUT.events_topic,
-        LAYOUT.groups_topic,
-    }
+    assert contents(frames, LAYOUT.responses_topic) == contents(frames, LAYOUT.dead_letters_topic) == []
+
+
+def test_settings_without_a_group_are_a_record_of_their_own_and_end_with_a_tombstone() -> None:
+    log, state = Log(), spark_state()
+    own = {"consumer.heartbeat.interval.ms": 7_000}
+    alter = AlterGroupConfigs(configs={name: str(value) for name, value in own.items()}, **TO)
+    views = []
+    for request in (alter, commit({0: 1}), DeleteGroup(**TO), DeleteGroup(**TO)):
+        state = again(state)
+        views += contents(call([log.request(T0, request)], state), LAYOUT.groups_topic)
+    shown = [(view.get("protocol"), view.get("state"), view["configs"]) for view in views]
+    assert shown == [("KafkaConfigs", None, own), (None, "Empty", own), ("KafkaConfigs", None, own)]
+    remove = log.request(T0, AlterGroupConfigs(configs=dict.fromkeys(own), **TO))
+    state = again(state)
+    assert contents(call([remove], state), LAYOUT.groups_topic) == [None]
+    assert not state.exists
 
 
 def test_a_group_of_an_earlier_version_is_written_as_of_this_one() -> None:
     log, state = Log(), spark_state()
-    call([log.request(T0, commit(None))], state)
+    call([log.request(T0, commit({0: 5}))], state)
     with planted():
         earlier = spark_state(row_of(0, {"g": group_in(state)}))
-        assert call([log.request(T0 + 1, commit(None))], earlier)
+        assert call([log.request(T0 + 1, commit({0: 5}))], earlier)
     assert earlier.get[0] == codec.STATE_VERSION
     assert group_in(earlier).wanted_topics == [ADDED]
-
-
-def test_topic_metadata_in_the_wrong_place_is_a_dead_letter_alone() -> None:
-    frames = call([Log().append(T0, b"h", encode(topic_t(None)), 0)], spark_state())
-    (letter,) = contents(frames, LAYOUT.dead_letters_topic)
-    assert (letter["reason"], letter["answered"]) == ("KEY_MISMATCH", False)
-    assert contents(frames, LAYOUT.responses_topic) == []
-
-
-def test_topic_metadata_that_raises_is_a_dead_letter_alone() -> None:
-    def raise_for_metadata(
-        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-    ) -> AnyEffects:
-        if isinstance(event, Received) and isinstance(event.request, TopicMetadata):
-            raise ValueError("told to")
-        return step(group, group_id, event, now_ms, config)
-
-    log, state = Log(), spark_state()
-    call([log.request(T0, commit(None))], state)
-    operator = replace(OPERATOR, step=raise_for_metadata)
-    frames = call([log.request(T0 + 1, topic_t(None))], spark_state(tuple(state.get)), operator=operator)
-    (letter,) = contents(frames, LAYOUT.dead_letters_topic)
-    assert (letter["reason"], letter["answered"]) == ("HANDLER_FAILED", False)
-    assert contents(frames, LAYOUT.responses_topic) == []
-
-
-def test_a_state_that_cannot_be_read_is_named() -> None:
     with pytest.raises(codec.StateError, match="the state of 'shard 0 of partition 0' is of version 99"):
         call([], spark_state((99, b"")))
 
 
-def test_a_record_that_cannot_be_refused_is_named() -> None:
-    operator = replace(OPERATOR, step=raise_always)
-    record = Log().request(T0, join("g"))
-    with pytest.raises(OperatorError, match=f"^record {record.id} of group 'g': told to"):
-        call([record], spark_state(), operator=operator)
+CLOSED = ConnectionClosed(group_id="g", connection="c1")
 
 
-def raise_always(
-    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-) -> AnyEffects:
-    raise ValueError("told to")
+def is_poison(event: AnyEvent) -> bool:
+    return isinstance(event, Received) and getattr(event.request, "client_id", "") == "poison"
 
 
-def raise_for_poison(
-    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-) -> AnyEffects:
-    effects = step(group, group_id, event, now_ms, config)
-    if isinstance(event, Received) and _client_of(event) == "poison":
-        raise ValueError("told to")
-    assert not isinstance(event, Failed) or _client_of(event) == "poison"
-    return effects
+def received(kind: type) -> Callable[[AnyEvent], bool]:
+    return lambda event: isinstance(event, Received) and isinstance(event.request, kind)
 
 
-def _client_of(event: Received[AnyRequest] | Failed[AnyRequest]) -> str:
-    return "" if isinstance(event.request, ConnectionClosed | Unanswered) else event.request.client_id
+def beats(log: Log, member_id: str) -> list[Record]:
+    clients = ("poison", "c", "poison")
+    return [log.request(T0 + n, heartbeat("g", member_id, client=c)) for n, c in enumerate(clients, 1)]
 
 
-def test_a_deadline_at_fault_is_not_blamed_on_the_record_behind_it() -> None:
-    """The group is quarantined by its deadline while a record is applied. The dead letter shows no record."""
-
-    def raise_for_deadlines(
+@pytest.mark.parametrize(
+    ("fails", "records", "letters", "codes"),
+    [
+        (is_poison, beats, [("requests-1-2", True), ("requests-1-4", True)], [-1, 0, -1]),
+        (
+            received(TopicMetadata),
+            lambda log, _: [log.request(T0 + 1, topic_t(None))],
+            [("requests-1-2", False)],
+            [],
+        ),
+        (
+            received(ConnectionClosed),
+            lambda log, _: [log.request(T0 + 1, CLOSED)],
+            [("requests-1-2", False)],
+            [],
+        ),
+        # The group is quarantined by its deadline while a record is applied, which is not at fault.
+        (
+            lambda event: isinstance(event, DeadlineReached),
+            lambda log, member_id: [log.request(T0 + 11_000, heartbeat("g", member_id))],
+            [("", False)],
+            [15],
+        ),
+    ],
+    ids=["requests", "topic metadata", "a close", "a deadline"],
+)
+def test_what_fails_is_a_dead_letter_and_answered_if_somebody_waits(
+    fails: Callable[[AnyEvent], bool],
+    records: Callable[[Log, str], list[Record]],
+    letters: list[tuple[str, bool]],
+    codes: list[int],
+) -> None:
+    def failing(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
         effects = step(group, group_id, event, now_ms, config)
-        if not isinstance(event, Received) and "Deadline" in type(event).__name__:
+        if fails(event):
             raise ValueError("told to")
         return effects
 
     log = Log()
-    row, member_id = stable_state(log)
-    late = log.request(T0 + 11_000, heartbeat("g", member_id))
-    frames = call([late], spark_state(row), operator=replace(OPERATOR, step=raise_for_deadlines))
-    (letter,) = contents(frames, LAYOUT.dead_letters_topic)
-    assert (letter["reason"], letter["request"], letter["answered"]) == ("HANDLER_FAILED", "", False)
-    assert letter["message"].startswith(f"heartbeat deadline of {member_id} at {T0 + 10_000}\n")
-    assert contents(frames, LAYOUT.responses_topic)[0]["error_code"] == 15
-
-
-def test_a_fault_is_told_once() -> None:
-    log = Log()
-    row, member_id = stable_state(log)
-    records = [
-        log.request(T0 + 1, heartbeat("g", member_id, client="poison")),
-        log.request(T0 + 2, heartbeat("g", member_id)),
-        log.request(T0 + 3, heartbeat("g", member_id, client="poison")),
-    ]
-    state = spark_state(row)
-    frames = call(records, state, operator=replace(OPERATOR, step=raise_for_poison))
-    assert [answer["error_code"] for answer in contents(frames, LAYOUT.responses_topic)] == [-1, 0, -1]
-    letters = contents(frames, LAYOUT.dead_letters_topic)
-    assert [letter["request"] for letter in letters] == [records[0].id, records[2].id]
-    assert group_in(state).members[member_id].heartbeat_deadline_ms == T0 + 10_002
-
-
-def test_skipped_records_are_not_even_read() -> None:
-    log = Log()
-    garbage = log.append(T0, b"g", b"\xff" * 10, 1)
-    operator = replace(OPERATOR, epochs=(ConfigEpoch(0, CONFIG, frozenset({garbage.id})),))
-    (frame,) = call([garbage], spark_state(), operator=operator)
-    (letter,) = contents([frame], LAYOUT.dead_letters_topic)
-    assert (letter["reason"], letter["message"], letter["answered"]) == (
-        "SKIPPED",
-        "skipped by configuration",
-        False,
-    )
-
-
-def test_a_key_shared_by_records_without_one_holds_no_group() -> None:
-    """Records without a key share the empty key. Only a group whose id is empty accepts requests there."""
-    log = Log()
-    keyless = log.request(T0, join("g"))._replace(key=None)
-    records = [keyless, log.append(T0, None, b"garbage", 0), log.request(T0, release(""))]
-    state = spark_state()
-    frames = call(records, state)
-    assert [answer["error_code"] for answer in contents(frames, LAYOUT.responses_topic)] == [42, 24]
-    reasons = [letter["reason"] for letter in contents(frames, LAYOUT.dead_letters_topic)]
-    assert sorted(reasons) == ["INVALID_REQUEST", "KEY_MISMATCH"]
-    assert not state.exists
-
-
-def test_a_value_with_line_feeds_is_whole() -> None:
-    log = Log()
-    request = sync("g", "m\nn", 1, {"a": b"\n"})
-    record = log.request(T0, request)
-    pretty = record._replace(value=json.dumps(json.loads(record.value or b""), indent=1).encode())
-    (answer,) = contents(call([pretty], spark_state()), LAYOUT.responses_topic)
-    assert (answer["type"], answer["error_code"]) == ("SyncGroup", 25)
-
-
-def test_ids_of_members_follow_from_the_place_in_the_log_and_the_namespace() -> None:
-    record = Log().request(T0, join("g", "app"))
-    (answer,) = contents(call([record], spark_state()), LAYOUT.responses_topic)
-    assert answer["member_id"] == new_member_id("app", record.id, NAMESPACE)
-    secret = replace(CONFIG, member_id_namespace="00000000-0000-0000-0000-000000000001")
-    operator = replace(OPERATOR, epochs=(ConfigEpoch(0, secret),))
-    (other,) = contents(call([record], spark_state(), operator=operator), LAYOUT.responses_topic)
-    assert other["member_id"] != answer["member_id"]
+    state, member_id = stable(log)
+    frames = call(records(log, member_id), state, operator=replace(OPERATOR, step=failing))
+    found = contents(frames, LAYOUT.dead_letters_topic)
+    assert [(letter["request"], letter["answered"]) for letter in found] == letters
+    assert {letter["reason"] for letter in found} == {"HANDLER_FAILED"}
+    assert all("told to" in letter["message"] for letter in found)
+    assert [answer["error_code"] for answer in contents(frames, LAYOUT.responses_topic)] == codes

@@ -104,10 +104,6 @@ def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
     assert list(output.frame()) == [], "it is empty now"
 
 
-def test_no_records_are_no_frame() -> None:
-    assert list(Output(LAYOUT).frame()) == []
-
-
 @pytest.mark.parametrize(
     ("limit", "value"), [("FRAME_MAX_RECORDS", 3), ("FRAME_MAX_BYTES", 3 * len(heartbeat_response().request))]
 )
@@ -176,31 +172,55 @@ def test_an_error_too_large_keeps_its_code() -> None:
     assert (response["error_code"], response["error_message"]) == (ErrorCode.INVALID_REQUEST, "")
 
 
-def test_a_view_too_large_loses_metadata_and_assignments_first() -> None:
-    output = Output(SMALL)
-    output.snapshot(group_of(member("m", MAX_BYTES)))
-    ((_, _, _, view),) = written(output)
-    assert view["truncated"]
-    (shown,) = view["members"]
-    assert (shown["member_id"], shown["metadata"], shown["assignment"]) == ("m", "", "")
+IDS = [bytes([n]) * 16 for n in range(3)]
+TOPICS: dict[str, Topic | None] = {f"topic-{n}": Topic(topic_id, 900) for n, topic_id in enumerate(IDS)}
 
 
-def test_a_view_still_too_large_loses_its_members() -> None:
+def large_group() -> ClassicGroup:
     group = group_of(*(member(f"m{n}") for n in range(20)))
     group.pending_members = {f"p{n:0100}": PendingMember("c", "/h", 1) for n in range(20)}
-    output = Output(SMALL)
+    return group
+
+
+def consumers(members: int, partitions: int, topics: int = 0) -> ConsumerGroup:
+    assigned = {topic_id: dict.fromkeys(range(partitions), 1) for topic_id in IDS}
+    made = {
+        f"m{n}": ConsumerMember(f"m{n}", subscribed_topic_names=list(TOPICS), assigned=assigned)
+        for n in range(members)
+    }
+    missing = dict.fromkeys((f"{n:0100}" for n in range(topics)), None)
+    return ConsumerGroup("g", "t-requests-0-0", members=made, topics={**TOPICS, **missing})
+
+
+@pytest.mark.parametrize(
+    ("group", "is_truncated", "first_member", "rest"),
+    [
+        (group_of(member("m", 3)), False, {"metadata": "eHh4", "assignment": "eXl5"}, {"state": "Stable"}),
+        (group_of(member("m", 2_000)), True, {"metadata": "", "assignment": ""}, {"state": "Stable"}),
+        (large_group(), True, None, {"pending_members": [], "state": "Stable", "generation": 1}),
+        (consumers(1, 2), False, {"assigned": {name: [0, 1] for name in TOPICS}}, {"topics": list(TOPICS)}),
+        (consumers(1, 900), True, {"assigned": {}, "subscribed_topic_names": []}, {"topics": list(TOPICS)}),
+        (consumers(20, 1), True, None, {"topics": list(TOPICS), "state": "Reconciling"}),
+        (consumers(1, 1, topics=20), True, None, {"topics": [], "state": "Reconciling"}),
+    ],
+    ids=["fits", "metadata", "members", "consumers fit", "partitions", "consumers", "topics"],
+)
+def test_a_view_too_large_loses_what_takes_most_first(
+    group: ClassicGroup | ConsumerGroup,
+    is_truncated: bool,
+    first_member: dict[str, Any] | None,
+    rest: dict[str, Any],
+) -> None:
+    output = Output(replace(LAYOUT, response_max_bytes=2_000))
     output.snapshot(group)
     ((_, _, _, view),) = written(output)
-    assert (view["truncated"], view["members"], view["pending_members"]) == (True, [], [])
-    assert (view["state"], view["generation"]) == ("Stable", 1)
-
-
-def test_a_view_that_fits_is_whole() -> None:
-    output = Output(LAYOUT)
-    output.snapshot(group_of(member("m", 3)))
-    ((_, _, _, view),) = written(output)
-    assert not view["truncated"]
-    assert view["members"][0]["metadata"] == "eHh4"
+    members = [shown | (shown.get("consumer") or {}) for shown in view["members"]]
+    view |= {"topics": list((view.get("consumer") or {}).get("topics", ()))}
+    assert view["truncated"] == is_truncated
+    assert {name: view[name] for name in rest} == rest
+    assert [{name: shown[name] for name in first_member or ()} for shown in members[:1]] == (
+        [] if first_member is None else [first_member]
+    )
 
 
 def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
@@ -264,6 +284,9 @@ def test_a_dead_letter_shows_the_record() -> None:
         "value": "dGhlIHJlcXVlc3Q=",
         "value_bytes": 11,
     }
+    output.dead_letter(dead_letter(Reason.HANDLER_FAILED, "a deadline of m", b"g", None, answered=False))
+    ((_, _, _, of_deadline),) = written(output)
+    assert (of_deadline["request"], of_deadline["at_ms"]) == ("", 0)
 
 
 def test_a_dead_letter_is_cut() -> None:
@@ -278,38 +301,3 @@ def test_a_dead_letter_is_cut() -> None:
     assert len(letter["message"]) == MESSAGE_MAX_CHARS
     assert len(letter["key"]) == len(letter["value"]) == -(-DEAD_LETTER_MAX_BYTES // 3) * 4
     assert letter["value_bytes"] == 1_000_000
-
-
-def test_a_dead_letter_of_a_deadline_names_no_record() -> None:
-    output = Output(LAYOUT)
-    output.dead_letter(
-        dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", b"g", None, answered=False)
-    )
-    ((_, _, _, letter),) = written(output)
-    assert (letter["request"], letter["at_ms"]) == ("", 0)
-
-
-def test_a_view_of_a_consumer_group_loses_partitions_then_members_then_topics() -> None:
-    ids = [bytes([n]) * 16 for n in range(3)]
-    topics: dict[str, Topic | None] = {f"topic-{n}": Topic(topic_id, 900) for n, topic_id in enumerate(ids)}
-    names = list(topics)
-
-    def view_of(members: int, partitions: int, topics: dict[str, Topic | None]) -> dict[str, Any]:
-        assigned = {topic_id: dict.fromkeys(range(partitions), 1) for topic_id in ids}
-        made = {
-            f"m{n}": ConsumerMember(f"m{n}", subscribed_topic_names=names, assigned=assigned)
-            for n in range(members)
-        }
-        output = Output(replace(LAYOUT, response_max_bytes=2_000))
-        output.snapshot(ConsumerGroup("g", "t-requests-0-0", members=made, topics=topics))
-        return written(output)[0][3]
-
-    whole = view_of(1, 2, topics)
-    assert not whole["truncated"] and whole["members"][0]["consumer"]["assigned"]["topic-0"] == [0, 1]
-    (member,) = view_of(1, 900, topics)["members"]
-    assert (member["consumer"]["assigned"], member["consumer"]["subscribed_topic_names"]) == ({}, [])
-    no_members = view_of(20, 1, topics)
-    assert no_members["members"] == [] and list(no_members["consumer"]["topics"]) == names
-    no_topics = view_of(1, 1, topics | {f"{n:0100}": None for n in range(20)})
-    assert (no_topics["truncated"], no_topics["consumer"]["topics"]) == (True, {})
-    assert no_topics["state"] == "Reconciling"

@@ -53,16 +53,19 @@ def test_file_its_name_and_its_new_folders_are_synced(root: Path, monkeypatch: p
     assert steps[-7:] == [*made, *file]
 
 
-def test_a_batch_that_runs_again_replaces_its_file(root: Path) -> None:
+def test_a_batch_that_runs_again_replaces_its_file_and_what_was_cut_off_is_not_placed(root: Path) -> None:
+    """A batch without rows has no file."""
+    staging = OutputFolder(root).staging / EVENTS.name / DAY
+    staging.mkdir(parents=True)
+    (staging / "part-0.parquet").write_bytes(b"cut off")
     for _ in range(2):
         write(root, EVENTS, 7, ("g", "1"), ("g", "2"))
     assert rows(root, EVENTS) == [("g", "1"), ("g", "2")]
     assert files(root, EVENTS) == [f"{DAY}/batch-000000000007.parquet"]
-
-
-def test_a_batch_without_rows_has_no_file(root: Path) -> None:
     write(root, GROUPS, 1)
     assert not (root / "groups").exists()
+    OutputFolder(root).merge(LATER)
+    assert rows(root, EVENTS) == [("g", "1"), ("g", "2")], "there is nothing to merge"
 
 
 def test_merged_entries_are_all_there_by_their_dates(root: Path) -> None:
@@ -121,20 +124,6 @@ def test_files_of_an_earlier_version_lack_columns(root: Path) -> None:
     (merged,) = (root / "events" / DAY).iterdir()
     found = pq.ParquetFile(merged).read().to_pylist()
     assert sorted((row["value"], row["group_id"]) for row in found) == [("0", None), ("1", "g")]
-
-
-def test_what_a_cut_off_batch_staged_is_not_placed(root: Path) -> None:
-    folder = OutputFolder(root)
-    (folder.staging / EVENTS.name / DAY).mkdir(parents=True)
-    (folder.staging / EVENTS.name / DAY / "part-0.parquet").write_bytes(b"cut off")
-    write(root, EVENTS, 1, ("g", "1"))
-    assert rows(root, EVENTS) == [("g", "1")]
-
-
-def test_merging_an_empty_folder_does_nothing(root: Path) -> None:
-    root.mkdir()
-    OutputFolder(root).merge(LATER)
-    assert list(root.rglob("*.parquet")) == []
 
 
 def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:

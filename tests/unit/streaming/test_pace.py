@@ -53,24 +53,24 @@ def test_clock_records_are_frequent_until_it_is_proven_that_no_group_has_a_membe
     assert not pace.is_unproven(), "nothing is left to prove"
 
 
-def test_own_clock_records_end_no_rest(pace: Pace, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("appended", "read", "rests"),
+    [
+        ([10, 20], {0: 11, 1: 21}, True),
+        # A request is between two clock records, or in a batch before the next one.
+        ([10, 21], {}, False),
+        (None, {0: 11}, False),
+    ],
+    ids=["clock records", "a request appended", "a request read"],
+)
+def test_a_request_ends_the_rest_and_own_clock_records_do_not(
+    pace: Pace, clock: Clock, appended: list[int] | None, read: dict[int, int], rests: bool
+) -> None:
     rest(pace, clock)
-    for count in range(3):
-        pace.appended([10 + count, 20 + count])
-        pace.batch_read({0: 11 + count, 1: 21 + count})
-    assert pace.is_resting()
-
-
-def test_request_between_two_clock_records_ends_the_rest(pace: Pace, clock: Clock) -> None:
-    rest(pace, clock)
-    pace.appended([10, 21])
-    assert not pace.is_resting()
-
-
-def test_request_in_a_batch_ends_the_rest_before_the_next_clock_record(pace: Pace, clock: Clock) -> None:
-    rest(pace, clock)
-    pace.batch_read({0: 11})
-    assert not pace.is_resting()
+    if appended is not None:
+        pace.appended(appended)
+    pace.batch_read(read)
+    assert pace.is_resting() == rests
 
 
 def test_proof_of_a_moment_before_the_request_is_none(pace: Pace, clock: Clock) -> None:

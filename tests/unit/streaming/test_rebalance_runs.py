@@ -55,19 +55,15 @@ def test_a_group_that_was_rebalancing_when_looks_began_has_none() -> None:
     assert looks.look("g")["g"].within_ms == 1_010
 
 
-def test_a_look_that_a_broker_did_not_answer_says_of_no_group_that_it_is_over() -> None:
+def test_a_look_that_a_broker_did_not_answer_says_nothing() -> None:
+    """It bounds no beginning, and no group is over."""
     looks = Looks()
     looks.look()
-    run = looks.look("g")["g"].run
     assert looks.look(is_whole=False) == {}
-    assert looks.look("g")["g"].run == run
-
-
-def test_it_does_not_bound_a_beginning_either() -> None:
-    looks = Looks()
-    looks.look()
-    looks.look(is_whole=False)
-    assert looks.look("g")["g"].within_ms == 2_010
+    record = looks.look("g")["g"]
+    assert record.within_ms == 2_010
+    assert looks.look(is_whole=False) == {}
+    assert looks.look("g")["g"].run == record.run
 
 
 def test_a_group_that_was_finished_when_it_was_described_is_not_rebalancing() -> None:
@@ -105,9 +101,8 @@ def test_the_end_is_written_when_the_log_was_read_up_to_it() -> None:
 
 def test_ends_that_the_query_never_reads_are_forgotten() -> None:
     looks = Looks()
-    looks.look()
-    looks.look("g")
-    looks.look()
+    for names in ((), ("g",), ()):
+        looks.look(*names)
     looks.at_s += 601
     looks.look()
     assert looks.runs.partitions() == set()

@@ -8,8 +8,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from records.codec import encode
 from state.errors import ErrorCode
@@ -37,42 +35,21 @@ def query(audit: Audit, request: str, said: str = "x") -> Difference | None:
 
 
 @pytest.mark.parametrize("order", [(early, query), (query, early)], ids=["early first", "query first"])
-def test_the_same_bytes_in_either_order_are_no_difference(
-    order: Sequence[Callable[[Audit, str], Difference | None]],
+def test_other_bytes_are_a_difference_in_either_order(
+    order: Sequence[Callable[[Audit, str, str], Difference | None]],
 ) -> None:
+    """A batch that runs again says nothing new."""
     audit = Audit()
-    assert [take(audit, "r") for take in order] == [None, None]
-    assert (audit.compared, len(audit), audit.size_bytes) == (1, 0, 0)
-
-
-def test_other_bytes_are_a_difference_if_the_replica_was_first() -> None:
-    audit = Audit()
-    assert early(audit, "r", "one") is None
-    assert query(audit, "r", "two") == Difference("r", answer("r", "one"), answer("r", "two"))
-    assert (audit.compared, len(audit), audit.size_bytes) == (1, 0, 0)
-
-
-def test_other_bytes_are_a_difference_if_the_query_was_first() -> None:
-    audit = Audit()
-    assert query(audit, "r", "two") is None
-    assert early(audit, "r", "one") == Difference("r", answer("r", "one"), answer("r", "two"))
-
-
-def test_a_difference_among_others_is_found() -> None:
-    audit = Audit()
+    assert [take(audit, "same", "x") for take in (*order, query, query)] == [None] * 4
+    assert [take(audit, "r", "one" if take is early else "two") for take in order] == [
+        None,
+        Difference("r", answer("r", "one"), answer("r", "two")),
+    ]
+    assert (audit.compared, audit.size_bytes) == (2, 0)
     audit.early({f"r{n}": answer(f"r{n}") for n in range(5)}, HERE)
+    assert audit.size_bytes == 5 * len(answer("r0"))
     found = audit.query([answer("r0"), answer("r1"), answer("r2", "other"), answer("r3"), answer("r4")])
-    assert found is not None
-    assert found.request == "r2"
-    assert audit.compared == 5
-
-
-def test_a_batch_that_runs_again_says_nothing_new() -> None:
-    audit = Audit()
-    early(audit, "r")
-    assert query(audit, "r") is None
-    assert query(audit, "r") is None
-    assert audit.compared == 1
+    assert found is not None and found.request == "r2"
 
 
 def test_answers_that_the_replica_left_to_the_query_are_kept_up_to_a_bound() -> None:
@@ -92,50 +69,29 @@ def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch:
     assert early(audit, "r2", "other") is not None, "what was compared takes no room"
 
 
-def test_the_size_is_that_of_the_answers_that_wait() -> None:
-    audit = Audit()
-    early(audit, "r1")
-    early(audit, "r2")
-    assert audit.size_bytes == len(answer("r1")) + len(answer("r2"))
-    query(audit, "r1")
-    assert audit.size_bytes == len(answer("r2"))
-
-
-def missing(audit: Audit, read: Place) -> Difference | None:
-    """What is missing some time after a batch that has come to this place."""
-    audit.committed(read, 100.0)
-    assert audit.overdue(100.0 + OVERDUE_AFTER_S - 0.1) is None, "the answers may be on their way"
-    return audit.overdue(100.0 + OVERDUE_AFTER_S)
-
-
-def test_an_answer_that_the_query_never_gave_is_a_difference() -> None:
-    audit = Audit()
-    early(audit, "r")
-    assert missing(audit, Place({0: 5, 1: 6}, 1_000)) == Difference("r", answer("r"), None)
-
-
 @pytest.mark.parametrize(
-    "read",
-    [Place({0: 4, 1: 9}, 9_000), Place({0: 9}, 9_000), Place({0: 9, 1: 9}, 999)],
-    ids=["a record before", "a partition unread", "its deadlines have not fired"],
+    ("read", "said", "is_missing"),
+    [
+        (Place({0: 5, 1: 6}, 1_000), (early,), True),
+        (Place({0: 9, 1: 9}, 9_000), (early, query), False),
+        (Place({0: 4, 1: 9}, 9_000), (early,), False),
+        (Place({0: 9}, 9_000), (early,), False),
+        (Place({0: 9, 1: 9}, 999), (early,), False),
+        (None, (early,), False),
+    ],
+    ids=["never", "it came", "a record before", "a partition unread", "no deadline has fired", "no batch"],
 )
-def test_an_answer_is_not_missing_before_its_turn(read: Place) -> None:
+def test_an_answer_that_the_query_never_gave_is_a_difference_some_time_after_its_batch(
+    read: Place | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
+) -> None:
     audit = Audit()
-    early(audit, "r")
-    assert missing(audit, read) is None
-
-
-def test_an_answer_that_came_is_not_missing() -> None:
-    audit = Audit()
-    early(audit, "r")
-    query(audit, "r")
-    assert missing(audit, Place({0: 9, 1: 9}, 9_000)) is None
-
-
-def test_nothing_is_missing_without_a_batch() -> None:
-    audit = Audit()
-    early(audit, "r")
-    assert audit.overdue(1_000_000.0) is None
+    for take in said:
+        take(audit, "r")
+    if read is not None:
+        audit.committed(read, 100.0)
+    assert audit.overdue(100.0 + OVERDUE_AFTER_S - 0.1) is None, "the answers may be on their way"
+    expected = Difference("r", answer("r"), None) if is_missing else None
+    assert audit.overdue(100.0 + OVERDUE_AFTER_S) == expected
 
 
 HOSTILE = (
@@ -183,22 +139,13 @@ def test_the_request_is_found_in_every_response(kind: type[msgspec.Struct], text
     assert request_of(encode(response)) == "eu-requests-0-17#4"
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=repr)
-@pytest.mark.parametrize("kind", get_args(AnyToConnection))
-def test_messages_to_connections_answer_no_request(kind: type[msgspec.Struct], text: str) -> None:
-    assert request_of(encode(filled(kind, text))) is None
-
-
-@given(st.text(), st.text(), st.from_regex(r"\A[a-z.-]{1,9}-\d{1,3}-\d{1,6}(#\d{1,3})?\Z"))
-def test_the_request_is_found_whatever_the_client_sent(
-    group_id: str, correlation_id: str, request: str
-) -> None:
-    response = ReleaseGroupResponse(
-        group_id=group_id, correlation_id=correlation_id, request=request, error_code=ErrorCode.NONE
-    )
-    assert request_of(encode(response)) == request
-
-
-@pytest.mark.parametrize("answer", [b"", b"{}", b'{"type":"Clock"}', b'{"request":"r"}'], ids=repr)
-def test_other_records_answer_no_request(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(encode(filled(kind, text)) for kind in get_args(AnyToConnection) for text in HOSTILE),
+        *(b"", b"{}", b'{"type":"Clock"}', b'{"request":"r"}'),
+    ],
+    ids=repr,
+)
+def test_messages_to_connections_and_other_records_answer_no_request(answer: bytes) -> None:
     assert request_of(answer) is None

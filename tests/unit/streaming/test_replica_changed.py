@@ -108,17 +108,16 @@ def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited()
     assert answer.changed == []
 
 
-def test_too_many_changed_groups_are_left_to_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
-    log, replica = Log(), machine()
-    apply_all(replica, owned(log.stable_member(T0, "a")[0]))
-    assert early(replica, asked(log, T0 + 100)) == []
-
-
-def test_a_silent_replica_lists_nothing() -> None:
+def test_a_replica_that_is_silent_or_has_too_many_changed_groups_leaves_them_to_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log, replica = Log(), machine()
     replica.is_permitted = False
     assert early(replica, asked(log, T0 + 100)) == []
+    replica.is_permitted = True
+    monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
+    apply_all(replica, owned(log.stable_member(T0 + 200, "a")[0]))
+    assert early(replica, asked(log, T0 + 300)) == []
 
 
 def test_no_other_answer_lists_changed_groups() -> None:

@@ -5,7 +5,6 @@ import pytest
 from checkpoints import codec
 from state.configs import Configs
 from state.dispatch import step
-from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row
 from streaming.query.handling import AwakeGroup
@@ -22,10 +21,9 @@ NAMES = ("a", "b", "c", "d")
 class ReplicaGroups:
     """Stable groups of one member each. The session of the n-th ends n seconds after that of the first."""
 
-    def __init__(self, awake_max: int, outages: tuple[Outage, ...] = ()) -> None:
+    def __init__(self, awake_max: int) -> None:
         self.woken: list[str] = []
         self.member_ids: dict[str, str] = {}
-        self._outages = outages
         log, state = Log(), spark_state()
         for n, name in enumerate(NAMES):
             records, self.member_ids[name] = log.stable_member(T0 + 1_000 * n, name, session_ms=SESSION_MS)
@@ -35,7 +33,7 @@ class ReplicaGroups:
 
     def _awaken(self, group_id: str, entry: codec.Entry | None) -> AwakeGroup:
         self.woken.append(group_id)
-        return AwakeGroup(group_id, entry, Configs(CONFIG), self._outages, step)
+        return AwakeGroup(group_id, entry, Configs(CONFIG), (), step)
 
     def fire(self, until_ms: int) -> list[str]:
         """Fire what is due, as the state machine does. Returns the groups that were given."""
@@ -68,23 +66,6 @@ def test_a_group_that_is_used_does_not_rest() -> None:
     assert world.woken == ["a", "b", "c"]
 
 
-def test_the_groups_with_a_deadline_until_a_time_are_due() -> None:
-    world = ReplicaGroups(10)
-    assert world.fire(T0 + SESSION_MS - 1) == []
-    assert world.fire(T0 + SESSION_MS + 1_000) == ["a", "b"]
-    assert [world.members(name) for name in NAMES] == [0, 0, 1, 1]
-    assert world.fire(T0 + SESSION_MS + 3_000) == ["c", "d"]
-    assert not any(world.members(name) for name in NAMES)
-
-
-@pytest.mark.parametrize("awake_max", [1, 2, 10])
-def test_more_groups_are_due_than_may_be_awake(awake_max: int) -> None:
-    """What a deadline changes is kept, although the next group that is due puts this one to rest."""
-    world = ReplicaGroups(awake_max)
-    assert world.fire(T0 + SESSION_MS + 3_000) == list(NAMES)
-    assert not any(world.members(name) for name in NAMES)
-
-
 def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
     world = ReplicaGroups(10)
     group = world.groups.awake("a")
@@ -95,35 +76,3 @@ def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
     assert world.fire(T0 + SESSION_MS + 4_999) == ["b", "c", "d"]
     assert world.fire(T0 + SESSION_MS + 5_000) == ["a"]
     assert world.members("a") == 0
-
-
-def test_deadlines_stand_still_in_an_outage() -> None:
-    """The sessions of all groups would end in the outage. They begin anew at its end."""
-    outage = Outage(T0 + 5_000, T0 + 60_000)
-    world = ReplicaGroups(1, (outage,))
-    for until_ms in (T0 + SESSION_MS, T0 + 50_000, outage.until_ms, outage.until_ms + SESSION_MS - 1):
-        world.fire(until_ms)
-        assert [world.members(name) for name in NAMES] == [1, 1, 1, 1]
-    world.fire(outage.until_ms + SESSION_MS)
-    assert [world.members(name) for name in NAMES] == [0, 0, 0, 0]
-
-
-def test_a_group_that_has_ended_leaves_nothing() -> None:
-    world = ReplicaGroups(1)
-    assert "new" not in world.groups
-    for name in ("new", "other"):
-        world.groups.touched(world.groups.awake(name))  # no request has created them
-    world.groups.rest()
-    assert "new" not in world.groups
-    assert "other" not in world.groups
-    assert len(world.groups) == len(NAMES)
-    assert world.fire(T0 + 9 * SESSION_MS) == list(NAMES)
-
-
-def test_all_groups_can_be_put_to_rest() -> None:
-    world = ReplicaGroups(10)
-    for name in NAMES:
-        world.groups.awake(name)
-    world.groups.rest()
-    assert [world.members(name) for name in NAMES] == [1, 1, 1, 1]
-    assert world.woken == [*NAMES, *NAMES]

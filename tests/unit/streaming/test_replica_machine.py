@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,9 +31,11 @@ from tests.harness.examples import examples
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, OWNER, answers_of, apply_all, log_of, machine, owned, terms
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join
+from tests.unit.streaming.test_bad_records import BAD_RECORDS
 
 ROOT = Path(__file__).parents[3]
 SHARDS = 64
+LATER = terms(owner_epoch=OWNER + 1)
 NOBODY = heartbeat("a", "nobody")
 """A request that is answered whatever the state. Groups a and b are in partition 0, d is in 1."""
 
@@ -62,23 +65,25 @@ def by_query(records: Sequence[Record], under: Terms, step: Step = step_of_both)
 # The owner.
 
 
-@pytest.mark.parametrize(("pause_ms", "answers"), [(0, 1), (1_000, 1), (1_001, 0)])
-def test_a_request_is_answered_within_a_time_of_a_clock_record_of_the_owner(
-    pause_ms: int, answers: int
+@pytest.mark.parametrize(
+    ("clocks", "answers"),
+    [
+        ([(0, OWNER)], 1),
+        ([(-1_000, OWNER)], 1),
+        ([(-1_001, OWNER)], 0),
+        ([], 0),
+        ([(0, None)], 0),
+        ([(0, OWNER - 1)], 0),
+        ([(0, OWNER), (0, None)], 1),
+        ([(0, OWNER), (0, OWNER - 1)], 1),
+    ],
+)
+def test_a_request_is_answered_within_a_second_of_a_clock_record_of_the_owner(
+    clocks: Sequence[tuple[int, int | None]], answers: int
 ) -> None:
     log = Log()
-    assert len(apply_all(machine(), [clock(log, T0), ask(log, T0 + pause_ms)])) == answers
-
-
-def test_without_a_clock_record_nothing_is_answered() -> None:
-    assert apply_all(machine(), [ask(Log(), T0)]) == {}
-
-
-@pytest.mark.parametrize("epoch", [None, OWNER - 1])
-def test_clock_records_of_others_do_not_show_that_the_owner_runs(epoch: int | None) -> None:
-    log = Log()
-    assert apply_all(machine(), [clock(log, T0, owner_epoch=epoch), ask(log, T0)]) == {}
-    assert len(apply_all(machine(), [clock(log, T0), clock(log, T0, owner_epoch=epoch), ask(log, T0)])) == 1
+    records = [clock(log, T0 + at_ms, owner_epoch=epoch) for at_ms, epoch in clocks]
+    assert len(apply_all(machine(), [*records, ask(log, T0)])) == answers
 
 
 def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
@@ -177,8 +182,10 @@ def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
         (terms(outages=[Outage(T0 + 10, T0 + 90)], owner_epoch=OWNER + 1), False),
         (terms(outages=[Outage(T0 + 9, T0 + 90)], owner_epoch=OWNER + 1), True),
         (terms(config=CoordinatorConfig(), owner_epoch=OWNER + 1), True),
+        (replace(LATER, configs=Configs(CONFIG, [ConfigChange(T0 + 10, CoordinatorConfig())])), False),
+        (replace(LATER, configs=Configs(CONFIG, [ConfigChange(T0 + 9, CoordinatorConfig())])), True),
     ],
-    ids=["an outage of later", "an outage of then", "another configuration of then"],
+    ids=["outage of later", "outage of then", "another configuration", "change of later", "change of then"],
 )
 def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: bool) -> None:
     log = Log()
@@ -190,19 +197,6 @@ def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: 
     else:
         replica.change_terms(changed)
         assert len(apply_all(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
-
-
-@pytest.mark.parametrize(("after_ms", "is_doubt"), [(T0 + 10, False), (T0 + 9, True)])
-def test_nor_may_a_change_of_the_configuration(after_ms: int, is_doubt: bool) -> None:
-    replica = machine()
-    apply_all(replica, [ask(Log(), T0 + 10)])
-    configs = Configs(CONFIG, [ConfigChange(after_ms, CoordinatorConfig())])
-    changed = Terms(LAYOUT, SHARDS, configs, [], frozenset(), OWNER + 1)
-    if is_doubt:
-        with pytest.raises(InDoubt):
-            replica.change_terms(changed)
-    else:
-        replica.change_terms(changed)
 
 
 def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
@@ -236,40 +230,16 @@ def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
 # The same answers as the query's.
 
 
-def refused(log: Log, skipped: str) -> list[Record]:
-    """Records that are refused, for each reason."""
-    good, text = encode(NOBODY), encode(NOBODY).decode()
-    too_long = text.replace('"nobody"', '"' + "x" * LAYOUT.request_max_bytes + '"').encode()
-    values: list[tuple[bytes | None, bytes | None]] = [
-        (b"a", b"{"),
-        (b"a", None),
-        (None, good),
-        (b"a", too_long),
-        (b"a", text.replace('"version":1', '"version":7').encode()),
-        (b"a", text.replace('"type":"Heartbeat"', '"type":"What"').encode()),
-        (b"b", good),
-        (b"d", encode(heartbeat("d", "nobody"))),
-        (b"a", text.replace('"reply_partition":1', '"reply_partition":99').encode()),
-        (b"a", text.replace('"member_id":"nobody"', '"member_id":7').encode()),
-        (pack_key(slot_of("a")), pack([good, b"{", good])),
-        (b"77", pack([good])),
-        (b"", b""),
-    ]
-    records = [log.append(T0, key, value, 0) for key, value in values]
-    records.append(log.append(T0, b"a", good, 0))
-    assert records[-1].id == skipped
-    return records
-
-
 def test_what_is_refused_is_answered_as_the_query_answers_it() -> None:
-    skipped = f"{LAYOUT.requests_topic}-0-13"
-    under = terms(skip=[skipped])
-    records = refused(Log(), skipped)
-    found = apply_all(machine(under), owned(records))
+    log = Log()
+    bad = [log.append(T0, case.key, case.value, case.partition) for case in BAD_RECORDS.values()]
+    records = [*bad, log.append(T0, pack_key(slot_of("a")), pack([encode(NOBODY), b"{"]), 0), ask(log, T0)]
+    under = terms(skip=[records[-1].id])
+    by_partition = [owned([r for r in records if r.partition == number]) for number in (0, 1)]
+    found = apply_all(machine(under), [record for rows in by_partition for record in rows])
     assert found == by_query(records, under)
-    said = [msgspec.json.decode(answer) for answer in found.values()]
-    assert len([each for each in said if each["error_code"] == ErrorCode.INVALID_REQUEST]) > 5
-    assert skipped not in found
+    assert len(found) > sum(case.error is not None for case in BAD_RECORDS.values())
+    assert records[-1].id not in found
 
 
 def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -> None:

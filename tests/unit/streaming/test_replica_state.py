@@ -33,11 +33,19 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     watched.watch.stop()
 
 
-def test_a_phrase_is_the_phase_and_why_it_does_not_answer() -> None:
-    assert OFF.phrase == "off"
-    assert ReplicaState(phase="answering").phrase == "answering"
-    behind = ReplicaState(phase="following", reason="it is more than 5000 ms behind")
-    assert behind.phrase == "following: it is more than 5000 ms behind"
+@pytest.mark.parametrize(
+    ("state", "phrase"),
+    [
+        (OFF, "off"),
+        (ReplicaState(phase="answering"), "answering"),
+        (
+            ReplicaState(phase="following", reason="it is more than 5000 ms behind"),
+            "following: it is more than 5000 ms behind",
+        ),
+    ],
+)
+def test_a_phrase_is_the_phase_and_why_it_does_not_answer(state: ReplicaState, phrase: str) -> None:
+    assert state.phrase == phrase
 
 
 def test_every_phase_of_a_report_is_one_of_the_phases() -> None:

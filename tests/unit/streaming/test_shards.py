@@ -39,36 +39,6 @@ def test_a_group_that_is_not_touched_keeps_its_bytes() -> None:
     assert entries(again)["b"] == before["b"]
 
 
-def test_an_entry_has_the_next_deadline_and_the_timeout_is_the_earliest() -> None:
-    log, state = Log(), spark_state()
-    call([*log.stable_member(T0, "a")[0], *log.stable_member(T0 + 500, "b")[0]], state)
-    assert {name: entry.next_deadline_ms for name, entry in entries(state).items()} == {
-        "a": T0 + 10_000,
-        "b": T0 + 10_500,
-    }
-    assert state._timeout_timestamp == T0 + 10_000
-
-
-def test_rows_of_one_group_also_fire_the_deadlines_of_those_that_rest() -> None:
-    log, state = Log(), spark_state()
-    rows, member_id = log.stable_member(T0, "b")
-    call([*log.stable_member(T0, "a")[0], *rows], state)
-    kept = log.request(T0 + 9_000, heartbeat("b", member_id))
-    again = spark_state(tuple(state.get), watermark_ms=T0 + 10_000)
-    events = contents(call([kept], again), LAYOUT.events_topic)
-    assert {(event["group_id"], event["type"]) for event in events} >= {("a", "MemberRemoved")}
-    assert {event["group_id"] for event in events} == {"a"}
-
-
-def test_a_call_without_rows_wakes_only_groups_that_are_due() -> None:
-    log, state = Log(), spark_state()
-    call([*log.stable_member(T0, "a")[0], *log.stable_member(T0 + 500, "b")[0]], state)
-    late = spark_state(tuple(state.get), watermark_ms=T0 + 10_001, timed_out=True)
-    events = contents(call([], late), LAYOUT.events_topic)
-    assert {event["group_id"] for event in events} == {"a"}
-    assert late._timeout_timestamp == T0 + 10_500
-
-
 def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
     def faulty(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig

@@ -17,9 +17,7 @@ from state.kafka.share_requests import (
     ShareStatePartition,
     ShareStateResult,
 )
-from state.kafka.snapshot import GroupSnapshot
 from state.kafka.topic_images import TopicImage
-from streaming.service.topic_watch.group_views import GroupViews
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log
@@ -47,10 +45,8 @@ class World:
         self.state = spark_state(tuple(self.state.get) if self.state.exists else None)
         frames = call([self.log.request(self.at_ms, request)], self.state)
         self.answers = contents(frames, LAYOUT.responses_topic)
-        for frame in frames:
-            for topic, value in zip(frame["topic"], frame["value"], strict=True):
-                if topic == LAYOUT.groups_topic:
-                    self.view = {} if value is None else json.decode(value)
+        for view in contents(frames, LAYOUT.groups_topic):
+            self.view = view or {}
 
     def beat(self, epoch: int, *names: str) -> dict[str, Any]:
         """The answer to a heartbeat of the one member, with these names of topics if there are any."""
@@ -108,31 +104,12 @@ def test_a_share_group_lives_by_the_log() -> None:
     assert world.view == {} and not world.state.exists
 
 
-def test_the_topic_watcher_learns_what_the_group_knows_and_waits_for() -> None:
-    world = World()
-    world.beat(0, "foo")
-    known = GroupViews().read(json.encode(world.view))
-    assert known is not None and (known.topics, known.is_waiting) == ({"foo": TopicImage(FOO, 2)}, False)
-    world.send(
-        ShareGroupHeartbeat(**TO, member_id="m", member_epoch=2, subscribed_topic_names=["foo", "new"])
-    )
-    waiting = GroupViews().read(json.encode(world.view))
-    assert waiting is not None and waiting.unknown_topics == ["new"]
-
-
 def test_a_view_that_is_too_large_keeps_its_oldest_task() -> None:
     world = World()
     world.beat(0, "foo")
     view = decode_snapshot(json.encode(world.view))
-    assert view is not None and view.consumer and view.consumer.share
-    assert shortened(view, 10_000) == view
-    left = shortened(view, 1)
-    assert left.truncated and left.consumer and left.consumer.share
-    assert left.consumer.share.tasks == view.consumer.share.tasks
-    assert left.members == [] and left.consumer.topics == {} and left.consumer.share.initializing == {}
-
-
-def shortened(view: GroupSnapshot, max_bytes: int) -> GroupSnapshot:
-    left = decode_snapshot(encode_view(view, max_bytes))
-    assert left is not None
-    return left
+    assert view is not None and decode_snapshot(encode_view(view, 10_000)) == view
+    left = json.decode(encode_view(view, 1))
+    assert left["truncated"] and left["consumer"]["share"]["tasks"] == world.share["tasks"]
+    assert left["members"] == [] and left["consumer"]["topics"] == {}
+    assert left["consumer"]["share"]["initializing"] == {}

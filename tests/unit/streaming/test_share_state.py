@@ -103,13 +103,9 @@ def test_a_task_is_told_once_and_again_while_it_is_open() -> None:
     groups.show("g")
     groups.now_s += 1_000
     assert groups.tell() == [] and not groups.tasks
-
-
-def test_a_group_without_a_view_has_no_task() -> None:
-    groups = Groups()
-    groups.show("g", asked())
+    groups.show("g", asked("2#0"))
     groups.tasks.apply(b"g", None, groups.now_s)
-    assert not groups.tasks and groups.tell() == []
+    assert groups.tell() == [] and not groups.tasks, "a group without a view has no task"
 
 
 def test_outcomes_are_told_when_all_are_there_or_after_a_minute() -> None:

@@ -6,6 +6,7 @@ import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
 
 from state.errors import ErrorCode
+from state.kafka.share_requests import ShareStatePartition
 from streaming.service.share_state import messages
 from streaming.service.share_state.broker_coordinators import coordinator_key
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
@@ -15,7 +16,7 @@ from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletio
 def test_what_has_no_state_is_initialized_after_a_reading() -> None:
     """Row SP11: in one request per coordinator and group."""
     brokers = Coordinators()
-    others = [structs_item(group_id="h"), structs_item(partition=1, group_id="h")]
+    others = [Item("t", key(n, "h"), "foo", False, 2, -1) for n in range(2)]
     assert carry_out([item(0), item(1), item(2), *others], brokers) == {
         **{key(n): done(n) for n in range(3)},
         **{key(n, "h"): done(n) for n in range(2)},
@@ -25,38 +26,33 @@ def test_what_has_no_state_is_initialized_after_a_reading() -> None:
     assert sum(size for name, size in brokers.calls if name == "initialize") == 5
 
 
-def structs_item(partition: int = 0, group_id: str = "h") -> Item:
-    return Item("t", key(partition, group_id), "foo", False, 2, -1)
+FENCED = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
 
 
-def test_a_state_of_this_epoch_is_left_as_it_is() -> None:
-    """Rows SK8, SP13: a thread was killed after InitializeShareGroupState, before its record."""
-    brokers = Coordinators(states={key(): State(2, 40, progress=5)})
-    assert carry_out([item(epoch=2)], brokers) == {key(): done()}
-    assert brokers.count("initialize") == 0
-    assert brokers.states[key()].progress == 5
-
-
-def test_a_state_of_a_later_epoch_is_told_and_left_as_it_is() -> None:
-    """Row SK11."""
-    brokers = Coordinators(states={key(): State(7, 40)})
-    fenced = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
-    assert carry_out([item(epoch=2)], brokers) == {key(): fenced}
-    assert brokers.count("initialize") == 0
-
-
-def test_a_state_of_an_earlier_epoch_is_left_as_it_is() -> None:
-    """Row SK11: the brokers' own coordinator had the group."""
-    brokers = Coordinators(states={key(): State(3, 40, progress=5)})
-    assert carry_out([item(epoch=4)], brokers) == {key(): done()}
-    assert brokers.states == {key(): State(3, 40, progress=5)}
-
-
-def test_an_administrator_replaces_a_state_of_an_earlier_epoch() -> None:
-    """Row SO10."""
-    brokers = Coordinators(states={key(): State(3, 40, progress=5)})
-    assert carry_out([item(epoch=4, offset=20, altered=True)], brokers) == {key(): done()}
-    assert brokers.states == {key(): State(4, 20)}
+@pytest.mark.parametrize(
+    ("state", "asked", "told", "left"),
+    [
+        # A thread was killed after InitializeShareGroupState, before its record.
+        pytest.param(State(2, 40, 5), item(epoch=2), done(), State(2, 40, 5), id="SK8, SP13 of this epoch"),
+        pytest.param(State(7, 40), item(epoch=2), FENCED, State(7, 40), id="SK11 of a later epoch"),
+        # The brokers' own coordinator had the group.
+        pytest.param(State(3, 40, 5), item(epoch=4), done(), State(3, 40, 5), id="SK11 of an earlier epoch"),
+        pytest.param(
+            State(3, 40, 5),
+            item(epoch=4, offset=20, altered=True),
+            done(),
+            State(4, 20),
+            id="SO10 an administrator replaces it",
+        ),
+    ],
+)
+def test_only_an_administrator_replaces_a_state(
+    state: State, asked: Item, told: ShareStatePartition, left: State
+) -> None:
+    brokers = Coordinators(states={key(): state})
+    assert carry_out([asked], brokers) == {key(): told}
+    assert brokers.states == {key(): left}
+    assert brokers.count("initialize") == asked.is_altered
 
 
 @pytest.mark.parametrize("code", [3, 14, 15, 16, 31])

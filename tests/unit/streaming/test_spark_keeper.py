@@ -54,26 +54,22 @@ class Kept:
             jvm, self.stopping, pause=self.pauses_s.append, say=self.said.append, has_standby=has_standby
         )
 
-    def dying(self, times: int, *, works: bool = False) -> Callable[[], None]:
-        """Work with so many JVMs, which all die. The next one's is done."""
-        left = iter(range(times))
+    def dying(self, *works: bool) -> Callable[[], None]:
+        """Work with as many JVMs, which all die, and of which some commit a batch before. The next one is
+        well.
+        """
+        of_each = iter(works)
 
         def work() -> None:
-            if next(left, None) is None:
+            does = next(of_each, None)
+            if does is None:
                 return
-            if works:
+            if does:
                 self.keeper.worked()
             self.jvm.kill()
             raise Py4JNetworkError("the JVM has ended")
 
         return work
-
-
-def test_spark_is_started_again_after_its_jvm_has_ended() -> None:
-    kept = Kept(Jvm())
-    kept.keeper.keep(kept.dying(1))
-    assert kept.jvm.restarts == 1
-    assert kept.said == [f"Spark's JVM has ended; its log is {LOG}. It is started again, attempt 1 of 5"]
 
 
 def test_an_error_while_spark_runs_is_left_to_the_caller() -> None:
@@ -101,77 +97,52 @@ def test_a_spark_that_says_it_has_stopped_is_started_again() -> None:
     assert kept.said == ["Spark has stopped the application. It is started again, attempt 1 of 5"]
 
 
-def test_pauses_grow_until_spark_is_given_up() -> None:
-    kept = Kept(Jvm())
+@pytest.mark.parametrize(
+    ("starts", "deaths", "reason"),
+    [([], 100, f"Spark's JVM has ended; its log is {LOG}"), ([False] * 100, 1, "Spark did not start")],
+    ids=["it dies", "it does not start"],
+)
+def test_pauses_grow_until_spark_is_given_up(starts: list[bool], deaths: int, reason: str) -> None:
+    kept = Kept(Jvm(starts))
     with pytest.raises(SparkEnded) as given_up:
-        kept.keeper.keep(kept.dying(100))
+        kept.keeper.keep(kept.dying(*[False] * deaths))
     assert kept.pauses_s == [0.0, 0.5, 1.0, 2.0, 4.0]
     assert kept.jvm.restarts == MOST_RESTARTS
-    assert str(given_up.value) == (
-        f"Spark's JVM has ended; its log is {LOG}. It was started 5 times since it last worked"
-    )
-
-
-def test_starts_that_fail_are_counted_and_named() -> None:
-    kept = Kept(Jvm([False] * 100))
-    with pytest.raises(SparkEnded, match=r"^Spark did not start\. It was started 5 times since"):
-        kept.keeper.keep(kept.dying(1))
-    assert kept.pauses_s == [0.0, 0.5, 1.0, 2.0, 4.0]
-
-
-def test_a_spark_that_works_between_its_ends_is_not_given_up() -> None:
-    kept = Kept(Jvm())
-    kept.keeper.keep(kept.dying(100, works=True))
-    assert kept.jvm.restarts == 100
-    assert set(kept.pauses_s) == {0.0}
+    assert str(given_up.value) == f"{reason}. It was started 5 times since it last worked"
 
 
 @given(st.lists(st.booleans(), max_size=40))
 def test_spark_is_given_up_after_so_many_restarts_without_work(works: list[bool]) -> None:
-    """`works`: of each JVM in turn, whether it commits a batch before it ends. The last one goes on."""
     kept = Kept(Jvm())
-    of_each = iter(works)
-
-    def work() -> None:
-        does = next(of_each, None)
-        if does is None:
-            return
-        if does:
-            kept.keeper.worked()
-        kept.jvm.kill()
-        raise Py4JNetworkError("the JVM has ended")
-
     restarts = without_work = 0
     for does in works:
         without_work = 0 if does else without_work
         if without_work == MOST_RESTARTS:
             with pytest.raises(SparkEnded):
-                kept.keeper.keep(work)
+                kept.keeper.keep(kept.dying(*works))
             break
         restarts, without_work = restarts + 1, without_work + 1
     else:
-        kept.keeper.keep(work)
+        kept.keeper.keep(kept.dying(*works))
     assert kept.jvm.restarts == restarts
 
 
 def test_the_jvm_of_spark_submit_is_not_started_again() -> None:
     kept = Kept(Jvm(is_own=False))
     with pytest.raises(SparkEnded, match=rf"^Spark's JVM has ended; its log is {LOG}$"):
-        kept.keeper.keep(kept.dying(1))
+        kept.keeper.keep(kept.dying(False))
     assert kept.jvm.restarts == 0
 
 
-@pytest.mark.parametrize(("is_own", "has_standby"), [(True, False), (False, True)])
-def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(is_own: bool, has_standby: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_own", "has_standby", "runs"), [(True, False, False), (False, True, False), (False, False, True)]
+)
+def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(
+    is_own: bool, has_standby: bool, runs: bool
+) -> None:
     kept = Kept(Jvm(is_own=is_own), has_standby=has_standby)
     kept.keeper.kill_hung("no batch was committed for 60 s")
-    assert not kept.jvm.runs
-
-
-def test_a_jvm_that_hangs_is_left_alone_where_nobody_starts_another() -> None:
-    kept = Kept(Jvm(is_own=False))
-    kept.keeper.kill_hung("no batch was committed for 60 s")
-    assert kept.jvm.runs
+    assert kept.jvm.runs == runs
 
 
 def test_the_reason_says_that_a_jvm_hung_once() -> None:

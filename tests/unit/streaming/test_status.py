@@ -27,12 +27,6 @@ def test_every_change_is_in_the_file(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["status.json"], "nothing half written is left"
 
 
-def test_nothing_is_written_before_the_first_change(path: Path) -> None:
-    assert StatusBoard(path).current.phase is Phase.STARTING
-    with pytest.raises(FileNotFoundError):
-        read_status(path)
-
-
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RESTARTING, Phase.FAILING])
 def test_a_committed_batch_makes_it_ready(path: Path, phase: Phase) -> None:
     board = StatusBoard(path)
@@ -76,19 +70,14 @@ def test_an_alarm_stays_until_it_is_called_off(path: Path) -> None:
     assert read_status(path).phase is Phase.RESTARTING
 
 
-def test_an_alarm_that_is_raised_already_is_not_written_again(path: Path) -> None:
+def test_what_has_not_changed_is_not_written_again(path: Path) -> None:
     board = StatusBoard(path)
+    assert not path.exists(), "nothing is written before the first change"
     board.set_alarm("time stands still")
-    path.unlink()
-    board.set_alarm("time stands still")
-    assert not path.exists()
-
-
-def test_a_replica_that_does_the_same_is_not_written_again(path: Path) -> None:
-    board = StatusBoard(path)
     board.set_replica("answering")
     assert read_status(path).replica == "answering"
     path.unlink()
+    board.set_alarm("time stands still")
     board.set_replica("answering")
     assert not path.exists()
 
@@ -131,19 +120,11 @@ def test_a_stopped_coordinator_has_no_alarm_and_no_replica(path: Path) -> None:
     assert (board.current.replica, read_status(path).replica) == ("off", "off")
 
 
-def test_one_can_wait_for_a_phase(path: Path) -> None:
+def test_a_phase_and_a_batch_can_be_waited_for(path: Path) -> None:
     board = StatusBoard(path)
     assert not board.wait_for(Phase.READY, timeout_s=0)
-    thread = threading.Thread(target=board.batch_committed, args=(0,))
-    thread.start()
-    assert board.wait_for(Phase.READY, Phase.FAILING, timeout_s=10)
-    thread.join()
-
-
-def test_one_can_wait_for_a_batch(path: Path) -> None:
-    board = StatusBoard(path)
-    board.batch_committed(0)
     thread = threading.Thread(target=board.batch_committed, args=(1,))
     thread.start()
+    assert board.wait_for(Phase.READY, Phase.FAILING, timeout_s=10)
     assert board.wait_until(lambda status: status.batch_id == 1, timeout_s=10)
     thread.join()

@@ -1,7 +1,6 @@
 """What the supervisor of a query does with it, and what the status says while it waits."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +27,7 @@ from streaming.service.ownership.owner import NotOwner
 from streaming.service.query import coordinating
 from streaming.service.query.coordinating import CoordinatorsQuery
 from streaming.service.query.supervision import SupervisedQuery, Supervisor
-from streaming.service.status import Phase, Status, StatusBoard
+from streaming.service.status import Phase, StatusBoard
 
 FULL = "the disk is full: folder cannot take 1048576 bytes: No space left on device"
 CUT_OFF = "no broker answers"
@@ -51,88 +50,20 @@ class Spark:
         pass
 
 
-class Running:
-    """A query that does not end before `answers` is set, because it is in a call to a broker."""
-
-    runId = "1"  # noqa: N815 - Spark's name
-
-    def __init__(self) -> None:
-        self._jsq = self
-        self.is_stopping = threading.Event()
-        self.answers = threading.Event()
-
-    def lastProgress(self) -> None:  # noqa: N802 - Spark's name
-        return None
-
-    def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
-        return self.answers.wait(timeout_s)
-
-    def stop(self) -> None:
-        self.is_stopping.set()
-        assert self.answers.wait(60.0)
-
-
-class CutOff(SupervisedQuery):
-    """A query whose broker never answers again."""
-
-    source, service, way_back = "requests", "service", "none"
-
-    def __init__(self, running: Running) -> None:
-        self.running = running
-
-    def start(self, stopping: threading.Event) -> StreamingQuery:
-        return cast(StreamingQuery, self.running)
-
-    def obstacle(self) -> str:
-        return CUT_OFF
-
-    def committed(self, batch: Any) -> None:
-        raise AssertionError
-
-    def watch(self) -> None:
-        raise AssertionError
-
-
-@pytest.fixture
-def status(tmp_path: Path) -> StatusBoard:
-    return StatusBoard(tmp_path / "status.json")
-
-
-@pytest.fixture
-def running(status: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr("streaming.service.query.supervision.describe_full_disk", lambda _folders: FULL)
-    query = Running()
-    session = cast(Session, Spark())
-    supervisor = Supervisor(
-        CutOff(query), Checkpoint.at(tmp_path / "checkpoint"), status, session, lambda *_: None
-    )
-    supervisor.start()
-    yield query
-    query.answers.set()
-    supervisor.stop()
-
-
-def test_the_phase_and_a_full_disk_are_shown_although_the_query_does_not_end(
-    running: Running, status: StatusBoard
-) -> None:
-    """Kafka's clients in it may wait for minutes for a broker that hangs, as on a full disk."""
-    assert running.is_stopping.wait(60.0)
-    assert shown(status.current) == (Phase.RESTARTING, CUT_OFF, FULL)
-
-
-def shown(status: Status) -> tuple[Phase, str, str | None]:
-    return status.phase, status.reason, status.alarm
-
-
 class Query:
-    """A query of Spark's that runs until it is stopped. `stop_error` is raised by each stop."""
+    """A query of Spark's that runs until it is stopped, and ends when `answers` is set: until then it is in a
+    call to a broker. `stop_error` is raised by each stop.
+    """
 
     runId = "1"  # noqa: N815 - Spark's name
 
-    def __init__(self, stop_error: Exception | None = None) -> None:
+    def __init__(self, stop_error: Exception | None = None, *, answers: bool = True) -> None:
         self._jsq = self
         self.is_active = True
         self.stop_error = stop_error
+        self.is_stopping, self.answers = threading.Event(), threading.Event()
+        if answers:
+            self.answers.set()
 
     def lastProgress(self) -> None:  # noqa: N802 - Spark's name
         return None
@@ -141,29 +72,72 @@ class Query:
         return not self.is_active
 
     def stop(self) -> None:
+        self.is_stopping.set()
+        assert self.answers.wait(60.0)
         self.is_active = False
         if self.stop_error is not None:
             raise self.stop_error
 
 
-class Failing(SupervisedQuery):
-    """A query with an error from outside of Spark, at the first look after its start."""
+class Supervised(SupervisedQuery):
+    """A query that no batch commits."""
 
     source, service, way_back = "requests", "service", "none"
 
-    def __init__(self, error: Exception, stop_error: Exception | None = None) -> None:
-        self.error: Exception | None = error
-        self.stop_error = stop_error
+    def __init__(self, stop_error: Exception | None = None, *, answers: bool = True) -> None:
+        self.stop_error, self.answers = stop_error, answers
         self.started: list[Query] = []
-        self.runs_again = threading.Event()
+        self.has_started = threading.Event()
 
     def start(self, stopping: threading.Event) -> StreamingQuery:
         assert not any(query.is_active for query in self.started), "a query with that name is already active"
-        self.started.append(Query(self.stop_error))
+        self.started.append(Query(self.stop_error, answers=self.answers))
+        self.has_started.set()
         return cast(StreamingQuery, self.started[-1])
 
     def committed(self, batch: Any) -> None:
         raise AssertionError
+
+    def watch(self) -> None:
+        raise AssertionError
+
+
+class CutOff(Supervised):
+    """A query whose broker never answers again."""
+
+    def obstacle(self) -> str:
+        return CUT_OFF
+
+
+@pytest.fixture
+def status(tmp_path: Path) -> StatusBoard:
+    return StatusBoard(tmp_path / "status.json")
+
+
+def test_the_phase_and_a_full_disk_are_shown_although_the_query_does_not_end(
+    status: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's clients in it may wait for minutes for a broker that hangs, as on a full disk."""
+    monkeypatch.setattr("streaming.service.query.supervision.describe_full_disk", lambda _folders: FULL)
+    query = CutOff(answers=False)
+    supervisor = supervised(query, status, tmp_path, Ends())
+    supervisor.start()
+    assert query.has_started.wait(60.0)
+    (running,) = query.started
+    assert running.is_stopping.wait(60.0)
+    assert (status.current.phase, status.current.reason) == (Phase.RESTARTING, CUT_OFF)
+    assert status.current.alarm == FULL
+    running.answers.set()
+    supervisor.stop()
+
+
+class Failing(Supervised):
+    """A query with an error from outside of Spark, at the first look after its start."""
+
+    def __init__(self, error: Exception, stop_error: Exception | None = None) -> None:
+        super().__init__(stop_error)
+        self.error: Exception | None = error
+        self.runs_again = threading.Event()
 
     def watch(self) -> None:
         error, self.error, self.stop_error = self.error, None, None
@@ -264,12 +238,11 @@ def test_query_is_stopped_if_its_replica_cannot_be_started(
     assert not running.is_active
 
 
-class Lost(SupervisedQuery):
+class Lost(Supervised):
     """A query whose only batch fails because its records are gone."""
 
-    source, service, way_back = "requests", "service", "none"
-
     def __init__(self, status: StatusBoard, ends: Ends) -> None:
+        super().__init__()
         self.starts = 0
         self.seen: list[tuple[Phase, int]] = []
         self._status, self._ends = status, ends
@@ -284,47 +257,31 @@ class Lost(SupervisedQuery):
     def ended(self, error: Exception) -> None:
         self.seen.append((self._status.current.phase, len(self._ends.reported)))
 
-    def committed(self, batch: Any) -> None:
-        raise AssertionError
 
-    def watch(self) -> None:
-        raise AssertionError
+class LostBehindAnObstacle(Lost):
+    """A query that waits for clock records, which no broker can take because their topic is gone."""
+
+    def start(self, stopping: threading.Event) -> StreamingQuery:
+        self.starts += 1
+        return Supervised.start(self, stopping)
+
+    def obstacle(self) -> str:
+        return CUT_OFF
 
 
-def test_a_query_that_can_never_continue_ends_the_service_at_its_first_failure(
-    status: StatusBoard, tmp_path: Path, ends: Ends
+@pytest.mark.parametrize("kind", [Lost, LostBehindAnObstacle])
+def test_a_query_that_can_never_continue_ends_the_service_at_once(
+    kind: type[Lost], status: StatusBoard, tmp_path: Path, ends: Ends
 ) -> None:
     """What answers beside the query ends before the rest of the service, which takes longer."""
-    query = Lost(status, ends)
+    query = kind(status, ends)
     supervisor = supervised(query, status, tmp_path, ends)
     supervisor.start()
     assert ends.has_come.wait(60.0)
     supervisor.stop()
     assert query.seen == [(Phase.STOPPED, 0)]
     assert [str(error) for error in ends.reported] == ["records were deleted before they were handled"]
-    assert query.starts == 1
-
-
-class LostBehindAnObstacle(Lost):
-    """A query that waits for clock records, which no broker can take because their topic is gone."""
-
-    running: Query
-
-    def start(self, stopping: threading.Event) -> StreamingQuery:
-        self.starts += 1
-        self.running = Query()
-        return cast(StreamingQuery, self.running)
-
-    def obstacle(self) -> str:
-        return CUT_OFF
-
-
-def test_a_query_that_can_never_continue_is_not_waited_for_behind_an_obstacle(
-    status: StatusBoard, tmp_path: Path, ends: Ends
-) -> None:
-    query = LostBehindAnObstacle(status, ends)
-    supervisor = supervised(query, status, tmp_path, ends)
-    supervisor.start()
-    assert ends.has_come.wait(60.0)
-    supervisor.stop()
-    assert (query.starts, query.running.is_active) == (1, False)
+    assert (query.starts, [running.is_active for running in query.started]) == (
+        1,
+        [False] * len(query.started),
+    )

@@ -15,30 +15,23 @@ from streaming.query.temporary_files import (
 MODULE = "streaming.query.temporary_files"
 
 
-def test_what_a_killed_jvm_has_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / "tmp" / "spark-1" / "state"
+def test_the_jvm_and_its_state_stores_are_told_the_folder_which_is_empty(tmp_path: Path) -> None:
+    """What a killed JVM has left is removed. Executors elsewhere have folders of their own."""
+    folder = tmp_path / "with a space"
+    left = folder / "spark-1" / "state"
     left.mkdir(parents=True)
     (left / "1.sst").touch()
-    keeping_temporary_files_in(tmp_path / "tmp", {}, is_local=True)
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_the_jvm_and_its_state_stores_are_told_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "with a space"
     given = {JAVA_OPTIONS: "-Xmx2g", "spark.ui.enabled": "false"}
     found = keeping_temporary_files_in(folder, given, is_local=True)
     assert found[JAVA_OPTIONS] == f'"-Djava.io.tmpdir={folder}" -Xmx2g'
     assert (found[LOCAL_DIR], found["spark.ui.enabled"]) == (str(folder), "false")
+    assert list(folder.iterdir()) == []
+    assert LOCAL_DIR not in keeping_temporary_files_in(folder, {}, is_local=False)
 
 
 def test_settings_that_were_given_hold(tmp_path: Path) -> None:
     given = {LOCAL_DIR: "/mnt/fast", SOCKET_FOLDER: "/run/sockets"}
-    found = keeping_temporary_files_in(tmp_path, given, is_local=True)
-    assert found.items() >= given.items()
-
-
-def test_executors_elsewhere_have_folders_of_their_own(tmp_path: Path) -> None:
-    assert LOCAL_DIR not in keeping_temporary_files_in(tmp_path, {}, is_local=False)
+    assert keeping_temporary_files_in(tmp_path, given, is_local=True).items() >= given.items()
 
 
 @pytest.mark.parametrize(("length", "is_long"), [(1, False), (8, False), (9, True), (70, True)])

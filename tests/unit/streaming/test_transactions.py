@@ -89,17 +89,8 @@ def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombst
     for request in (OffsetDelete(**COMMON, topics=[TopicPartitions("t", [1])]), DeleteGroup(**COMMON)):
         frames = call([log.request(T0 + 2, request)], spark_state(tuple(state.get)))
         assert pending_in(frames) == {sent.id: None}
-
-
-def test_an_entry_that_comes_and_goes_in_one_call_leaves_a_tombstone_alone() -> None:
-    log = Log()
-    sent = log.request(T0, txn_commit("g", 5))
-    frames = call([sent, log.request(T0 + 1, marker("g", committed=False))], spark_state())
-    assert pending_in(frames) == {sent.id: None}
-    assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == [
-        "GroupCreated",
-        "TransactionDropped",
-    ]
+    in_one_call = call([sent, log.request(T0 + 3, marker("g", committed=False))], spark_state())
+    assert pending_in(in_one_call) == {sent.id: None}, "a tombstone alone"
 
 
 def test_requests_of_one_pack_have_positions_of_their_own() -> None:

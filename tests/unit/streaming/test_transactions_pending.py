@@ -76,19 +76,20 @@ def opened(*entries: tuple[bytes, bytes], decided: Counter[str] | None = None) -
     return pending
 
 
-def test_tw1_reading_begins_at_the_least_position() -> None:
-    pending = opened(entry(50, request="a"), entry(40, request="b"), entry(45, request="c"))
-    assert pending.positions() == {0: 40}
-
-
-def test_tw1_without_entries_nothing_is_read() -> None:
-    pending = PendingTransactions(TOPIC, Counter())
-    assert (pending.positions(), pending.due(0.0), bool(pending)) == ({}, [], False)
-
-
-def test_tw1_each_partition_has_its_own_position() -> None:
-    pending = opened(entry(40, request="a"), entry(7, request="b", partition=3))
-    assert pending.positions() == {0: 40, 3: 7}
+@pytest.mark.parametrize(
+    ("entries", "positions"),
+    [
+        ([entry(50, request="a"), entry(40, request="b"), entry(45, request="c")], {0: 40}),
+        ([], {}),
+        ([entry(40, request="a"), entry(7, request="b", partition=3)], {0: 40, 3: 7}),
+    ],
+    ids=["the least position", "nothing", "each partition"],
+)
+def test_tw1_reading_begins_at_the_least_position(
+    entries: list[tuple[bytes, bytes]], positions: dict[int, int]
+) -> None:
+    pending = opened(*entries)
+    assert (pending.positions(), pending.due(0.0), bool(pending)) == (positions, [], bool(entries))
 
 
 @pytest.mark.parametrize(
@@ -131,33 +132,24 @@ def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
 
 
 def test_tw3_entries_of_one_transaction_are_one_request() -> None:
-    """5.4: a repeated TxnOffsetCommit."""
+    """5.4: a repeated TxnOffsetCommit. 5.5: the next transaction of a producer is another, with its epoch."""
     pending = opened(entry(41, request="a"), entry(40, request="b"), entry(40, request="c", group="other"))
     read(pending, marker(42))
     assert pending.due(0.0) == [Decision("g", 0, 40, marker(42)), Decision("other", 0, 40, marker(42))]
-
-
-def test_tw3_transactions_of_one_producer_are_requests_of_their_own() -> None:
-    """5.5: the coordinator was away while the next transaction began, with the same epoch."""
     pending = opened(entry(40, request="a"), entry(41, request="b"))
     read(pending, marker(40), marker(41, committed=False))
     assert outcomes(pending) == [(40, 40, True), (41, 41, False)]
 
 
-def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept() -> None:
+@pytest.mark.parametrize(("first", "position"), [(30, 42), (41, 40)], ids=["kept", "not kept"])
+def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept_or_in_the_log(
+    first: int, position: int
+) -> None:
     """5.11: a request that was written late."""
-    pending = opened(entry(30, producer=1, request="open"))
+    pending = opened(entry(first, producer=1, request="open"))
     read(pending, marker(40, committed=False), marker(41))
     pending.apply(*entry(40, request="late"))
-    assert pending.positions() == {0: 42}
-    assert outcomes(pending) == [(40, 40, False)]
-
-
-def test_tw4_an_entry_before_what_is_kept_is_looked_up_in_the_log_again() -> None:
-    pending = opened(entry(41, producer=1, request="open"))
-    read(pending, marker(40, committed=False), marker(41))
-    pending.apply(*entry(40, request="late"))
-    assert pending.positions() == {0: 40}
+    assert pending.positions() == {0: position}
     read(pending, marker(40, committed=False), marker(41))
     assert outcomes(pending) == [(40, 40, False)]
 
@@ -212,11 +204,11 @@ def test_an_entry_that_shrinks_stays_decided() -> None:
     assert (pending.due(1.0), len(pending.due(5.0))) == ([], 1)
 
 
-def test_tw6_an_overdue_transaction_is_named() -> None:
-    pending = opened(entry(40))
+def test_tw6_an_overdue_transaction_is_named_and_several_are_counted() -> None:
+    pending = opened(entry(40, request="a"), entry(40, request="b"))
     assert pending.summary(T0 + OVERDUE_MS).alarm is None
-    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
-    assert alarm is not None
+    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm or ""
+    assert alarm.endswith("(2 such transactions)")
     assert all(named in alarm for named in ("'t'", "4001", "'g'", "16 minutes", "abort-pending"))
 
 
@@ -229,17 +221,9 @@ def test_tw6_a_transaction_whose_outcome_is_known_is_not_to_be_aborted() -> None
     for at_s in range(1, 100):
         pending.due(float(at_s))
     assert pending.summary(T0 + OVERDUE_MS).alarm is None
-    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
-    assert alarm is not None
+    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm or ""
     assert "'t' of producer 4001 in group 'g' ended with commit, but the group has not taken it" in alarm
     assert "abort-pending" not in alarm
-
-
-def test_tw6_several_are_counted() -> None:
-    pending = opened(entry(40, request="a"), entry(40, request="b"))
-    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
-    assert alarm is not None
-    assert alarm.endswith("(2 such transactions)")
 
 
 def test_tw7_an_entry_of_another_topic_is_never_decided() -> None:
@@ -247,9 +231,7 @@ def test_tw7_an_entry_of_another_topic_is_never_decided() -> None:
     pending = opened(entry(40, topic_id=UUID(int=2)), entry(1, request="new", producer=2))
     read(pending, marker(40), marker(41, producer=2))
     assert outcomes(pending) == [(1, 41, True)]
-    alarm = pending.summary(T0).alarm
-    assert alarm is not None
-    assert "another topic" in alarm
+    assert "another topic" in (pending.summary(T0).alarm or "")
 
 
 def test_tw7_a_log_that_begins_above_the_position_decides_nothing() -> None:
@@ -258,9 +240,7 @@ def test_tw7_a_log_that_begins_above_the_position_decides_nothing() -> None:
     pending.read(0, log_of(marker(50), marker(61, producer=2), start=50))
     assert outcomes(pending) == [(60, 61, True)]
     assert pending.positions() == {}
-    alarm = pending.summary(T0).alarm
-    assert alarm is not None
-    assert "was deleted" in alarm
+    assert "was deleted" in (pending.summary(T0).alarm or "")
 
 
 def test_tw7_the_log_may_lose_what_was_read() -> None:
@@ -293,24 +273,19 @@ def test_what_operators_see() -> None:
     assert dict(summary.decided) == {"commit": 1, "abort": 1}
 
 
-def test_a_dropped_one_is_counted_as_such() -> None:
-    """TO11: a COMMIT of a higher epoch is another transaction's."""
-    key, value = entry(40)
-    pending = opened((key, value))
-    read(pending, marker(41, 9))
-    pending.apply(key, None)
-    assert dict(pending.summary(T0).decided) == {"dropped": 1}
-
-
 def test_what_was_decided_is_counted_on_after_a_reconnect() -> None:
-    """Each connection begins with the open entries anew."""
+    """Each connection begins with the open entries anew. TO11: a COMMIT of a higher epoch is another's."""
     decided: Counter[str] = Counter()
     key, value = entry(40)
-    for total in (1, 2):
+    for ended_by, counts in (
+        (marker(40), {"commit": 1}),
+        (marker(40), {"commit": 2}),
+        (marker(41, 9), {"commit": 2, "dropped": 1}),
+    ):
         pending = opened((key, value), decided=decided)
-        read(pending, marker(40))
+        read(pending, ended_by)
         pending.apply(key, None)
-        assert dict(pending.summary(T0).decided) == {"commit": total}
+        assert dict(pending.summary(T0).decided) == counts
 
 
 def test_an_unreadable_record_is_refused() -> None:
