@@ -11,7 +11,7 @@ from gateway.coordinator.backend import error_code_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
 from state.errors import ErrorCode
-from state.kafka.requests import JoinGroup, LeaveGroup
+from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,
@@ -27,26 +27,10 @@ from tests.harness.gateway_requests import (
     commit_fields,
     join_fields,
     outcomes,
-    stable,
     topic_partition,
 )
 
 SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
-
-
-@played
-async def test_a_member_joins_beats_and_leaves(world: GatewayFixture) -> None:
-    client = await world.client()
-    member_id = await stable(world, client)
-    alive = {"group_id": "g", "generation_id": 1, "member_id": member_id}
-    assert (await client.ask(HEARTBEAT, 4, **alive)).error_code == 0
-    assert (await client.ask(HEARTBEAT, 0, **alive | {"generation_id": 7})).error_code == 22
-    left = await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": member_id, "reason": "done"}])
-    assert [(m.member_id, m.error_code) for m in left.members] == [(member_id, 0)]
-    asked = world.core.asked[-1]
-    assert isinstance(asked, LeaveGroup)
-    assert (asked.client_id, asked.client_host, asked.members[0].reason) == ("me", f"/{HOST}", "done")
-    assert {request.principal for request in world.core.asked} == {"User:ANONYMOUS"}
 
 
 @played
@@ -70,26 +54,6 @@ async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: Gate
         identity = {"member_id": joined.member_id, "generation_id": joined.generation_id}
         synced = await client.ask(SYNC, 3, group_id=fields["group_id"], **identity, assignments=[])
         assert len(decode_assignment(synced.assignment).partitions) == TOPICS["orders"]
-
-
-@played
-async def test_the_coordinator_of_every_group_is_the_gateway(world: GatewayFixture) -> None:
-    client = await world.client()
-    ports = set()
-    for version in codec.versions(ApiKey.FindCoordinator):
-        if version < 4:
-            found = [await client.ask(ApiKey.FindCoordinator, version, key="g", key_type=0)]
-        else:
-            answer = await client.ask(
-                ApiKey.FindCoordinator, version, coordinator_keys=["g", "h"], key_type=0
-            )
-            found = answer.coordinators
-            assert [f.key for f in found] == ["g", "h"]
-        assert {(f.node_id, f.host, f.error_code) for f in found} == {(NODE_ID, HOST, 0)}
-        ports |= {f.port for f in found}
-    (port,) = ports
-    member = await world.client(port)
-    await stable(world, member)
 
 
 @played
@@ -192,33 +156,21 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: GatewayFixture) -
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
 
 
-@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93])
-def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
-    is_refused(api_key)
-
-
-@pytest.mark.parametrize("api_key", [38, 39, 40, 41])
-def test_delegation_tokens_are_refused(api_key: int) -> None:
-    """A broker would make them for the gateway's principal."""
-    is_refused(api_key)
-
-
-def is_refused(api_key: int) -> None:
-    """Assert that the gateway neither offers the API nor passes a request of it."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
-        world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
-        client = await world.client()
-        answer = await client.ask(ApiKey.ApiVersions, 0)
-        assert api_key not in {api.api_key for api in answer.api_keys}
-        world.broker.passed.clear()
-        await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
-        assert await client.is_closed()
-        assert world.broker.passed == []
-
-    play()
+# Of other group protocols, and of delegation tokens: a broker would make them for the gateway's principal.
+@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93, 38, 39, 40, 41])
+@played
+async def test_an_api_that_is_not_for_clients_is_neither_offered_nor_passed(
+    world: GatewayFixture, api_key: int
+) -> None:
+    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
+    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
+    client = await world.client()
+    answer = await client.ask(ApiKey.ApiVersions, 0)
+    assert api_key not in {api.api_key for api in answer.api_keys}
+    world.broker.passed.clear()
+    await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
+    assert await client.is_closed()
+    assert world.broker.passed == []
 
 
 @played

@@ -1,7 +1,5 @@
 """Whose requests the brokers see: what is refused at the start, and which broker a first contact reaches."""
 
-from pathlib import Path
-
 import pytest
 
 from connections.client_config import ClientConfig
@@ -13,16 +11,8 @@ from gateway.service import serving
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from records.layout import TopicLayout
-from tests.unit.gateway.test_security import PEM
 
 HOST = "127.0.0.1"
-
-
-def test_the_broker_authenticates_the_clients_or_the_gateway_does(tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    users.write_text("ann:secret\n")
-    with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
-        Security.read(PEM, None, users, by_broker=True)
 
 
 @pytest.mark.parametrize("properties", [{}, {"security.protocol": "SSL"}])

@@ -65,18 +65,20 @@ async def principal_of(world: GatewayFixture, tls: ssl.SSLContext) -> str | None
 @pytest.mark.parametrize(
     ("auth", "without"), [(ClientAuth.REQUIRED, None), (ClientAuth.REQUESTED, "User:ANONYMOUS")]
 )
-def test_a_certificates_name_is_the_principal(
-    authority: Authority, server: Issued, tmp_path: Path, auth: ClientAuth, without: str | None
+@played(security=lambda authority, server, auth: secured(authority, server, auth))
+async def test_a_certificates_name_is_the_principal(
+    world: GatewayFixture,
+    authority: Authority,
+    server: Issued,
+    tmp_path: Path,
+    auth: ClientAuth,
+    without: str | None,
 ) -> None:
-    @played(security=secured(authority, server, auth))
-    async def play(world: GatewayFixture) -> None:
-        ann = authority.issue("ann", organization="Example, Inc.")
-        assert await principal_of(world, context_of(authority, ann)) == "User:CN=ann,O=Example\\, Inc."
-        assert await principal_of(world, context_of(authority)) == without
-        stranger = Authority(tmp_path / "other").issue("ann")
-        assert await principal_of(world, context_of(authority, stranger)) is None
-
-    play()
+    ann = authority.issue("ann", organization="Example, Inc.")
+    assert await principal_of(world, context_of(authority, ann)) == "User:CN=ann,O=Example\\, Inc."
+    assert await principal_of(world, context_of(authority)) == without
+    stranger = Authority(tmp_path / "other").issue("ann")
+    assert await principal_of(world, context_of(authority, stranger)) is None
 
 
 def test_rules_map_the_name_and_refuse_others(authority: Authority, server: Issued) -> None:
@@ -202,14 +204,13 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
     play()
 
 
-def test_where_clients_show_no_certificates_tls_1_2_is_served(authority: Authority, server: Issued) -> None:
-    @played(security=secured(authority, server, ClientAuth.NONE))
-    async def play(world: GatewayFixture) -> None:
-        tls = context_of(authority)
-        tls.maximum_version = ssl.TLSVersion.TLSv1_2
-        assert await principal_of(world, tls) == "User:ANONYMOUS"
-
-    play()
+@played(security=lambda authority, server: secured(authority, server, ClientAuth.NONE))
+async def test_where_clients_show_no_certificates_tls_1_2_is_served(
+    world: GatewayFixture, authority: Authority, server: Issued
+) -> None:
+    tls = context_of(authority)
+    tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert await principal_of(world, tls) == "User:ANONYMOUS"
 
 
 @pytest.mark.usefixtures("often")

@@ -7,11 +7,9 @@ from typing import Any
 from unittest.mock import patch
 
 from gateway.apis import topic_facts
-from gateway.authorization.acls import SUPPORTED, ResourceType
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution
 from state.kafka.topic_images import TopicImage
 from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 
 HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
 ORDERS = {topic_id("orders"): [0, 1, 2]}
@@ -50,34 +48,6 @@ def last_asked(world: GatewayFixture) -> ConsumerGroupHeartbeat:
 
 def image(topic: str) -> TopicImage:
     return TopicImage(topic_id(topic), TOPICS[topic])
-
-
-@played
-async def test_a_member_joins_stays_and_leaves(world: GatewayFixture) -> None:
-    for version in (0, 1):
-        client, member = await world.client(), {"group_id": "g", "member_id": f"m{version}"}
-        first = await client.ask(HEARTBEAT, version, **joining(**member))
-        assert (first.error_code, first.member_id, assigned(first)) == (0, f"m{version}", ORDERS)
-        assert first.heartbeat_interval_ms == 5_000
-        asked = last_asked(world)
-        assert (asked.api_version, asked.client_id, asked.principal) == (version, "me", "User:ANONYMOUS")
-        still = await client.ask(HEARTBEAT, version, **member, member_epoch=first.member_epoch)
-        assert (still.error_code, still.member_epoch, assigned(still)) == (0, first.member_epoch, None)
-        owned = [{"topic_id": id_, "partitions": partitions} for id_, partitions in ORDERS.items()]
-        epoch = {"member_epoch": first.member_epoch, "topic_partitions": owned}
-        assert (await client.ask(HEARTBEAT, version, **member, **epoch)).error_code == 0
-        left = await client.ask(HEARTBEAT, version, **member, member_epoch=-1)
-        assert (left.error_code, left.member_epoch) == (0, -1)
-
-
-@played
-async def test_an_error_has_a_text_and_nothing_else(world: GatewayFixture) -> None:
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **joining(member_epoch=7))
-    assert refused.error_code == 69
-    assert refused.error_message
-    nothing = (refused.member_id, refused.member_epoch, refused.heartbeat_interval_ms, refused.assignment)
-    assert nothing == (None, 0, 0, None)
 
 
 @played
@@ -163,18 +133,6 @@ async def test_rx1_patterns_share_a_look_at_all_topics(world: GatewayFixture) ->
     assert world.broker.metadata_asked == before + 1
 
 
-@played
-async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refuse(
-    world: GatewayFixture,
-) -> None:
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **by_pattern("(?=o)rders"))
-    regex = last_asked(world).regex
-    assert regex is not None
-    assert regex.error
-    assert (refused.error_code, assigned(refused)) == (BAD_PATTERN, None)
-
-
 @played(topics_look_up_s=0.05)
 async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway(
     world: GatewayFixture,
@@ -209,65 +167,3 @@ async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFi
     assert (await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
     assert world.broker.metadata_asked == before
     assert len(world.core.asked) == 1
-
-
-@played
-async def test_offsets_are_committed_and_fetched_by_member_epoch(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client)
-    partition = {"partition_index": 0, "committed_offset": 7}
-    for version, topic in ((9, {"name": "orders"}), (10, {"topic_id": topic_id("orders")})):
-
-        async def commit(
-            epoch: int, version: int = version, topic: dict[str, Any] = topic, **more: Any
-        ) -> list[int]:
-            fields = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch, **more}
-            topics = [{**topic, "partitions": [partition]}]
-            answer = await client.ask(COMMIT, version, **fields, topics=topics)
-            return [error for _, _, error in outcomes(answer)]
-
-        async def fetched(
-            member_id: str | None,
-            epoch: int,
-            version: int = version,
-            topic: dict[str, Any] = topic,
-        ) -> tuple[int, list[int]]:
-            group = {"group_id": "g", "member_id": member_id, "member_epoch": epoch}
-            groups = [{**group, "topics": [{**topic, "partition_indexes": [0]}]}]
-            (found,) = (await client.ask(OFFSET_FETCH, version, groups=groups)).groups
-            return found.error_code, [p.committed_offset for t in found.topics for p in t.partitions]
-
-        assert await commit(epoch) == [0]
-        assert await commit(epoch + 1) == [STALE]
-        assert await commit(epoch, member_id="other") == [UNKNOWN_MEMBER]
-        assert await fetched("m", epoch) == (0, [7])
-        assert await fetched("m", epoch + 1) == (STALE, [])
-        assert await fetched("other", epoch) == (UNKNOWN_MEMBER, [])
-        assert await fetched(None, -1) == (0, [7])
-
-
-@played
-async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client, rack_id="r")
-    for version in (0, 1):
-        asked = {"group_ids": ["g", "absent"], "include_authorized_operations": True}
-        group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
-        assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "uniform")
-        assert (group.group_epoch, group.assignment_epoch) == (epoch, epoch)
-        assert group.authorized_operations == SUPPORTED[ResourceType.GROUP]
-        (member,) = group.members
-        assert (member.member_id, member.member_epoch, member.rack_id) == ("m", epoch, "r")
-        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["orders"], "")
-        for assignment in (member.assignment, member.target_assignment):
-            (topic,) = assignment.topic_partitions
-            assert (topic.topic_id, topic.topic_name) == (topic_id("orders"), "orders")
-            assert topic.partitions == [0, 1, 2]
-        if version:
-            assert member.member_type == 1
-        assert (absent.error_code, absent.group_id, absent.members) == (69, "absent", [])
-        assert absent.authorized_operations is None
-    (listed,) = (await client.ask(LIST, 5, types_filter=["Consumer"])).groups
-    shown = (listed.group_id, listed.group_type, listed.protocol_type, listed.group_state)
-    assert shown == ("g", "consumer", "consumer", "Stable")
-    assert (await client.ask(LIST, 5, types_filter=["classic"])).groups == []

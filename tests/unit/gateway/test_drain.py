@@ -144,22 +144,19 @@ async def test_a_client_that_does_not_close_its_side_is_closed(world: GatewayFix
     assert world.gateway.connections() == []
 
 
-def test_tls_connections_are_drained_too() -> None:
-    @played(security=Security.read(PEM, None, None))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client(tls=ssl.create_default_context(cafile=PEM))
-        held = hold(world, "slow")
-        sent = await client.send(HEARTBEAT, 4, **beat("slow"))
-        await until_asked(world, 1)
-        draining = asyncio.create_task(world.gateway.drain(10))
-        await until(lambda: world.gateway.is_draining)
-        held.set()
-        assert (await client.receive())[0] == sent
-        assert await ended(client) == b""
-        await draining
-        assert world.gateway.connections() == []
-
-    play()
+@played(security=Security.read(PEM, None, None))
+async def test_tls_connections_are_drained_too(world: GatewayFixture) -> None:
+    client = await world.client(tls=ssl.create_default_context(cafile=PEM))
+    held = hold(world, "slow")
+    sent = await client.send(HEARTBEAT, 4, **beat("slow"))
+    await until_asked(world, 1)
+    draining = asyncio.create_task(world.gateway.drain(10))
+    await until(lambda: world.gateway.is_draining)
+    held.set()
+    assert (await client.receive())[0] == sent
+    assert await ended(client) == b""
+    await draining
+    assert world.gateway.connections() == []
 
 
 @played

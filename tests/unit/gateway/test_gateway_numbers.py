@@ -8,13 +8,13 @@ from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.counts import BUCKETS_S, Counts, Durations
+from gateway.metrics.counts import BUCKETS_S, Counts
 from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
 from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import beat, hold, until_asked
-from tests.unit.gateway.test_server import park, passed_on
+from tests.unit.gateway.test_pipelining import beat
+from tests.unit.gateway.test_server import park
 
 
 def samples(numbers: Numbers) -> CollectorRegistry:
@@ -55,30 +55,6 @@ def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -
     text = generate_latest(registry).decode()
     assert "others 7.0" in text
     assert PREFIX not in text
-
-
-@played
-async def test_requests_under_way_are_counted_where_they_wait(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    hold(world, "slow")
-    for _ in range(2):
-        await client.send(HEARTBEAT, 4, **beat("slow"))
-    await until_asked(world, 2)
-    world.broker.open.clear()
-    await other.send_bytes(passed_on(1))
-    await until(lambda: world.broker.passed)
-    numbers = world.gateway.numbers()
-    assert value(numbers, "in_flight", at="coordinator") == 2
-    assert value(numbers, "in_flight", at="brokers") == 1
-    world.broker.open.set()
-
-
-@played(at_coordinator=1)
-async def test_clients_that_wait_for_room_are_counted(world: GatewayFixture) -> None:
-    hold(world, "slow")
-    for _ in range(3):
-        await (await world.client()).send(HEARTBEAT, 4, **beat("slow"))
-    await until(lambda: value(world.gateway.numbers(), "held_clients", why="room") == 2)
 
 
 @played
@@ -174,9 +150,3 @@ def test_the_sum_over_processes_is_as_if_one_had_counted_all(parts: list[list[fl
         assert total[name] == expected[name]
     for labels, (*buckets, _) in expected["request_duration_seconds"].items():
         assert total["request_duration_seconds"][labels][:-1] == buckets
-
-
-def test_a_duration_on_a_bound_is_in_its_bucket() -> None:
-    one = Durations()
-    one.add(BUCKETS_S[0])
-    assert one.buckets[0] == 1

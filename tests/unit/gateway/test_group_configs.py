@@ -4,13 +4,11 @@ from typing import Any
 
 import pytest
 
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
-from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from state.kafka.consumer.settings import SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES
-from state.messages import ANONYMOUS
 from tests.harness.gateway import GatewayFixture, RawClient, played
 
 ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT = (setting.name for setting in SETTINGS.settings)
@@ -62,99 +60,6 @@ async def altered(client: RawClient, *changes: dict[str, Any], group_id: str = "
     assert (answer.resource_type, answer.resource_name) == (GROUP, group_id)
     assert bool(answer.error_message) == bool(answer.error_code)
     return int(answer.error_code)
-
-
-def only(*allowed: tuple[ResourceType, str, Operation]) -> Authorizer:
-    authorizer = Authorizer()
-    authorizer.replace(
-        Acl(kind, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
-        for kind, name, operation in allowed
-    )
-    return authorizer
-
-
-@played
-async def test_settings_of_a_group_are_set_shown_and_taken_back(world: GatewayFixture) -> None:
-    client = await world.client()
-    for version in codec.versions(DESCRIBE):
-        if version:
-            assert await described(client, version=version) == DEFAULTS
-    assert await altered(client, change(SESSION_TIMEOUT, "50000"), change(HEARTBEAT_INTERVAL, "6000")) == 0
-    own = DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP), HEARTBEAT_INTERVAL: ("6000", OF_GROUP)}
-    assert await described(client) == own
-    assert await described(client, "other") == DEFAULTS
-    assert await altered(client, change(SESSION_TIMEOUT, None, DELETE)) == 0
-    assert (await described(client))[SESSION_TIMEOUT] == DEFAULTS[SESSION_TIMEOUT]
-    assert world.broker.passed == []
-
-
-@played
-async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: GatewayFixture) -> None:
-    client = await world.client()
-    wanted = resource("g", configuration_keys=[SESSION_TIMEOUT, "unknown"])
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_synonyms=True)).results
-    (config,) = found.configs
-    assert (config.name, config.config_type, config.read_only, config.is_sensitive) == (
-        SESSION_TIMEOUT,
-        3,  # INT
-        False,
-        False,
-    )
-    assert synonyms_of(config) == [("group.consumer.session.timeout.ms", "45000", OF_BROKER)]
-
-
-def synonyms_of(config: Any) -> list[tuple[str, str, int]]:
-    return [(s.name, s.value, s.source) for s in config.synonyms]
-
-
-@played
-async def test_synonyms_are_the_values_of_the_group_the_coordinator_and_kafka(world: GatewayFixture) -> None:
-    """The order is that in which they are looked for. A broker's setting has the broker's name."""
-    world.core.config = world.core.config.with_settings({"group.consumer.session.timeout.ms": "50000"})
-    client = await world.client()
-    assert (
-        await altered(client, change(SESSION_TIMEOUT, "51000"), change("streams.assignor.name", "sticky"))
-        == 0
-    )
-    found = await client.ask(DESCRIBE, 4, resources=[resource("g")], include_synonyms=True)
-    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
-    brokers = "group.consumer.session.timeout.ms"
-    assert shown[SESSION_TIMEOUT] == [
-        (SESSION_TIMEOUT, "51000", OF_GROUP),
-        (brokers, "50000", OF_BROKERS_FILE),
-        (brokers, "45000", OF_BROKER),
-    ]
-    assert shown["streams.assignor.name"] == [
-        ("streams.assignor.name", "sticky", OF_GROUP),
-        ("group.streams.assignors", "sticky", OF_BROKER),
-    ]
-    assert shown["share.auto.offset.reset"] == [("share.auto.offset.reset", "latest", OF_BROKER)]
-    found = await client.ask(DESCRIBE, 4, resources=[resource("other")], include_synonyms=True)
-    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
-    assert shown[SESSION_TIMEOUT] == [(brokers, "50000", OF_BROKERS_FILE), (brokers, "45000", OF_BROKER)]
-
-
-@played
-async def test_a_setting_of_share_groups_is_kept_and_said_to_be_of_no_effect(world: GatewayFixture) -> None:
-    client = await world.client()
-    names = ["share.auto.offset.reset", "share.delivery.count.limit", "streams.num.standby.replicas"]
-    assert await altered(client, change(names[0], "earliest"), change(names[1], "3")) == 0
-    wanted = resource("g", configuration_keys=names)
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_documentation=True)).results
-    assert [(c.name, c.value, c.config_source, c.config_type) for c in found.configs] == [
-        (names[0], "earliest", OF_GROUP, 2),
-        (names[1], "3", OF_GROUP, 3),
-        (names[2], "0", OF_BROKER, 3),
-    ]
-    assert all("no effect" in c.documentation for c in found.configs)
-    assert await altered(client, change(names[1], "11")) == INVALID_CONFIG
-
-
-@played
-async def test_a_setting_of_the_coordinator_is_shown_as_that_of_a_broker(world: GatewayFixture) -> None:
-    world.core.config = world.core.config.with_settings({"group.consumer.assignment.interval.ms": "0"})
-    shown = await described(await world.client())
-    assert shown == DEFAULTS | {ASSIGNMENT_INTERVAL: ("0", OF_BROKERS_FILE)}
 
 
 @played
@@ -217,14 +122,13 @@ async def test_a_request_without_groups_passes_unchanged(world: GatewayFixture) 
         ([change(SESSION_TIMEOUT, "50000"), change(SESSION_TIMEOUT, "51000")], INVALID_REQUEST),
     ],
 )
-def test_a_change_that_cannot_be_made_is_refused(changes: list[dict[str, Any]], error: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        assert await altered(client, *changes) == error
-        assert await described(client) == DEFAULTS
-
-    play()
+@played
+async def test_a_change_that_cannot_be_made_is_refused(
+    world: GatewayFixture, changes: list[dict[str, Any]], error: int
+) -> None:
+    client = await world.client()
+    assert await altered(client, *changes) == error
+    assert await described(client) == DEFAULTS
 
 
 @played
@@ -250,10 +154,10 @@ async def test_without_a_coordinator_settings_have_coordinator_not_available(wor
 
 
 @played(
-    authorizer=lambda: only(
-        (ResourceType.GROUP, "seen", Operation.DESCRIBE_CONFIGS),
-        (ResourceType.GROUP, "mine", Operation.ALTER_CONFIGS),
-    )
+    rights=[
+        (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, "seen"),
+        (Operation.ALTER_CONFIGS, ResourceType.GROUP, "mine"),
+    ]
 )
 async def test_settings_need_describe_configs_and_alter_configs_on_the_group(world: GatewayFixture) -> None:
     client = await world.client()

@@ -166,20 +166,17 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
-def test_a_list_is_the_same_as_by_the_general_codec(version: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        for number in (0, 1, 127, 128, 300):
-            listing(world, number)
-            client = await world.client()
-            await client.send(LIST, version)
-            shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
-            body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
-            message = codec._message(codec.RESPONSES[LIST], body, version=version)
-            encoded = await client.receive_bytes()
-            assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
-
-    play()
+@played
+async def test_a_list_is_the_same_as_by_the_general_codec(world: GatewayFixture, version: int) -> None:
+    for number in (0, 1, 127, 128, 300):
+        listing(world, number)
+        client = await world.client()
+        await client.send(LIST, version)
+        shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
+        body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
+        message = codec._message(codec.RESPONSES[LIST], body, version=version)
+        encoded = await client.receive_bytes()
+        assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))

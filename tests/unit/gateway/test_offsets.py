@@ -9,22 +9,12 @@ from gateway.apis import topics as topics_module
 from tests.harness.gateway import PATIENCE_S, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
-    NO_SUCH,
     OFFSET_DELETE,
     OFFSET_FETCH,
     commit_fields,
     outcomes,
     topic_partition,
 )
-
-
-@played
-async def test_a_commit_of_nothing_that_is_there_does_not_reach_the_coordinator(
-    world: GatewayFixture,
-) -> None:
-    client = await world.client()
-    assert outcomes(await client.ask(COMMIT, 2, **commit_fields("", (NO_SUCH, 0, 7)))) == [(NO_SUCH, 0, 3)]
-    assert world.core.asked == []
 
 
 @played(upstream_timeout_s=0.3)
@@ -70,15 +60,14 @@ async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first
     assert await fetched(None) == [("orders", 0, 2), ("prices", 0, 9)]
 
 
-def test_without_a_broker_offsets_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    @played(upstream_timeout_s=0.3)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
-        world.broker.silent = True
-        monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
-        for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
-            answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
-            assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
-
-    play()
+@played(upstream_timeout_s=0.3)
+async def test_without_a_broker_offsets_are_told_by_name(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await world.client()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.broker.silent = True
+    monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
+    for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
+        answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+        assert answer.groups[0].topics[0].partitions[0].committed_offset == 7

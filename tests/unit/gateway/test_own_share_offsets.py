@@ -6,9 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from gateway.apis import share_offsets
-from gateway.authorization.acls import Operation, ResourceType
-from gateway.wire import codec
-from gateway.wire.framing import request_header
+from gateway.authorization.acls import ResourceType
 from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
 from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS
@@ -21,7 +19,6 @@ from tests.harness.share_frames import (
     finds_share_groups,
 )
 from tests.harness.waiting import until
-from tests.unit.gateway.test_consumer_groups import allowed, only
 from tests.unit.gateway.test_consumer_members import image
 from tests.unit.gateway.test_own_share_groups import assigned
 
@@ -91,83 +88,34 @@ async def test_so14_offsets_are_deleted_when_the_share_coordinator_has_done_so(w
     assert not world.broker.passed
 
 
-@pytest.mark.parametrize(("key", "kind"), [(ALTER_OFFSETS, "alter"), (DELETE_OFFSETS, "delete")])
-def test_an_error_of_the_whole_request_is_the_coordinators(key: int, kind: str) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        await assigned(world, client)
-        topics = moved("orders") if kind == "alter" else [{"topic_name": "orders"}]
-        answer = await client.ask(key, 0, group_id="g", topics=topics)
-        assert (answer.error_code, list(answer.responses)) == (NON_EMPTY_GROUP, [])
-        assert answer.error_message == "The group is not empty."
-
-    play()
-
-
-@pytest.mark.parametrize(
-    ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
-)
-def test_sa4_a_change_needs_a_right_on_the_group_and_read_on_each_topic(
-    key: int, operation: Operation
-) -> None:
-    """Rows SO9 and SO14: a topic that the client may not read has an error, and the others go on."""
-
-    @played(authorizer=lambda: only((GROUP, "g", operation), (TOPIC, "orders", Operation.READ)))
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        is_altered = key == ALTER_OFFSETS
-        topics = (
-            moved("orders", "prices") if is_altered else [{"topic_name": t} for t in ("orders", "prices")]
-        )
-        refused = await client.ask(key, 0, group_id="another", topics=topics)
-        assert (refused.error_code, list(refused.responses)) == (GROUP_DENIED, [])
-        assert world.core.asked == []
-        await client.send(key, 0, group_id="g", topics=topics)
-        kind: type[Any] = AlterShareGroupOffsets if is_altered else DeleteShareGroupOffsets
-        asked = await arrives(world, kind)
-        assert [getattr(topic, "topic_name", topic) for topic in asked.topics] == ["orders"]
-        assert asked.images == {"orders": image("orders")}
-        if is_altered:
-            world.core.carry_out_tasks("g")
-        _, answer = await client.receive()
-        assert answer.error_code == (0 if is_altered else NOT_FOUND)
-        (denied,) = (topic for topic in answer.responses if topic.topic_name == "prices")
-        (error,) = denied.partitions if is_altered else [denied]
-        assert (error.error_code, error.error_message) == (TOPIC_DENIED, "Topic authorization failed.")
-
-    play()
-
-
 @pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
-def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(key: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        await left(world, client)
-        waits: list[int | None] = []
-        send = world.core.send
+@played
+async def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(
+    world: GatewayFixture, key: int
+) -> None:
+    client = await finds_share_groups(world)
+    await left(world, client)
+    waits: list[int | None] = []
+    send = world.core.send
 
-        def sent(request: Any, timeout_ms: int | None = None) -> Any:
-            waits.append(timeout_ms)
-            return send(request, timeout_ms)
+    def sent(request: Any, timeout_ms: int | None = None) -> Any:
+        waits.append(timeout_ms)
+        return send(request, timeout_ms)
 
-        with patch.object(world.core, "send", sent):
-            if key == DELETE_GROUPS:
-                await client.send(key, 2, groups_names=["g"])
-            else:
-                topics = moved("orders") if key == ALTER_OFFSETS else [{"topic_name": "orders"}]
-                await client.send(key, 0, group_id="g", topics=topics)
-            await until(lambda: world.core.waiting == 1)
-        world.core.advance(SHARE_STATE_MS)
-        _, answer = await client.receive()
-        error = answer.results[0].error_code if key == DELETE_GROUPS else answer.error_code
-        assert error == UNAVAILABLE
-        (timeout_ms,) = waits
-        assert timeout_ms is not None
-        assert timeout_ms > SHARE_STATE_MS
-
-    play()
+    with patch.object(world.core, "send", sent):
+        if key == DELETE_GROUPS:
+            await client.send(key, 2, groups_names=["g"])
+        else:
+            topics = moved("orders") if key == ALTER_OFFSETS else [{"topic_name": "orders"}]
+            await client.send(key, 0, group_id="g", topics=topics)
+        await until(lambda: world.core.waiting == 1)
+    world.core.advance(SHARE_STATE_MS)
+    _, answer = await client.receive()
+    error = answer.results[0].error_code if key == DELETE_GROUPS else answer.error_code
+    assert error == UNAVAILABLE
+    (timeout_ms,) = waits
+    assert timeout_ms is not None
+    assert timeout_ms > SHARE_STATE_MS
 
 
 @played
@@ -247,26 +195,6 @@ async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_kno
 
 
 @played
-async def test_so5_groups_without_partitions_are_answered_without_a_broker(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    asked = answers_of_the_broker(world)
-    answer = await client.ask(OFFSETS, 0, groups=[{"group_id": "absent", "topics": None}])
-    assert (offsets(answer), answer.groups[0].error_code, asked) == ({"absent": {}}, 0, [])
-
-
-@played
-async def test_so5_no_group_has_the_empty_id_and_it_is_refused_where_offsets_change(
-    world: GatewayFixture,
-) -> None:
-    client = await finds_share_groups(world)
-    (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "", "topics": None}])).groups
-    assert (group.error_code, group.error_message, group.topics) == (0, None, [])
-    for key, topics in ((ALTER_OFFSETS, moved("orders")), (DELETE_OFFSETS, [{"topic_name": "orders"}])):
-        answer = await client.ask(key, 0, group_id="", topics=topics)
-        assert (answer.error_code, answer.error_message) == (24, "The group id is invalid.")
-
-
-@played
 async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
     world: GatewayFixture,
 ) -> None:
@@ -275,28 +203,6 @@ async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error
     world.core.away = True
     (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])).groups
     assert (group.group_id, group.error_code, group.topics, asked) == ("g", UNAVAILABLE, [], [])
-
-
-@played(
-    authorizer=lambda: only(
-        (GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.DESCRIBE), (TOPIC, "prices", Operation.READ)
-    )
-)
-async def test_so1_so3_topics_that_the_client_may_not_describe_are_left_out(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    await client.ask(HEARTBEAT, 1, **beat(names=["orders", "prices"]))
-    world.core.carry_out_tasks("g")
-    asked = answers_of_the_broker(world)
-    groups = [{"group_id": group_id, "topics": None} for group_id in ("g", "another")]
-    answer = await client.ask(OFFSETS, 1, groups=groups)
-    assert asked == [{"g": {"orders": ORDERS, "prices": [0]}}]
-    assert {group.group_id: group.error_code for group in answer.groups} == {"g": 0, "another": GROUP_DENIED}
-    assert world.authorizer is not None
-    rights = (GROUP, "g", Operation.DESCRIBE), (TOPIC, "orders", Operation.DESCRIBE)
-    world.authorizer.replace([allowed(*right) for right in rights])
-    answer = await client.ask(OFFSETS, 1, groups=groups[:1])
-    assert asked[1:] == [{"g": {"orders": ORDERS}}]
-    assert offsets(answer) == {"g": {"orders": AT_5}}
 
 
 @played
@@ -337,15 +243,3 @@ async def test_a_request_asks_about_a_bounded_number_of_groups(world: GatewayFix
     answer = await client.ask(OFFSETS, 1, groups=groups)
     assert [group.error_code for group in answer.groups] == [0, 0, INVALID]
     assert len(world.core.asked) == 2
-
-
-@played
-async def test_a_request_that_names_its_topics_passes_unchanged(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    answers_of_the_broker(world)
-    topics = [{"topic_name": "orders", "partitions": [2, 0]}]
-    await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": topics}])
-    (message,) = world.broker.messages[-1:]
-    (group,) = codec.decode_request(request_header(message), message).groups
-    assert [(topic.topic_name, list(topic.partitions)) for topic in group.topics] == [("orders", [2, 0])]
-    assert world.core.asked == []

@@ -54,18 +54,16 @@ def about(group_id: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("group_id", TOO_LONG)
 @pytest.mark.parametrize("kind", range(len(about(""))))
-def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(kind: int, group_id: str) -> None:
+@played
+async def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(
+    world: GatewayFixture, kind: int, group_id: str
+) -> None:
     """The coordinator could not read whom to answer. The frame is refused."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        api_key, version, fields = about(group_id)[kind]
-        with pytest.raises(asyncio.IncompleteReadError):
-            await client.ask(api_key, version, **fields)
-        assert world.core.asked == []
-
-    play()
+    client = await world.client()
+    api_key, version, fields = about(group_id)[kind]
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.ask(api_key, version, **fields)
+    assert world.core.asked == []
 
 
 @played

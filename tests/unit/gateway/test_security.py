@@ -30,15 +30,6 @@ async def log_in(client: RawClient, message: bytes) -> int:
     return int((await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code)
 
 
-@played(security=USERS)
-async def test_who_names_himself_is_served(world: GatewayFixture) -> None:
-    for message in (b"\0ann\0secret", b"ann\0ann\0secret", "\0bob\0zażółć".encode()):
-        client = await world.client()
-        await client.ask(ApiKey.ApiVersions, 0)
-        assert await log_in(client, message) == 0
-        assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -52,17 +43,14 @@ async def test_who_names_himself_is_served(world: GatewayFixture) -> None:
         b"\0ann",
     ],
 )
-def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
-    @played(security=USERS)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        with capture_logs() as logs:
-            assert await log_in(client, message) == 58
-            assert await client.is_closed()
-        assert "authentication of user" in logs[0]["why"] or "not three parts" in logs[0]["why"]
-        assert "secret" not in logs[0]["why"]
-
-    play()
+@played(security=USERS)
+async def test_who_does_not_is_told_so_and_cut_off(world: GatewayFixture, message: bytes) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        assert await log_in(client, message) == 58
+        assert await client.is_closed()
+    assert "authentication of user" in logs[0]["why"] or "not three parts" in logs[0]["why"]
+    assert "secret" not in logs[0]["why"]
 
 
 @pytest.mark.parametrize(
@@ -72,17 +60,16 @@ def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
         (b"\xff\n\x1b[2J", r"user b'\xff\n\x1b[2J' failed"),
     ],
 )
-def test_a_refused_name_is_logged_short_and_escaped(name: bytes, shown: str) -> None:
-    @played(security=USERS)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        with capture_logs() as logs:
-            assert await log_in(client, b"\0" + name + b"\0secret") == 58
-            assert await client.is_closed()
-        assert shown in logs[0]["why"]
-        assert len(str(logs)) < 500
-
-    play()
+@played(security=USERS)
+async def test_a_refused_name_is_logged_short_and_escaped(
+    world: GatewayFixture, name: bytes, shown: str
+) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        assert await log_in(client, b"\0" + name + b"\0secret") == 58
+        assert await client.is_closed()
+    assert shown in logs[0]["why"]
+    assert len(str(logs)) < 500
 
 
 @played(security=USERS)

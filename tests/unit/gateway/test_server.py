@@ -17,7 +17,6 @@ from tests.harness.gateway_requests import commit_fields
 from tests.harness.waiting import until
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
-LIST_OFFSETS = 2  # an API that is forwarded undecoded
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 COMMITTED = {
@@ -73,14 +72,6 @@ async def test_a_request_for_the_coordinator_waits_for_the_broker(world: Gateway
 
 
 @played
-async def test_what_is_passed_on_comes_back_as_it_was(world: GatewayFixture) -> None:
-    client = await world.client()
-    payload = bytes(range(256)) * 4_000
-    await client.send_bytes(passed_on(9, payload))
-    assert await client.receive_bytes() == (9).to_bytes(4, "big") + payload
-
-
-@played
 async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> None:
     client = await world.client()
     await client.send(ApiKey.Produce, 9, acks=0, topic_data=[])
@@ -114,19 +105,18 @@ async def test_a_client_that_goes_away_is_forgotten(world: GatewayFixture) -> No
         ),
     ],
 )
-def test_a_malformed_frame_closes_its_connection_alone(sent: bytes, why: str) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        bad, good = await world.client(), await world.client()
-        with capture_logs() as logs:
-            bad.writer.write(sent)
-            assert await bad.is_closed()
-        (entry,) = [entry for entry in logs if entry["event"] == "a connection was closed"]
-        assert why in entry["why"]
-        assert entry["client"] == HOST
-        assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-    play()
+@played
+async def test_a_malformed_frame_closes_its_connection_alone(
+    world: GatewayFixture, sent: bytes, why: str
+) -> None:
+    bad, good = await world.client(), await world.client()
+    with capture_logs() as logs:
+        bad.writer.write(sent)
+        assert await bad.is_closed()
+    (entry,) = [entry for entry in logs if entry["event"] == "a connection was closed"]
+    assert why in entry["why"]
+    assert entry["client"] == HOST
+    assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(write_timeout_s=0.05)
@@ -137,28 +127,6 @@ async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> 
         payload = bytes(20 * 1024 * 1024)
         client.writer.write(passed_on(1, payload) + passed_on(2, payload))
         await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
-
-
-@played
-async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: GatewayFixture) -> None:
-    """The gateway holds a few of them at most. The others stay at the broker, while another client gets as
-    many.
-    """
-    client, other, fetches, size = await world.client(), await world.client(), 60, 1024 * 1024
-    partition = {"partition_index": 0, "records": bytes(size)}
-    world.broker.answers[FETCH] = {"responses": [{"topic": "orders", "partitions": [partition]}]}
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    numbers = [await client.send(FETCH, 4) for _ in range(fetches)]
-    await until(lambda: len(world.broker.passed) == fetches)
-    for _ in range(fetches):
-        await other.ask(FETCH, 4)
-    waiting = sum(writer.transport.get_write_buffer_size() for writer in world.broker.writers)
-    assert waiting > fetches // 2 * size
-    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    for number in numbers:
-        answer = await client.receive_bytes()
-        assert int.from_bytes(answer[:4], "big") == number
-        assert len(answer) > size
 
 
 @played(in_flight_per_connection=3)
@@ -230,27 +198,15 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
 
 
 @played
-async def test_the_cluster_is_not_asked_about_a_topic_twice(world: GatewayFixture) -> None:
-    client = await world.client()
-    before = world.broker.metadata_asked
-    for _ in range(5):
-        answer = await client.ask(COMMIT, 9, **COMMITTED)
-        assert answer.topics[0].partitions[0].error_code == 0
-    assert world.broker.metadata_asked == before + 1
-
-
-def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_was_just_made_is_found(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        partitions = world.broker.topics.pop("orders")
-        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
-        world.broker.topics["orders"] = partitions
-        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
-
-    play()
+    client = await world.client()
+    partitions = world.broker.topics.pop("orders")
+    assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
+    world.broker.topics["orders"] = partitions
+    assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
 
 
 @played

@@ -7,13 +7,12 @@ from uuid import UUID, uuid4
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.authorization.acls import Operation
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.quotas.rules import QuotaRules
 from gateway.telemetry.subscription import MAX_BYTES, METRICS, Subscription
 from records.telemetry import LAST_POLL, MemberTelemetry
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.otlp import pushed
-from tests.unit.gateway.test_acls import GROUP, allowed, authorizer
 
 GET, PUSH = ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
 LONG_MS = 3_600_000
@@ -201,7 +200,7 @@ async def test_a_push_about_no_member_is_taken_and_makes_no_record(world: Gatewa
     assert not world.evidence.records
 
 
-@played(telemetry_interval_ms=LONG_MS, authorizer=authorizer(allowed(Operation.READ, GROUP, "mine")))
+@played(telemetry_interval_ms=LONG_MS, rights=[(Operation.READ, ResourceType.GROUP, "mine")])
 async def test_a_client_says_nothing_of_groups_that_it_may_not_read(world: GatewayFixture) -> None:
     for group_id in ("mine", "yours"):
         client = await world.client()

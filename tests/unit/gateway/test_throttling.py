@@ -107,14 +107,13 @@ def test_every_answer_to_a_group_request_can_say_the_throttle_time(api_key: int)
         (JOIN, join_fields()),
     ],
 )
-def test_other_requests_are_throttled_too(api_key: int, body: dict[str, Any]) -> None:
-    @played(rules=SLOW, **ONE_WINDOW)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await client.ask(HEARTBEAT, 4, **beat())
-        assert (await client.ask(api_key, 5, **body)).throttle_time_ms > 0
-
-    play()
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_other_requests_are_throttled_too(
+    world: GatewayFixture, api_key: int, body: dict[str, Any]
+) -> None:
+    client = await world.client()
+    await client.ask(HEARTBEAT, 4, **beat())
+    assert (await client.ask(api_key, 5, **body)).throttle_time_ms > 0
 
 
 @played(rules=SLOW, **ONE_WINDOW)

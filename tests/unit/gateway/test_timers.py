@@ -75,19 +75,6 @@ def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(deadline: 
     in_still_time(play)
 
 
-@pytest.mark.parametrize("deadline", Deadline)
-def test_a_deadline_that_is_cancelled_does_nothing(deadline: Deadline) -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        watch(timers, deadline, client)
-        timers.cancel(deadline)
-        assert (timers.running, loop.timers) == (frozenset(), 0)
-        await loop.advance(100)
-        assert (client.ends, client.unmuted) == ([], 0)
-
-    in_still_time(play)
-
-
 def test_a_client_that_sends_something_now_and_then_is_not_idle() -> None:
     async def play(loop: StillLoop) -> None:
         timers, client = Timers(LIMITS, loop), Client()
