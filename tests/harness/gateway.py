@@ -36,6 +36,7 @@ from records.layout import TopicLayout
 from records.telemetry import MemberTelemetry
 from state.messages import ANONYMOUS, Response
 from tests.harness.core_backend import CoreBackend as CoreBackend
+from tests.harness.coroutines import as_test
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S
 from tests.harness.raw_client import RawClient as RawClient
 
@@ -272,7 +273,7 @@ class _Cluster(Cluster):
 
 
 def played(
-    test: Callable[..., Awaitable[None]] | None = None, *, expose_internal_topics: bool = True, **options: Any
+    test: Callable[..., Awaitable[None]] | None = None, *, expose_internal_topics: Any = True, **options: Any
 ) -> Callable[..., Any]:
     """Make a test of a coroutine whose first argument is a world of its own. The others are parameters and
     fixtures, as of any test. `options` are of `world`, of GatewayOptions, or of Limits. A function in the
@@ -282,22 +283,15 @@ def played(
     options["expose_internal_topics"] = expose_internal_topics
     if test is None:
         return partial(played, **options)
-    signature = inspect.signature(test)
-    given = list(signature.parameters.values())[1:]
 
     async def play(arguments: dict[str, Any]) -> None:
         made = {name: _made(value, arguments) for name, value in options.items()}
-        limits = Limits(**{name: made.pop(name) for name in options.keys() & _LIMITS})
-        async with world(limits=limits, **made) as playing:
+        if limits := {name: made.pop(name) for name in options.keys() & _LIMITS}:
+            made["limits"] = Limits(**limits)
+        async with world(**made) as playing:
             await test(playing, **arguments)
 
-    def run(**arguments: Any) -> None:
-        uvloop.run(play(arguments))  # as `gateway.service` does
-
-    run.__name__ = run.__qualname__ = test.__name__
-    run.__doc__ = test.__doc__
-    run.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
-    return run
+    return as_test(test, lambda arguments: uvloop.run(play(arguments)), given=1)  # as `gateway.service` does
 
 
 def _made(value: Any, arguments: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from gateway.authorization.sources import AclOptions, CurrentAcls, of_cluster, o
 from gateway.limits import Limits
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
+from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.waiting import until
 
@@ -120,21 +121,18 @@ def may_read(acls: CurrentAcls, group: str) -> bool:
     return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, group)
 
 
-def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+@asynchronous
+async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     path = written(tmp_path, "acls.toml", TOML)
-
-    async def play() -> None:
-        acls = CurrentAcls(Authorizer(), of_file(path), 0.05)
-        assert not may_read(acls, "pay-1")
-        await acls.refresh()
-        assert may_read(acls, "pay-1")
-        async with acls.followed():
-            # By the rename of a new file, as editors and Kubernetes do it.
-            written(tmp_path, "new", TOML.replace('"pay"', '"other"')).replace(path)
-            await until(lambda: not may_read(acls, "pay-1"))
-        assert may_read(acls, "other-1")
-
-    asyncio.run(play())
+    acls = CurrentAcls(Authorizer(), of_file(path), 0.05)
+    assert not may_read(acls, "pay-1")
+    await acls.refresh()
+    assert may_read(acls, "pay-1")
+    async with acls.followed():
+        # By the rename of a new file, as editors and Kubernetes do it.
+        written(tmp_path, "new", TOML.replace('"pay"', '"other"')).replace(path)
+        await until(lambda: not may_read(acls, "pay-1"))
+    assert may_read(acls, "other-1")
 
 
 def test_acls_stay_in_force_while_they_cannot_be_read_which_is_logged_once() -> None:
@@ -190,10 +188,8 @@ async def test_why_the_clusters_acls_cannot_be_read(world: GatewayFixture, error
         await of_cluster(world.cluster)()
 
 
-def test_a_cluster_that_cannot_be_reached() -> None:
-    async def play() -> None:
-        nobody = Cluster([Address(HOST, 1)], Limits())
-        with pytest.raises(AclsUnreadable, match="no connection to the broker"):
-            await CurrentAcls.of(AclOptions(), nobody).refresh()
-
-    asyncio.run(play())
+@asynchronous
+async def test_a_cluster_that_cannot_be_reached() -> None:
+    nobody = Cluster([Address(HOST, 1)], Limits())
+    with pytest.raises(AclsUnreadable, match="no connection to the broker"):
+        await CurrentAcls.of(AclOptions(), nobody).refresh()

@@ -3,8 +3,10 @@
 import asyncio
 import time
 
+import pytest
 from structlog.testing import capture_logs
 
+from gateway.limits import Limits
 from gateway.quotas.rules import DEFAULT, QuotaRules
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
@@ -17,15 +19,24 @@ def refused(world: GatewayFixture) -> dict[str, float]:
     return {reason: count for (reason,), (count,) in numbers.items() if count}
 
 
-@played(connections_per_ip=1, connections_per_ip_overrides={HOST: 2, "10.0.0.7": 1})
-async def test_an_address_may_have_so_many_connections(world: GatewayFixture) -> None:
+OF_ADDRESS = Limits(connections_per_ip=1, connections_per_ip_overrides={HOST: 2, "10.0.0.7": 1})
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [(OF_ADDRESS, "max.connections.per.ip"), (Limits(connections=2), "max.connections")],
+)
+@played(limits=lambda limits: limits)
+async def test_an_address_and_a_gateway_may_have_so_many_connections(
+    world: GatewayFixture, limits: Limits, limit: str
+) -> None:
     first, second = await world.client(), await world.client()
     for client in (first, second):
         await client.ask(HEARTBEAT, 4, **beat())
     with capture_logs() as logs:
         assert await (await world.client()).is_closed()
-    assert logs[0]["limit"] == "max.connections.per.ip"
-    assert refused(world) == {"max.connections.per.ip": 1}
+    assert [(entry["event"], entry["limit"]) for entry in logs] == [("a connection was refused", limit)]
+    assert refused(world) == {limit: 1}
     first.writer.transport.abort()
     await until(lambda: len(world.gateway.connections()) == 1)
     assert (await (await world.client()).ask(HEARTBEAT, 4, **beat())).error_code == 25

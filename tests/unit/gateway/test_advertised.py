@@ -127,7 +127,9 @@ async def test_a_server_name_leads_to_the_listener_of_its_broker(
     # A look-up opens the listener of the broker that it finds.
     found = {(await first.ask(ApiKey.FindCoordinator, 0, key=f"group-{n}")).node_id for n in range(20)}
     assert found == {NODE_ID, OTHER_ID}
-    coordinator = (await first.ask(ApiKey.FindCoordinator, 0, key="g")).node_id
+    named_first = await first.ask(ApiKey.FindCoordinator, 0, key="g")
+    coordinator = named_first.node_id
+    assert (named_first.host, named_first.port) == (f"broker-{coordinator}.example.com", 9_092)
     (other,) = found - {coordinator}
     node_id = {True: coordinator, False: other, None: 99}[of_the_group]
     client = await named(world, f"broker-{node_id}.example.com")

@@ -1,19 +1,28 @@
-"""Members on the consumer protocol (KIP-848) over the coordinator's core: heartbeats and what they tell of
-topics, offsets by member epoch, descriptions.
+"""The consumer protocol (KIP-848) at the gateway: its switch, rights, and what requests tell of topics.
+
+`tests/conformance/scripts/consumer_*.txt` have the answers beside Kafka's.
 """
 
 from threading import Event
 from typing import Any
 from unittest.mock import patch
 
-from gateway.apis import topic_facts
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution
-from state.kafka.topic_images import TopicImage
-from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
+import pytest
+from kafka.protocol.api_key import ApiKey
 
-HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
+from assignors.kafka.api import Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_subscription
+from gateway.apis import topic_facts
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.wire import codec
+from state.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
+from state.kafka.topic_images import TopicImage
+from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, played, topic_id
+from tests.harness.gateway_requests import JOIN, join_fields
+
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
+HEARTBEAT, DESCRIBE = 68, 69
 ORDERS = {topic_id("orders"): [0, 1, 2]}
-STALE, UNKNOWN_MEMBER, UNKNOWN_ID, BAD_PATTERN = 113, 25, 100, 128
 
 
 def joining(**more: Any) -> dict[str, Any]:
@@ -33,13 +42,6 @@ def assigned(answer: Any) -> dict[Any, list[int]] | None:
     return {topic.topic_id: sorted(topic.partitions) for topic in answer.assignment.topic_partitions}
 
 
-async def joined(client: RawClient, **more: Any) -> int:
-    """Join, and return the member's epoch."""
-    answer = await client.ask(HEARTBEAT, 1, **joining(**more))
-    assert (answer.error_code, answer.error_message, assigned(answer)) == (0, None, ORDERS)
-    return int(answer.member_epoch)
-
-
 def last_asked(world: GatewayFixture) -> ConsumerGroupHeartbeat:
     asked = world.core.asked[-1]
     assert isinstance(asked, ConsumerGroupHeartbeat)
@@ -52,18 +54,16 @@ def image(topic: str) -> TopicImage:
 
 @played
 async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: GatewayFixture) -> None:
+    """A topic without a leader has an error, and is not called absent. The topic watcher reports it later."""
+    world.broker.topic_errors["prices"] = 5
     client = await world.client()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "absent", "unsure"]))
-    assert last_asked(world).topics == {"orders": image("orders"), "absent": None, "unsure": None}
+    names = ["orders", "absent", "prices"]
+    answer = await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))
+    assert last_asked(world).topics == {"orders": image("orders"), "absent": None}
     assert last_asked(world).regex is None
-
-
-@played
-async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client)
+    assert assigned(answer) == ORDERS
     before = world.broker.metadata_asked
-    await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=epoch)
+    await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=answer.member_epoch)
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
     await client.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
     assert last_asked(world).topics is None
@@ -80,35 +80,28 @@ async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: 
     assert world.broker.metadata_asked == before + 1
 
 
-@played
-async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: GatewayFixture) -> None:
-    """A topic without a leader has such an error. The topic watcher reports it when the brokers know it."""
-    world.broker.topic_errors["prices"] = 5
+@played(topics_look_up_s=0.05)
+async def test_mi1_mi2_without_brokers_a_request_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
     client = await world.client()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "prices"]))
-    assert last_asked(world).topics == {"orders": image("orders")}
-
-
-@played
-async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
-    client = await world.client()
+    world.broker.silent = True
+    await client.ask(HEARTBEAT, 1, **joining())
+    assert last_asked(world).topics is None
     await world.stop_broker()
     for writer in world.broker.writers:
         writer.close()
     await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
+    protocols = [{"name": "range", "metadata": encode_subscription(Subscription(("orders",)))}]
+    assert (await client.ask(JOIN, 9, **join_fields(group_id="h", protocols=protocols))).error_code == 79
+    assert last_join(world).topics is None
 
 
-@played(topics_look_up_s=0.05)
-async def test_mi1_brokers_that_hang_do_not_hold_a_heartbeat(world: GatewayFixture) -> None:
-    client = await world.client()
-    world.broker.silent = True
-    await client.ask(HEARTBEAT, 1, **joining())
-    assert last_asked(world).topics is None
-
-
-@played(expose_internal_topics=False)
-async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("exposed", [False, True])
+@played(expose_internal_topics=lambda exposed: exposed)
+async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
+    world: GatewayFixture, exposed: bool
+) -> None:
+    """Without the coordinator's own ones also where clients see them, as for the topic watcher."""
     world.broker.topics |= {"__consumer_offsets": 50, LAYOUT.requests_topic: 1, "marked": 1}
     world.broker.internal.add("marked")
     client = await world.client()
@@ -156,14 +149,86 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
 @played(topics_look_up_s=PATIENCE_S)
 async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
     """The coordinator would never get the request, and the client would send it again without end."""
-    world.broker.topics |= {f"{number:0200}": 1 for number in range(4_000)}
+    names = [f"{number:0200}" for number in range(4_000)]
+    world.broker.topics |= dict.fromkeys(names, 1)
     client = await world.client()
     refused = await client.ask(HEARTBEAT, 1, **by_pattern("0.*"))
     assert (refused.error_code, bool(refused.error_message)) == (42, True)
     assert (await client.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
-    assert len(world.core.asked) == 1
     before = world.broker.metadata_asked
-    names = [f"{number:0200}" for number in range(4_000)]
     assert (await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
     assert world.broker.metadata_asked == before
     assert len(world.core.asked) == 1
+
+
+def last_join(world: GatewayFixture) -> JoinGroup:
+    asked = world.core.asked[-1]
+    assert isinstance(asked, JoinGroup)
+    return asked
+
+
+@played(consumer_protocol=False)
+async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
+    world: GatewayFixture,
+) -> None:
+    world.broker.answers[ApiKey.ApiVersions] = {
+        "api_keys": [
+            {"api_key": key, "min_version": 0, "max_version": 1} for key in (3, HEARTBEAT, DESCRIBE)
+        ],
+        "supported_features": [{"name": "group.version", "min_version": 0, "max_version": 1}],
+    }
+    client = await world.client()
+    offered = await client.ask(ApiKey.ApiVersions, 4)
+    assert not {api.api_key for api in offered.api_keys} & {HEARTBEAT, DESCRIBE}
+    assert (offered.supported_features, offered.finalized_features) == ([], [])
+    for version in codec.versions(HEARTBEAT):
+        assert (await client.ask(HEARTBEAT, version, **joining())).error_code == 35
+        (group,) = (await client.ask(DESCRIBE, version, group_ids=["g"])).groups
+        assert (group.group_id, group.error_code) == ("g", 35)
+    assert world.core.asked == []
+
+
+@played
+async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: GatewayFixture) -> None:
+    """The topics that the member subscribes to, and those it owns partitions of, in any of its protocols."""
+    owned = Subscription(("absent",), owned_partitions=(TopicPartition("prices", 0),))
+    protocols = [
+        {"name": "range", "metadata": encode_subscription(Subscription(("orders",)))},
+        {"name": "cooperative-sticky", "metadata": encode_subscription(owned)},
+        {"name": "own", "metadata": b"not of this protocol"},
+    ]
+    client = await world.client()
+    await client.ask(JOIN, 9, **join_fields(protocols=protocols))
+    asked = last_join(world)
+    images = {name: TopicImage(topic_id(name), partitions) for name, partitions in TOPICS.items()}
+    assert asked.topics == {**images, "absent": None}
+    assert asked.partitions_per_topic == {}
+
+
+@played
+async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: GatewayFixture) -> None:
+    client = await world.client()
+    await client.ask(JOIN, 9, **join_fields(protocol_type="connect"))
+    assert last_join(world).topics is None
+    assert world.broker.metadata_asked == 1  # at the gateway's start
+
+
+@played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
+async def test_hb2_hb3_ad1_ad6_a_group_needs_rights_on_itself_and_its_topics(
+    world: GatewayFixture,
+) -> None:
+    client = await world.client()
+    refused = await client.ask(HEARTBEAT, 1, **joining(group_id="other"))
+    assert (refused.error_code, refused.member_id, refused.assignment) == (30, None, None)
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["other"])).groups
+    assert (group.group_id, group.error_code, group.members) == ("other", 30, [])
+    both = joining(subscribed_topic_names=["orders", "prices"])
+    assert (await client.ask(HEARTBEAT, 1, **both)).error_code == 29
+    assert world.core.asked == []
+    assert (await client.ask(HEARTBEAT, 1, **joining())).error_code == 0
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, len(group.members)) == (0, 1)
+    world.allow((Operation.DESCRIBE, GROUP, "g"))
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, group.group_id, group.group_state, group.members) == (29, "g", "", [])
+    assert group.error_message

@@ -3,15 +3,12 @@
 import asyncio
 from random import Random
 
-import pytest
 from structlog.testing import capture_logs
 
 from gateway import apis
-from gateway.upstream import cluster
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, played
-from tests.harness.gateway_requests import COMMIT, commit_fields, outcomes
 from tests.harness.waiting import until
 
 HEARTBEAT = 12
@@ -73,20 +70,3 @@ async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> 
     for client in (begun, silent):
         client.writer.transport.abort()
     await until(lambda: len(world.gateway.connections()) == 1)
-
-
-@pytest.mark.parametrize("by_id", [False, True])
-@played
-async def test_topics_that_do_not_exist_are_not_kept_for_ever(
-    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch, by_id: bool
-) -> None:
-    """A client may commit to any names. What is too old to be used is removed; what exists is found again."""
-    monkeypatch.setattr(cluster, "_KNOWN_MAX", 100)
-    monkeypatch.setattr(cluster, "_MISSING_AGE_MAX_S", 0.0)
-    client = await world.client()
-    for number in range(50):
-        names = [f"no-such-{number}-{n}" for n in range(20)]
-        fields = commit_fields("", ("orders", 0, number), *((name, 0, 7) for name in names), by_id=by_id)
-        answer = await client.ask(COMMIT, 10 if by_id else 9, **fields)
-        assert sum(error == 0 for _, _, error in outcomes(answer)) == 1
-    assert world.cached_topics() <= 100 + 20 + 2

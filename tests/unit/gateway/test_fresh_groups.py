@@ -59,14 +59,6 @@ async def test_a_group_is_listed_once_its_client_was_answered(world: GatewayFixt
 
 
 @played
-async def test_asking_for_the_list_makes_no_group(world: GatewayFixture) -> None:
-    assert await listed(world) == set()
-    assert await listed(world) == set()
-    assert {type(request) for request in world.core.asked} == {DescribeGroup}
-    assert world.core.groups() == []
-
-
-@played
 async def test_only_the_request_before_the_list_waits_for_views(world: GatewayFixture) -> None:
     """A list has what was answered early. Whoever asks for something else gets the answer at once."""
     client = await world.client()

@@ -57,23 +57,17 @@ def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -
     assert PREFIX not in text
 
 
-@played
+@played(idle_timeout_s=1.0)
 async def test_connections_are_counted_by_the_reason_of_their_end(world: GatewayFixture) -> None:
-    client, wrong = await world.client(), await world.client()
+    client, wrong, _ = [await world.client() for _ in range(3)]
     await client.ask(HEARTBEAT, 4, **beat())
     client.writer.close()
     await wrong.send_bytes(bytes.fromhex("80000000"))
     assert await wrong.is_closed()
     await until(lambda: not world.gateway.connections())
     numbers = world.gateway.numbers()
-    assert value(numbers, "connections_closed_total", reason="client") == 1
-    assert value(numbers, "connections_closed_total", reason="error") == 1
-
-
-@played(idle_timeout_s=0.05)
-async def test_an_idle_end_is_a_reason_of_its_own(world: GatewayFixture) -> None:
-    await world.client()
-    await until(lambda: value(world.gateway.numbers(), "connections_closed_total", reason="idle") == 1)
+    for reason in ("client", "error", "idle"):
+        assert value(numbers, "connections_closed_total", reason=reason) == 1
 
 
 @played

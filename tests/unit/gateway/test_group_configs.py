@@ -15,9 +15,9 @@ ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT = (setting.name for set
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 HEARTBEAT = 68
 TOPIC, GROUP = 2, 32  # ConfigResource.Type
-SET, DELETE, APPEND = 0, 1, 2
+SET, APPEND = 0, 2
 GROUP_REFUSED, INVALID_REQUEST, INVALID_CONFIG = 30, 42, 40
-OF_GROUP, OF_BROKER, OF_BROKERS_FILE = 8, 5, 4  # DescribeConfigsResponse.ConfigSource
+OF_GROUP, OF_BROKER = 8, 5  # DescribeConfigsResponse.ConfigSource
 RETENTION = {"name": "retention.ms", "value": "7", "config_source": 1}
 DEFAULTS = {
     SESSION_TIMEOUT: ("45000", OF_BROKER),
@@ -63,14 +63,6 @@ async def altered(client: RawClient, *changes: dict[str, Any], group_id: str = "
 
 
 @played
-async def test_what_is_only_validated_does_not_change(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert await altered(client, change(SESSION_TIMEOUT, "50000"), validate_only=True) == 0
-    assert await altered(client, change(SESSION_TIMEOUT, "1"), validate_only=True) == INVALID_CONFIG
-    assert await described(client) == DEFAULTS
-
-
-@played
 async def test_alter_configs_takes_away_what_it_does_not_name(world: GatewayFixture) -> None:
     client = await world.client()
     for version in codec.versions(ALTER):
@@ -100,15 +92,6 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: Gatewa
         answer = await client.ask(api, version, resources=entries)
         assert errors_of(answer) == {(TOPIC, "orders"): INVALID_CONFIG, (GROUP, "g"): INVALID_CONFIG}
         assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
-
-
-@played
-async def test_a_request_without_groups_passes_unchanged(world: GatewayFixture) -> None:
-    world.broker.answers[DESCRIBE] = {"results": []}
-    client = await world.client()
-    await client.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])
-    assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
-    assert world.core.asked == []
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,8 @@ def readiness(world: GatewayFixture) -> Readiness:
 
 
 @played
-async def test_a_gateway_is_ready_when_it_listens_and_both_sides_answer(world: GatewayFixture) -> None:
+async def test_a_gateway_is_ready_until_it_drains(world: GatewayFixture) -> None:
     assert await readiness(world).checks() == FINE
-
-
-@played
-async def test_a_draining_gateway_is_not_ready(world: GatewayFixture) -> None:
     await world.gateway.drain(0)
     assert await readiness(world).checks() == {**FINE, LISTENING: "the gateway is draining"}
 

@@ -27,10 +27,8 @@ from tests.harness.hostile_frames import (
     compact,
     fetch,
     fetch_end,
-    fetch_of_hidden_replica,
     fetch_partition,
     fetch_topic,
-    fetch_with_hidden_topic,
     request,
     tag,
     tags,
@@ -39,7 +37,7 @@ from tests.harness.hostile_frames import (
 from tests.harness.share_frames import features
 
 ME = "User:ANONYMOUS"
-ALLOWED, SECRET = "orders", "prices"
+ALLOWED = "orders"
 ALLOWED_ID = topic_id(ALLOWED)
 COMMIT, OFFSET_FETCH, HEARTBEAT, LEAVE = 8, 9, 68, 13
 LONG = "x" * 40_000
@@ -70,22 +68,6 @@ def fetch_with(section: bytes) -> bytes:
 def fetch_ending(section: bytes) -> bytes:
     """A Fetch with this tag section."""
     return fetch(fetch_topic(ALLOWED_ID, fetch_partition()), end=fetch_end(section=section))
-
-
-@played(rights=READER)
-async def test_a_topic_that_only_a_broker_would_see_does_not_pass(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.send_bytes(framed(fetch_with_hidden_topic(ALLOWED_ID, topic_id(SECRET))))
-    assert await client.is_closed()
-    assert not world.broker.passed
-
-
-@played(rights=READER)
-async def test_a_replica_that_only_a_broker_would_see_does_not_pass(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.send_bytes(framed(fetch_of_hidden_replica(ALLOWED_ID, 2)))
-    assert await client.is_closed()
-    assert not world.broker.passed
 
 
 def everything() -> Authorizer:

@@ -59,12 +59,17 @@ def last_passed(world: GatewayFixture) -> Any:
 
 
 @played(rights=READER)
-async def test_a_session_continues_on_its_connection_until_the_acls_change(world: GatewayFixture) -> None:
+async def test_a_session_continues_on_its_connection_with_its_topics_until_the_acls_change(
+    world: GatewayFixture,
+) -> None:
     world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     for version in (7, 11, 12, 18):
         client, by_id = await world.client(), version >= 13
         began = await client.ask(ApiKey.Fetch, version, **fetch("orders", session=(0, 0), by_id=by_id))
         assert (began.error_code, began.session_id) == (0, SESSION)
+        passed = len(world.broker.passed)
+        added = await client.ask(ApiKey.Fetch, version, **fetch("prices", session=(SESSION, 1), by_id=by_id))
+        assert (added.error_code, len(world.broker.passed)) == (NO_SESSION, passed)
         goes_on = fetch(session=(SESSION, 1))
         assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == 0
         other = await client.ask(ApiKey.Fetch, version, **fetch(session=(SESSION + 1, 1)))
@@ -74,17 +79,6 @@ async def test_a_session_continues_on_its_connection_until_the_acls_change(world
         world.allow(*READER, (Operation.READ, TOPIC, f"{version}"))
         assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == NO_SESSION
         world.allow(*READER)
-
-
-@played(rights=READER)
-async def test_a_topic_that_is_added_to_a_session_is_checked(world: GatewayFixture) -> None:
-    world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
-    client = await world.client()
-    await client.ask(ApiKey.Fetch, 12, **fetch("orders", session=(0, 0)))
-    passed = len(world.broker.passed)
-    answer = await client.ask(ApiKey.Fetch, 12, **fetch("prices", session=(SESSION, 1)))
-    assert answer.error_code == NO_SESSION
-    assert len(world.broker.passed) == passed
 
 
 @played(rights=READER)
@@ -224,25 +218,18 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: Gateway
     assert [header.api_key for header in world.broker.passed] == [DESCRIBE_LOG_DIRS]
 
 
-@played(rights=READER)
-async def test_the_api_with_a_telling_cursor_is_not_offered(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("by_broker", [False, True])
+@played(rights=READER, security=lambda by_broker: Security(by_broker=by_broker))
+async def test_the_api_with_a_telling_cursor_is_offered_where_brokers_see_the_clients(
+    world: GatewayFixture, by_broker: bool
+) -> None:
+    """They check what passes, so the gateway need not hide what it cannot check."""
     offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (3, 75)]
     world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
     client = await world.client()
-    answer = await client.ask(ApiKey.ApiVersions, 0)
-    keys = {api.api_key for api in answer.api_keys}
+    keys = {api.api_key for api in (await client.ask(ApiKey.ApiVersions, 0)).api_keys}
     assert ApiKey.Metadata in keys
-    assert ApiKey.DescribeTopicPartitions not in keys
-
-
-@played(rights=[], security=Security(by_broker=True))
-async def test_where_brokers_see_the_clients_they_check_what_passes(world: GatewayFixture) -> None:
-    """So the gateway need not hide what it cannot check."""
-    offered = [{"api_key": ApiKey.DescribeTopicPartitions, "min_version": 0, "max_version": 0}]
-    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
-    client = await world.client()
-    answer = await client.ask(ApiKey.ApiVersions, 0)
-    assert ApiKey.DescribeTopicPartitions in {api.api_key for api in answer.api_keys}
+    assert (ApiKey.DescribeTopicPartitions in keys) is by_broker
 
 
 OWN = LAYOUT.requests_topic

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.wire.framing import framed
@@ -112,29 +113,21 @@ async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world
     assert await numbers(client, 2) == sent[1:]
 
 
+@pytest.mark.parametrize(("api_key", "version"), [(LIST, 4), (ApiKey.ApiVersions, 0)])
 @played
-async def test_what_is_passed_on_waits_for_the_coordinator(world: GatewayFixture) -> None:
-    client = await world.client()
-    held = hold(world, "g")
-    sent = [await client.send(HEARTBEAT, 4, **beat()), await client.send(ApiKey.ApiVersions, 0)]
-    await until_asked(world, 1)
-    await nothing_more(world, 1)
-    assert world.broker.passed == []
-    held.set()
-    assert await numbers(client, 2) == sent
-
-
-@played
-async def test_a_list_is_alone(world: GatewayFixture) -> None:
+async def test_a_list_and_what_is_passed_on_are_alone(
+    world: GatewayFixture, api_key: int, version: int
+) -> None:
     client = await world.client()
     held = hold(world, "g")
     sent = [
         await client.send(HEARTBEAT, 4, **beat()),
-        await client.send(LIST, 4),
+        await client.send(api_key, version),
         await client.send(HEARTBEAT, 4, **beat("h")),
     ]
     await until_asked(world, 1)
     await nothing_more(world, 1)
+    assert world.broker.passed == []
     held.set()
     assert await numbers(client, 3) == sent
     assert asked(world)[0] == asked(world)[-1] == Heartbeat.__name__

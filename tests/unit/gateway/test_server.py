@@ -11,7 +11,7 @@ from gateway.upstream import cluster as cluster_module
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from records.layout import TopicLayout
-from state.kafka.requests import Heartbeat, JoinGroup
+from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import commit_fields
 from tests.harness.waiting import until
@@ -46,19 +46,6 @@ def passed_on(number: int, payload: bytes = b"") -> bytes:
 
 
 @played
-async def test_a_parked_join_holds_its_connection_and_no_other(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    join = await park(world, client)
-    beat = await client.send(HEARTBEAT, 4, **BEAT)
-    versions = await client.send(ApiKey.ApiVersions, 0)
-    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-    assert sum(isinstance(r, Heartbeat) for r in world.core.asked) == 1
-    assert world.broker.passed == []
-    world.core.advance(3_000)
-    assert [(await client.receive())[0] for _ in range(3)] == [join, beat, versions]
-
-
-@played
 async def test_a_request_for_the_coordinator_waits_for_the_broker(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.open.clear()
@@ -78,16 +65,6 @@ async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> No
     versions = await client.send(ApiKey.ApiVersions, 0)
     assert (await client.receive())[0] == versions
     assert [header.api_key for header in world.broker.passed] == [ApiKey.Produce, ApiKey.ApiVersions]
-
-
-@played
-async def test_a_client_that_goes_away_is_forgotten(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    await park(world, client)
-    client.writer.transport.abort()
-    await until(lambda: world.core.waiting == 0)
-    world.core.advance(3_000)  # no caller waits for its late response
-    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @pytest.mark.parametrize(
@@ -156,19 +133,6 @@ async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixtu
     for number, client in enumerate(clients):
         if number != world.broker.passed[0].correlation_id:
             assert await client.receive_bytes() == number.to_bytes(4, "big")
-
-
-@played(connections=2)
-async def test_there_are_so_many_connections(world: GatewayFixture) -> None:
-    first, second = await world.client(), await world.client()
-    for client in (first, second):
-        await client.ask(HEARTBEAT, 4, **BEAT)
-    with capture_logs() as logs:
-        assert await (await world.client()).is_closed()
-    assert [entry["event"] for entry in logs] == ["a connection was refused"]
-    first.writer.transport.abort()
-    await until(lambda: len(world.gateway.connections()) == 1)
-    assert (await (await world.client()).ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(idle_timeout_s=0.5)

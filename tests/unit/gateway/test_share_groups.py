@@ -293,12 +293,3 @@ async def test_settings_of_share_groups_reach_the_brokers(
     (described,) = (await client.ask(32, 4, resources=[{**RESOURCE, "configuration_keys": None}])).results
     shown = {config.name: config.value for config in described.configs}
     assert (shown[SHARED], shown[OWN]) == ("1", "46000" if OWN in names else "45000")
-
-
-@played
-async def test_a_setting_that_the_coordinator_refuses_reaches_no_broker(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    configs = [*settings(SHARED), {"name": OWN, "config_operation": 0, "value": "1"}]
-    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": configs}])).responses
-    assert answer.error_code == 40
-    assert not world.broker.passed

@@ -21,7 +21,7 @@ played = partial(any_played, share_groups=Coordinators.OURS)
 
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 GROUP, BROKER = 32, 4  # ConfigResource.Type
-REFUSED, NOT_AVAILABLE, DENIED = 40, 15, 30
+REFUSED, NOT_AVAILABLE = 40, 15
 LOCKS, DEAD_LETTERS = "share.record.lock.duration.ms", "errors.deadletterqueue.topic.name"
 SESSION, CONSUMERS = "share.session.timeout.ms", "consumer.session.timeout.ms"
 OF_GROUP = {"resource_type": GROUP, "resource_name": "g"}

@@ -324,10 +324,26 @@ async def test_a_kept_connection_that_ended_is_replaced(world: GatewayFixture) -
 
 
 @played
-async def test_of18_a_stale_member_epoch_is_an_illegal_generation(world: GatewayFixture) -> None:
+async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client()
-    new = {"member_id": "m", "rebalance_timeout_ms": 1, "subscribed_topic_names": [], "topic_partitions": []}
-    joined = await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_epoch=0, **new)
-    for generation, code in ((joined.member_epoch, 0), (joined.member_epoch + 1, 22)):
-        assert await commit(client, 5, member_id="m", generation_id=generation) == [("orders", 0, code)]
+    partitions = [
+        {"partition_index": 0, "committed_offset": 7},
+        {"partition_index": 9, "committed_offset": 7},
+    ]
+    orders, nobodys = topic_id("orders"), topic_id("nobody's")
+    topics = [{"topic_id": found, "partitions": partitions} for found in (orders, nobodys)]
+    fields = {**PRODUCER, "group_id": "g", "topics": topics}
+    found = outcomes(await client.ask(ApiKey.TxnOffsetCommit, 6, **fields))
+    assert set(found) == {
+        (orders, 0, 0),
+        (orders, 9, 3),
+        (nobodys, 0, 100),
+        (nobodys, 9, 100),
+    }
+    (asked,) = world.core.asked
+    assert isinstance(asked, TxnOffsetCommit)
+    (topic,) = asked.topics
+    assert (topic.name, topic.topic_id) == ("orders", orders)
+    assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [(0, 7)]
+    assert (asked.api_version, asked.txn_version) == (6, 2)
