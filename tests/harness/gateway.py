@@ -180,6 +180,7 @@ class GatewayFixture:
     evidence: Written
     authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
+    asking: RawClient | None = None
 
     async def client(
         self,
@@ -196,6 +197,12 @@ class GatewayFixture:
         client = RawClient(reader, writer, client_id)
         self.clients.append(client)
         return client
+
+    async def ask(self, api_key: int, version: int, **body: Any) -> Any:
+        """Send a request of a client for such requests, and return its answer."""
+        if self.asking is None:
+            self.asking = await self.client()
+        return await self.asking.ask(api_key, version, **body)
 
     def allow(self, *rights: Right) -> None:
         """Replace what clients may do."""

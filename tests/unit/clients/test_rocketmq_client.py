@@ -170,18 +170,6 @@ def test_s1_s12_s17_clients_share_the_queues_as_soon_as_another_starts() -> None
     assert world.shares() == {"c1": [0, 1, 2], "c2": [3, 4], "c3": [5, 6]}
 
 
-def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
-    world = SimulatedRocketMq(t=4)
-    world.start("A", consumer())
-    world.run_for(A_MOMENT_MS)
-    world.notifications_are_lost = True
-    world.start("B", consumer())
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [2, 3]}  # two clients have one queue for a while
-    world.run_for(20_000)
-    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
-
-
 def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
     world = SimulatedRocketMq(t=4)
     world.start("A", consumer())

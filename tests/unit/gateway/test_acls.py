@@ -66,55 +66,50 @@ NOT_DESCRIBING = {Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation
 async def test_a_request_about_a_group_needs_its_operation(
     world: GatewayFixture, api_key: int, version: int, fields: dict[str, Any], operation: Operation
 ) -> None:
-    client = await world.client()
     others = NOT_DESCRIBING if operation is Operation.DESCRIBE else {*Operation} - {operation, Operation.ALL}
     world.allow(*((one, GROUP, "g") for one in others))
-    answer = await client.ask(api_key, version, **fields)
+    answer = await world.ask(api_key, version, **fields)
     assert {*errors_in(answer.to_dict())} - {0} == {GROUP_REFUSED}
     assert world.core.asked == []
     world.allow((operation, GROUP, "g"), (Operation.READ, TOPIC, "*"))
-    answer = await client.ask(api_key, version, **fields)
+    answer = await world.ask(api_key, version, **fields)
     assert not {*errors_in(answer.to_dict())} & {GROUP_REFUSED, TOPIC_REFUSED}
     assert len(world.core.asked) == (api_key != FIND)
 
 
 @played(rights=[(Operation.READ, GROUP, "g"), (Operation.READ, TOPIC, "prices")])
 async def test_a_commit_needs_read_of_each_topic(world: GatewayFixture) -> None:
-    client = await world.client()
-    answer = await client.ask(COMMIT, 9, **COMMITTED)
+    answer = await world.ask(COMMIT, 9, **COMMITTED)
     assert outcomes(answer) == [("orders", 0, TOPIC_REFUSED), ("prices", 0, 0)]
     world.core.asked.clear()
-    answer = await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    answer = await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     assert outcomes(answer) == [("orders", 0, TOPIC_REFUSED)]
     assert world.core.asked == []
 
 
 @played(rights=[(Operation.READ, GROUP, "*"), (Operation.READ, TOPIC, "*")])
 async def test_groups_that_may_not_be_described_are_not_listed(world: GatewayFixture) -> None:
-    client = await world.client()
     for group in ("g", "h"):
-        await client.ask(COMMIT, 9, **COMMITTED | {"group_id": group})
+        await world.ask(COMMIT, 9, **COMMITTED | {"group_id": group})
     world.allow((Operation.DESCRIBE, GROUP, "h"))
-    assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["h"]
+    assert [group.group_id for group in (await world.ask(LIST, 5)).groups] == ["h"]
     world.allow((Operation.DESCRIBE, CLUSTER, "kafka-cluster"))
-    assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["g", "h"]
+    assert [group.group_id for group in (await world.ask(LIST, 5)).groups] == ["g", "h"]
     world.allow()
-    answer = await client.ask(LIST, 5)
+    answer = await world.ask(LIST, 5)
     assert (answer.error_code, answer.groups) == (0, [])
 
 
 @played(rights=[(Operation.READ, GROUP, "g")])
 async def test_a_right_that_is_taken_away_ends_the_next_heartbeat(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code != GROUP_REFUSED
+    assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code != GROUP_REFUSED
     world.allow()
-    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == GROUP_REFUSED
+    assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code == GROUP_REFUSED
 
 
 @played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DELETE, GROUP, "g")])
 async def test_the_operations_of_a_group_are_the_clients(world: GatewayFixture) -> None:
-    client = await world.client()
-    (group,) = (await client.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups
+    (group,) = (await world.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups
     assert group.authorized_operations == {Operation.DESCRIBE, Operation.DELETE}
-    (group,) = (await client.ask(DESCRIBE, 5, groups=["g"])).groups
+    (group,) = (await world.ask(DESCRIBE, 5, groups=["g"])).groups
     assert group.authorized_operations is None

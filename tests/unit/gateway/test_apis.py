@@ -59,8 +59,7 @@ async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: Gate
 @played
 async def test_clients_do_not_find_the_coordinators_of_share_partitions(world: GatewayFixture) -> None:
     """With them they could change the state of any share group."""
-    client = await world.client()
-    answer = await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
+    answer = await world.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
     assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
 
 
@@ -120,9 +119,8 @@ async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
             {"name": name, "min_version": 0, "max_version": 1} for name in ("group.version", "kraft.version")
         ],
     }
-    client = await world.client()
     for version in range(5):
-        answer = await client.ask(ApiKey.ApiVersions, version)
+        answer = await world.ask(ApiKey.ApiVersions, version)
         named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         expected = {3: (0, 13), 55: (0, 2), 71: (0, 0), 1: (4, 18)}
         at_brokers = ApiKey.FindCoordinator, ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
@@ -175,29 +173,28 @@ async def test_an_api_that_is_not_for_clients_is_neither_offered_nor_passed(
 
 @played
 async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: GatewayFixture) -> None:
-    client = await world.client()
     world.core.away = True
     alive = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     wanted = [{"name": "orders", "partition_indexes": [0]}]
     not_available = [
-        await client.ask(JOIN, 9, **join_fields()),
-        await client.ask(SYNC, 5, **alive, assignments=[]),
-        await client.ask(HEARTBEAT, 4, **alive),
-        await client.ask(LEAVE, 2, group_id="g", member_id="m"),
-        await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": "m"}]),
-        await client.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
-        (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
-        (await client.ask(DESCRIBE, 6, groups=["g"])).groups[0],
-        await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_id="m", member_epoch=3),
-        (await client.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups[0],
+        await world.ask(JOIN, 9, **join_fields()),
+        await world.ask(SYNC, 5, **alive, assignments=[]),
+        await world.ask(HEARTBEAT, 4, **alive),
+        await world.ask(LEAVE, 2, group_id="g", member_id="m"),
+        await world.ask(LEAVE, 5, group_id="g", members=[{"member_id": "m"}]),
+        await world.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
+        (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
+        (await world.ask(DESCRIBE, 6, groups=["g"])).groups[0],
+        await world.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_id="m", member_epoch=3),
+        (await world.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups[0],
     ]
     assert {answer.error_code for answer in not_available} == {15}
-    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
+    assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
     # OffsetFetch has another error code for it, after which all clients retry.
-    assert outcomes(await client.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 14)]
-    assert (await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
+    assert outcomes(await world.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 14)]
+    assert (await world.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
     groups = [{"group_id": "g", "topics": wanted}]
-    assert (await client.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 14
+    assert (await world.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 14
 
 
 @played

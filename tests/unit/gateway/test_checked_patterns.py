@@ -65,8 +65,7 @@ async def asked_to_look(world: GatewayFixture, client: RawClient, epoch: int, *t
 
 @played(rights=OF_ORDERS)
 async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixture) -> None:
-    client = await world.client()
-    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    answer = await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert assigned(answer) == ORDERS
     asked = last_asked(world)
     assert asked.checks_topics is True
@@ -167,8 +166,7 @@ class Changing(Authorizer):
 @played(authorizer=lambda: Changing())
 async def test_acls_that_change_meanwhile_make_no_half_result(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
-    client = await world.client()
-    await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
 
 
@@ -185,11 +183,10 @@ class Slow(Authorizer):
 async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(500)}
-    client = await world.client()
     # The metadata are read now: in this test the broker is of the same event loop.
-    await client.ask(HEARTBEAT, 1, **by_pattern("orders"))
+    await world.ask(HEARTBEAT, 1, **by_pattern("orders"))
     with loop_watched(counts := Counts()):
-        await client.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
+        await world.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
         held_s = counts.held_s
     regex = last_asked(world).regex
     assert regex is not None
@@ -201,8 +198,7 @@ async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFi
 async def test_rights_that_take_too_long_to_decide_make_no_result(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(1_000)}
-    client = await world.client()
-    assert (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
+    assert (await world.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
 
 

@@ -61,14 +61,13 @@ async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_l
 async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
     world.broker.silent = True
     now_s = asyncio.get_running_loop().time
 
     async def full_heartbeat(topic: str) -> float:
         began_s = now_s()
         fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000}
-        await client.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
+        await world.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
         asked = world.core.asked[-1]
         assert isinstance(asked, ConsumerGroupHeartbeat)
         assert asked.topics is None

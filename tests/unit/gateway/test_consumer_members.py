@@ -56,43 +56,40 @@ def image(topic: str) -> TopicImage:
 async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: GatewayFixture) -> None:
     """A topic without a leader has an error, and is not called absent. The topic watcher reports it later."""
     world.broker.topic_errors["prices"] = 5
-    client = await world.client()
     names = ["orders", "absent", "prices"]
-    answer = await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))
+    answer = await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))
     assert last_asked(world).topics == {"orders": image("orders"), "absent": None}
     assert last_asked(world).regex is None
     assert assigned(answer) == ORDERS
     before = world.broker.metadata_asked
-    await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=answer.member_epoch)
+    await world.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=answer.member_epoch)
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
-    await client.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
+    await world.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
     assert last_asked(world).topics is None
     assert world.broker.metadata_asked == before
 
 
 @played
 async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: GatewayFixture) -> None:
-    client = await world.client()
     before = world.broker.metadata_asked
     for number in range(5):
-        await client.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
+        await world.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
         assert last_asked(world).topics == {"orders": image("orders")}
     assert world.broker.metadata_asked == before + 1
 
 
 @played(topics_look_up_s=0.05)
 async def test_mi1_mi2_without_brokers_a_request_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
-    client = await world.client()
     world.broker.silent = True
-    await client.ask(HEARTBEAT, 1, **joining())
+    await world.ask(HEARTBEAT, 1, **joining())
     assert last_asked(world).topics is None
     await world.stop_broker()
     for writer in world.broker.writers:
         writer.close()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
+    await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
     protocols = [{"name": "range", "metadata": encode_subscription(Subscription(("orders",)))}]
-    assert (await client.ask(JOIN, 9, **join_fields(group_id="h", protocols=protocols))).error_code == 79
+    assert (await world.ask(JOIN, 9, **join_fields(group_id="h", protocols=protocols))).error_code == 79
     assert last_join(world).topics is None
 
 
@@ -104,14 +101,13 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
     """Without the coordinator's own ones also where clients see them, as for the topic watcher."""
     world.broker.topics |= {"__consumer_offsets": 50, LAYOUT.requests_topic: 1, "marked": 1}
     world.broker.internal.add("marked")
-    client = await world.client()
-    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    answer = await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     regex = last_asked(world).regex
     assert regex is not None
     assert regex.topics == {"orders": image("orders"), "prices": image("prices")}
     assert regex.at_ms > 0
     assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
-    await client.ask(HEARTBEAT, 1, **by_pattern("order", member_id="n"))
+    await world.ask(HEARTBEAT, 1, **by_pattern("order", member_id="n"))
     regex = last_asked(world).regex
     assert regex is not None
     assert regex.topics == {}  # the whole name has to match
@@ -119,10 +115,9 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
 
 @played
 async def test_rx1_patterns_share_a_look_at_all_topics(world: GatewayFixture) -> None:
-    client = await world.client()
     before = world.broker.metadata_asked
     for number, pattern in enumerate((".*", "o.*", ".*s")):
-        await client.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
+        await world.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
     assert world.broker.metadata_asked == before + 1
 
 
@@ -151,12 +146,11 @@ async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFi
     """The coordinator would never get the request, and the client would send it again without end."""
     names = [f"{number:0200}" for number in range(4_000)]
     world.broker.topics |= dict.fromkeys(names, 1)
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **by_pattern("0.*"))
+    refused = await world.ask(HEARTBEAT, 1, **by_pattern("0.*"))
     assert (refused.error_code, bool(refused.error_message)) == (42, True)
-    assert (await client.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
+    assert (await world.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
     before = world.broker.metadata_asked
-    assert (await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
+    assert (await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
     assert world.broker.metadata_asked == before
     assert len(world.core.asked) == 1
 
@@ -177,13 +171,12 @@ async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
         ],
         "supported_features": [{"name": "group.version", "min_version": 0, "max_version": 1}],
     }
-    client = await world.client()
-    offered = await client.ask(ApiKey.ApiVersions, 4)
+    offered = await world.ask(ApiKey.ApiVersions, 4)
     assert not {api.api_key for api in offered.api_keys} & {HEARTBEAT, DESCRIBE}
     assert (offered.supported_features, offered.finalized_features) == ([], [])
     for version in codec.versions(HEARTBEAT):
-        assert (await client.ask(HEARTBEAT, version, **joining())).error_code == 35
-        (group,) = (await client.ask(DESCRIBE, version, group_ids=["g"])).groups
+        assert (await world.ask(HEARTBEAT, version, **joining())).error_code == 35
+        (group,) = (await world.ask(DESCRIBE, version, group_ids=["g"])).groups
         assert (group.group_id, group.error_code) == ("g", 35)
     assert world.core.asked == []
 
@@ -197,8 +190,7 @@ async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: Gatewa
         {"name": "cooperative-sticky", "metadata": encode_subscription(owned)},
         {"name": "own", "metadata": b"not of this protocol"},
     ]
-    client = await world.client()
-    await client.ask(JOIN, 9, **join_fields(protocols=protocols))
+    await world.ask(JOIN, 9, **join_fields(protocols=protocols))
     asked = last_join(world)
     images = {name: TopicImage(topic_id(name), partitions) for name, partitions in TOPICS.items()}
     assert asked.topics == {**images, "absent": None}
@@ -207,8 +199,7 @@ async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: Gatewa
 
 @played
 async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(JOIN, 9, **join_fields(protocol_type="connect"))
+    await world.ask(JOIN, 9, **join_fields(protocol_type="connect"))
     assert last_join(world).topics is None
     assert world.broker.metadata_asked == 1  # at the gateway's start
 
@@ -217,18 +208,17 @@ async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world:
 async def test_hb2_hb3_ad1_ad6_a_group_needs_rights_on_itself_and_its_topics(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **joining(group_id="other"))
+    refused = await world.ask(HEARTBEAT, 1, **joining(group_id="other"))
     assert (refused.error_code, refused.member_id, refused.assignment) == (30, None, None)
-    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["other"])).groups
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["other"])).groups
     assert (group.group_id, group.error_code, group.members) == ("other", 30, [])
     both = joining(subscribed_topic_names=["orders", "prices"])
-    assert (await client.ask(HEARTBEAT, 1, **both)).error_code == 29
+    assert (await world.ask(HEARTBEAT, 1, **both)).error_code == 29
     assert world.core.asked == []
-    assert (await client.ask(HEARTBEAT, 1, **joining())).error_code == 0
-    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (await world.ask(HEARTBEAT, 1, **joining())).error_code == 0
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
     assert (group.error_code, len(group.members)) == (0, 1)
     world.allow((Operation.DESCRIBE, GROUP, "g"))
-    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
     assert (group.error_code, group.group_id, group.group_state, group.members) == (29, "g", "", [])
     assert group.error_message

@@ -88,10 +88,9 @@ async def test_a_request_has_so_many_groups_at_the_coordinator(world: GatewayFix
 
 @played(groups_per_request=3)
 async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: GatewayFixture) -> None:
-    client = await world.client()
     for api_key, version, fields, answers in about(7):
         world.core.asked.clear()
-        answer = await client.ask(api_key, version, **fields)
+        answer = await world.ask(api_key, version, **fields)
         errors = [one.error_code for one in getattr(answer, answers)]
         assert errors[3:] == [INVALID_REQUEST] * 4
         assert INVALID_REQUEST not in errors[:3]
@@ -100,9 +99,8 @@ async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: Ga
 
 @played(groups_per_request=3)
 async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: GatewayFixture) -> None:
-    client = await world.client()
     keys = [f"g-{n}" for n in range(7)]
-    found = (await client.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
+    found = (await world.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
     assert [(one.key, one.error_code) for one in found] == [
         *((key, 0) for key in keys[:3]),
         *((key, INVALID_REQUEST) for key in keys[3:]),
@@ -112,10 +110,9 @@ async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world:
 @pytest.mark.parametrize("kind", range(len(about(0))))
 @played(rules=TEN_A_SECOND, **NO_BURST)
 async def test_each_group_of_a_request_counts_for_the_quota(world: GatewayFixture, kind: int) -> None:
-    client = await world.client()
     api_key, version, fields, _ = about(6)[kind]
     began_s = time.monotonic()
-    await client.ask(api_key, version, **fields)
+    await world.ask(api_key, version, **fields)
     assert time.monotonic() - began_s >= 0.45, "five of them wait 0.1 s each"
 
 
@@ -129,9 +126,8 @@ async def test_groups_that_wait_for_the_quota_take_no_room(world: GatewayFixture
 
 @played
 async def test_the_groups_of_requests_are_counted(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
-    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
+    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
+    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
     assert world.gateway.numbers()["request_groups"] == {("DescribeGroups",): [42]}
 
 

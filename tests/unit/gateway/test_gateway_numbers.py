@@ -29,11 +29,10 @@ def value(numbers: Numbers, name: str, **labels: str) -> float | None:
 
 @played
 async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: GatewayFixture) -> None:
-    client = await world.client()
     for _ in range(3):
-        await client.ask(HEARTBEAT, 4, **beat())
-    await client.ask(COMMIT, 9, **commit_fields("nobody", ("orders", 0, 1)))
-    await client.ask(ApiKey.ApiVersions, 0)
+        await world.ask(HEARTBEAT, 4, **beat())
+    await world.ask(COMMIT, 9, **commit_fields("nobody", ("orders", 0, 1)))
+    await world.ask(ApiKey.ApiVersions, 0)
     numbers = world.gateway.numbers()
     for api, count in (("Heartbeat", 3), ("OffsetCommit", 1), ("ApiVersions", 1)):
         assert value(numbers, "request_duration_seconds_count", api=api) == count

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
 from gateway.net.ends import ClientGone, Drained
-from gateway.net.life import TABLE, Event, Impossible, Life, State
+from gateway.net.life import TABLE, Event, Life, State
 from gateway.net.place import Place
 from gateway.net.received import Received
 from gateway.net.stream import ClientStream
@@ -21,45 +20,10 @@ from gateway.wire.framing import framed
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time
 
-# What each event makes of each state. A dot: it cannot happen.
-GRID = """
-                NEW       STRANGER   OPEN       FINISHING  LINGERING  ENDED   CLOSED
-CONNECTED       STRANGER  .          .          .          .          .       .
-AUTHENTICATED   .         OPEN       OPEN       FINISHING  .          ENDED   CLOSED
-FINISH          .         FINISHING  FINISHING  FINISHING  LINGERING  ENDED   CLOSED
-ANSWERED        .         .          .          LINGERING  .          .       .
-END             .         ENDED      ENDED      ENDED      ENDED      ENDED   CLOSED
-LOST            .         CLOSED     CLOSED     CLOSED     CLOSED     CLOSED  .
-"""
-STATES, *ROWS = [line.split() for line in GRID.strip().splitlines()]
-PAIRS = [
-    (State[state], Event[row[0]], after) for row in ROWS for state, after in zip(STATES, row[1:], strict=True)
-]
-
 
 def lived(loop: StillLoop) -> tuple[Life, Timers]:
     timers = Timers(Limits(), loop)
     return Life(timers, loop.create_future()), timers
-
-
-@pytest.mark.parametrize(("state", "event", "after"), PAIRS)
-@in_still_time
-async def test_each_event_leads_from_each_state_to_one_or_is_impossible(
-    loop: StillLoop, state: State, event: Event, after: str
-) -> None:
-    life, _ = lived(loop)
-    life.state = state
-    if after == ".":
-        with pytest.raises(Impossible, match=f"{event.name} in the state {state.name}"):
-            life.on(event)
-        assert life.state is state
-    else:
-        assert life.on(event) is State[after]
-        assert life.state is State[after]
-
-
-def test_the_grid_has_each_pair() -> None:
-    assert {(state, event) for state, event, _ in PAIRS} == {(s, e) for s in State for e in Event}
 
 
 def test_no_state_comes_again_and_nothing_is_given_back_that_has_ended() -> None:

@@ -225,9 +225,8 @@ async def test_a_name_that_no_topic_can_have_is_looked_up_nowhere(
     world: GatewayFixture, naming: Any, name: str
 ) -> None:
     asked = world.broker.metadata_asked
-    client = await world.client()
     key, version, fields = naming(name)
-    answer = await client.ask(key, version, **fields)
+    answer = await world.ask(key, version, **fields)
     assert world.broker.metadata_asked == asked
     if key == COMMIT and name:
         assert answer.topics[0].partitions[0].error_code == NO_SUCH
@@ -243,11 +242,10 @@ def test_topic_names_are_kafkas(name: str) -> None:
 
 @played(rights=READER)
 async def test_a_name_that_the_client_may_not_use_is_not_looked_up(world: GatewayFixture) -> None:
-    client = await world.client()
     for naming in (commit, offset_fetch):
         asked = world.broker.metadata_asked
         key, version, fields = naming("others")
-        await client.ask(key, version, **fields)
+        await world.ask(key, version, **fields)
         assert world.broker.metadata_asked == asked
 
 

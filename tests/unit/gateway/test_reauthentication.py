@@ -103,19 +103,6 @@ def test_a_session_is_renewed_once_a_second() -> None:
     assert hour.again() == ErrorCode.NONE
 
 
-def test_what_a_broker_accepted_ends_too() -> None:
-    now_s = 0.0
-    session = Session(by_broker=True, clock=lambda: now_s)
-    assert (session.is_asked, session.is_open) == (True, False)
-    session.accept("ann", 2_000)
-    assert (session.principal, session.is_open) == ("User:ann", True)
-    now_s = 2.0
-    assert not session.is_open
-    session.accept("ann", 0)
-    now_s = 1e9
-    assert session.is_open
-
-
 @pytest.mark.parametrize("version", [0, 1, 2])
 @played(security=Security(by_broker=True))
 async def test_a_session_of_the_broker_ends_in_every_version(world: GatewayFixture, version: int) -> None:

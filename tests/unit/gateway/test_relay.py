@@ -111,12 +111,11 @@ async def test_a_large_fetch_response_has_no_address_of_a_broker(world: GatewayF
         "node_endpoints": [{"node_id": 9, "host": "broker.invalid", "port": 9}],
     }
     world.broker.answers[FETCH] = answer
-    client = await world.client()
     wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2 * MIB}]
     topics = [{"topic_id": topic_id("orders"), "partitions": wanted}]
     fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2 * MIB, "topics": topics}
     for version in range(13, codec.versions(FETCH).stop):
-        got = await client.ask(FETCH, version, **fields)
+        got = await world.ask(FETCH, version, **fields)
         assert bytes(got.responses[0].partitions[0].records) == records
         assert not got.node_endpoints
 

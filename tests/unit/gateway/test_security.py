@@ -131,11 +131,10 @@ async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(wo
 
 @played(security=USERS)
 async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -> None:
-    client = await world.client()
-    before = (await client.ask(ApiKey.ApiVersions, 0)).to_dict()
+    before = (await world.ask(ApiKey.ApiVersions, 0)).to_dict()
     with patch.object(kept_versions, "AGE_MAX_S", 0.0):
         await world.stop_broker()
-        assert (await client.ask(ApiKey.ApiVersions, 0)).to_dict() == before
+        assert (await world.ask(ApiKey.ApiVersions, 0)).to_dict() == before
 
 
 @played(security=USERS)
@@ -198,11 +197,10 @@ async def test_another_mechanism_or_order_is_refused(world: GatewayFixture) -> N
 @played
 async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(world: GatewayFixture) -> None:
     """A broker would take it for the gateway's own. It says the same at a listener without SASL."""
-    client = await world.client()
-    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == 34
-    assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
+    assert (await world.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == 34
+    assert (await world.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
     assert world.broker.passed == []
-    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=Security.read(PEM, None, None), write_timeout_s=1.0)

@@ -1,5 +1,7 @@
 """Connections: order, bounds, and isolation of clients from each other."""
 
+import asyncio
+
 import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
@@ -166,11 +168,10 @@ async def test_a_topic_that_was_just_made_is_found(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
-    client = await world.client()
     partitions = world.broker.topics.pop("orders")
-    assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
+    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
     world.broker.topics["orders"] = partitions
-    assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
+    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
 
 
 @played
@@ -203,8 +204,36 @@ def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
 async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
     for version, by_id, code in ((9, False, 3), (10, True, 100)):
         fields = commit_fields("", ("", 0, 7), by_id=by_id)
-        answer = await client.ask(COMMIT, version, **fields)
+        answer = await world.ask(COMMIT, version, **fields)
         assert answer.topics[0].partitions[0].error_code == code
+
+
+@played
+async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: GatewayFixture) -> None:
+    loop, closed = asyncio.get_running_loop(), 300
+    with capture_logs() as logs:
+        began_s = loop.time()
+        for _ in range(closed):
+            client = await world.client()
+            await client.send_bytes(framed(b"GET / HTTP/1.1\r\n"))
+            assert await client.is_closed()
+        await until(lambda: sum(entry["connections"] for entry in logs) >= closed)
+        took_s = loop.time() - began_s
+    assert sum(entry["connections"] for entry in logs) == closed
+    assert {entry["event"] for entry in logs} == {"a connection was closed"}
+    assert len(logs) <= 2 + took_s
+    assert "a client id of" in logs[-1]["why"]
+
+
+@played
+async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> None:
+    """One client sends only the beginning of a frame, another sends nothing."""
+    begun, silent, steady = await world.client(), await world.client(), await world.client()
+    await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
+    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    assert len(world.gateway.connections()) == 3
+    for client in (begun, silent):
+        client.writer.transport.abort()
+    await until(lambda: len(world.gateway.connections()) == 1)

@@ -162,18 +162,17 @@ def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_
 @played
 async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
-    client = await world.client()
     asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
     assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > beside.AT_ONCE_BYTES
-    found = outcomes(await client.ask(COMMIT, 8, **asked))
+    found = outcomes(await world.ask(COMMIT, 8, **asked))
     valid = [("orders", index, 0) for index in [*range(2_000), 2_999]]
     assert sorted(found) == sorted([*valid, ("nowhere", 0, 3), ("nowhere", 1, 3), ("orders", 3_000, 3)])
     wanted = [{"name": "orders", "partition_indexes": list(range(2_500))}]
-    fetched = await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)
+    fetched = await world.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)
     offsets = [p.committed_offset for p in fetched.topics[0].partitions]
     assert offsets == [*range(2_000), *[-1] * 500]
     deleted = [{"name": "orders", "partitions": [{"partition_index": n} for n in range(2_999, 6_000)]}]
-    errors = outcomes(await client.ask(OFFSET_DELETE, 0, group_id="g", topics=deleted))
+    errors = outcomes(await world.ask(OFFSET_DELETE, 0, group_id="g", topics=deleted))
     assert sorted(errors) == [("orders", n, 0 if n < 3_000 else 3) for n in range(2_999, 6_000)]
 
 

@@ -103,10 +103,10 @@ def topics_of(*offsets: tuple[str, int, int]) -> list[dict[str, Any]]:
     ]
 
 
-async def commit(client: RawClient, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
+async def commit(world: GatewayFixture, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
     wanted = offsets or (("orders", 0, 7),)
     fields = {**PRODUCER, "group_id": "g", "topics": topics_of(*wanted), **more}
-    return outcomes(await client.ask(ApiKey.TxnOffsetCommit, version, **fields))
+    return outcomes(await world.ask(ApiKey.TxnOffsetCommit, version, **fields))
 
 
 async def add_offsets(client: RawClient, version: int) -> int:
@@ -152,7 +152,7 @@ async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> No
 async def test_tg5_to_tg8_the_order_of_the_questions(world: GatewayFixture, version: int) -> None:
     """The position is read after the partition was added, and before the transaction is seen to be open."""
     brokers = Brokers().on(world)
-    assert await commit(await world.client(), version) == [("orders", 0, 0)]
+    assert await commit(world, version) == [("orders", 0, 0)]
     # An old version adds nothing, because a late request could begin a transaction.
     added = [
         ApiKey.FindCoordinator,
@@ -174,11 +174,10 @@ async def test_tg5_to_tg8_the_order_of_the_questions(world: GatewayFixture, vers
 @played
 async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: GatewayFixture) -> None:
     brokers = Brokers(adds=[51, 51, 0]).on(world)
-    client = await world.client()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.AddPartitionsToTxn) == 3
     brokers.adds = [51]
-    assert await commit(client, 5) == [("orders", 0, 51)]
+    assert await commit(world, 5) == [("orders", 0, 51)]
     assert brokers.asked.count(ApiKey.AddPartitionsToTxn) > 4
 
 
@@ -188,7 +187,7 @@ async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: Gatew
 @played
 async def test_tg5_errors_of_adding_the_partition(world: GatewayFixture, code: int, told: int) -> None:
     Brokers(adds=[code]).on(world)
-    assert await commit(await world.client(), 5) == [("orders", 0, told)]
+    assert await commit(world, 5) == [("orders", 0, told)]
     assert world.core.asked == []
 
 
@@ -200,10 +199,9 @@ async def test_tg5_tg8_a_coordinator_that_moves_is_found_again(
 ) -> None:
     brokers = Brokers().on(world)
     setattr(brokers, where, [code, 0])
-    client = await world.client()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.FindCoordinator) == 2
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.FindCoordinator) == 2  # the coordinator is remembered
 
 
@@ -212,7 +210,7 @@ async def test_tg5_tg8_a_coordinator_that_moves_is_found_again(
 async def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(world: GatewayFixture, code: int) -> None:
     """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
     brokers = Brokers(ends=[code, code, 0]).on(world)
-    assert await commit(await world.client(), 3) == [("orders", 0, 0)]
+    assert await commit(world, 3) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.ListOffsets) == 3
 
 
@@ -246,8 +244,7 @@ NOT_OPEN = [
 @played
 async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixture, case: NotOpen) -> None:
     case.brokers().on(world)
-    client = await world.client()
-    told = [await commit(client, version) for version in VERSIONS]
+    told = [await commit(world, version) for version in VERSIONS]
     assert told == [[("orders", 0, code)] for code in case.told]
     assert world.core.asked == []
 
@@ -257,7 +254,7 @@ async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixtu
 async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
     Brokers(finds=[15]).on(world)
-    told = await commit(await world.client(), version)
+    told = await commit(world, version)
     assert told == [("orders", 0, 15 if version < 2 else 14)]
     assert world.core.asked == []
 
@@ -275,7 +272,7 @@ async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(
 
     Brokers().on(world)
     monkeypatch.setattr(transactions, "_not_open", stand_still)
-    assert await commit(await world.client(), 3) == [("orders", 0, 14)]
+    assert await commit(world, 3) == [("orders", 0, 14)]
     assert world.core.asked == []
 
 
@@ -291,7 +288,7 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
     client.writer.close()
     await until(lambda: not world.gateway.connections())
     brokers.finds = [15, 15, 15, 0]
-    await commit(await world.client(), 3)
+    await commit(world, 3)
     assert brokers.asked.count(ApiKey.DescribeTransactions) == len(world.core.asked) == 1
 
 
@@ -299,15 +296,14 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
 async def test_tg11_a_coordinator_that_does_not_answer(world: GatewayFixture) -> None:
     Brokers().on(world)
     world.core.away = True
-    assert await commit(await world.client(), 3) == [("orders", 0, 15)]
+    assert await commit(world, 3) == [("orders", 0, 15)]
 
 
 @played(connect_timeout_s=1.0)
 async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
     brokers = Brokers().on(world)
-    client = await world.client()
     for _ in range(20):
-        assert await commit(client, 5) == [("orders", 0, 0)]
+        assert await commit(world, 5) == [("orders", 0, 0)]
     assert len(brokers.asked) == 1 + 20 * 3
     # The client's own one is not opened, one is the cluster's, one is kept for the broker.
     assert len(world.broker.writers) <= 3
@@ -316,17 +312,15 @@ async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
 @played
 async def test_a_kept_connection_that_ended_is_replaced(world: GatewayFixture) -> None:
     Brokers().on(world)
-    client = await world.client()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     for writer in world.broker.writers:
         writer.close()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
 
 
 @played
 async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFixture) -> None:
     Brokers().on(world)
-    client = await world.client()
     partitions = [
         {"partition_index": 0, "committed_offset": 7},
         {"partition_index": 9, "committed_offset": 7},
@@ -334,7 +328,7 @@ async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFix
     orders, nobodys = topic_id("orders"), topic_id("nobody's")
     topics = [{"topic_id": found, "partitions": partitions} for found in (orders, nobodys)]
     fields = {**PRODUCER, "group_id": "g", "topics": topics}
-    found = outcomes(await client.ask(ApiKey.TxnOffsetCommit, 6, **fields))
+    found = outcomes(await world.ask(ApiKey.TxnOffsetCommit, 6, **fields))
     assert set(found) == {
         (orders, 0, 0),
         (orders, 9, 3),
