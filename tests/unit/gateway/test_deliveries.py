@@ -100,6 +100,17 @@ class World:
         return self.deliveries.totals.suspected
 
 
+def test_sp29_types_are_counted_by_ranges_and_by_offsets_and_gaps_apart() -> None:
+    world = World()
+    world.get("a", 0, 9)
+    world.acknowledge("a", 0, 4, Type.ACCEPT)
+    world.acknowledge("a", 5, 9, Type.REJECT, Type.GAP, Type.GAP, Type.RELEASE, Type.ACCEPT)
+    row = world.row()
+    assert (row.accepted, row.rejected, row.released, row.gaps) == (6, 1, 1, 2)
+    assert row.delivered == 10
+    assert row.acknowledged == 8
+
+
 def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
     world = World()
     world.get("a", 0, 9)
@@ -117,6 +128,15 @@ def test_sp30_only_what_a_leader_took_counts(key: int, answer: dict[str, int]) -
     ask(**answer) if "error" in answer else world.ask("a")(**answer)
     assert world.row().accepted == 0
     assert world.offsets_held("a") == 10
+
+
+def test_sp30_an_acknowledgement_after_the_lock_is_late() -> None:
+    world = World()
+    world.get("a", 0, 9)
+    world.pass_ms(LOCK_MS + GRACE_MS)
+    world.acknowledge("a", 0, 3, Type.ACCEPT, error=LATE)
+    row = world.row()
+    assert (row.late, row.accepted, row.expired) == (4, 0, 10)
 
 
 def test_sp30_a_range_of_all_offsets_counts_what_the_member_holds() -> None:

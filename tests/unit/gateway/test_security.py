@@ -222,5 +222,7 @@ async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
 def test_what_cannot_be_read_says_so() -> None:
     with pytest.raises(SecurityError, match="cannot be used"):
         Security.read(DATA / "gateway_users", None, None)
+    with pytest.raises(SecurityError, match="none cannot be read: No such file"):
+        Security.read(None, None, DATA / "none")
     with pytest.raises(SecurityError, match="needs its certificate"):
         Security.read(None, PEM, None)
