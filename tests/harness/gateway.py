@@ -5,12 +5,13 @@ and ApiVersions, and answers other requests with bodies that the test sets.
 """
 
 import asyncio
+import inspect
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -18,6 +19,7 @@ import uvloop
 from kafka.protocol.api_key import ApiKey
 
 from connections.client_config import ClientConfig
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
@@ -32,8 +34,9 @@ from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, f
 from records.deliveries import GroupDeliveries
 from records.layout import TopicLayout
 from records.telemetry import MemberTelemetry
-from state.messages import Response
+from state.messages import ANONYMOUS, Response
 from tests.harness.core_backend import CoreBackend as CoreBackend
+from tests.harness.coroutines import as_test
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S
 from tests.harness.raw_client import RawClient as RawClient
 
@@ -47,6 +50,24 @@ LAYOUT = TopicLayout.named()
 _LIMITS = {field.name for field in fields(Limits)}
 
 R = TypeVar("R", bound=Response)
+Right = tuple[Operation, ResourceType, str]
+"""An operation that clients may do on the resource of this name, or on those that begin with it (`name*`)."""
+
+
+def acls(rights: Iterable[Right]) -> list[Acl]:
+    """ACLs that give everybody these rights."""
+    return [
+        Acl(
+            kind,
+            name[:1] + name[1:].removesuffix("*"),
+            PatternType.PREFIXED if name[1:].endswith("*") else PatternType.LITERAL,
+            ANONYMOUS,
+            "*",
+            operation,
+            Permission.ALLOW,
+        )
+        for operation, kind, name in rights
+    ]
 
 
 def topic_id(name: str) -> UUID:
@@ -159,6 +180,7 @@ class GatewayFixture:
     evidence: Written
     authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
+    asking: RawClient | None = None
 
     async def client(
         self,
@@ -175,6 +197,17 @@ class GatewayFixture:
         client = RawClient(reader, writer, client_id)
         self.clients.append(client)
         return client
+
+    async def ask(self, api_key: int, version: int, **body: Any) -> Any:
+        """Send a request of a client for such requests, and return its answer."""
+        if self.asking is None:
+            self.asking = await self.client()
+        return await self.asking.ask(api_key, version, **body)
+
+    def allow(self, *rights: Right) -> None:
+        """Replace what clients may do."""
+        assert self.authorizer is not None
+        self.authorizer.replace(acls(rights))
 
     def cached_topics(self) -> int:
         """Return how many topics are cached, by name and by id, with those that do not exist."""
@@ -195,13 +228,17 @@ class GatewayFixture:
 @asynccontextmanager
 async def world(
     authorizer: Authorizer | None = None,
+    rights: Iterable[Right] | None = None,
     rules: QuotaRules = NO_RULES,
     versions: codec.Fields = MappingProxyType({}),
     **options: Any,
 ) -> AsyncIterator[GatewayFixture]:
-    """Start a world and end it. The broker's ApiVersions has the fields `versions` when the gateway starts.
-    `options` are of GatewayOptions.
+    """Start a world and end it. Clients have these `rights`, or all by default. The broker's ApiVersions has
+    the fields `versions` when the gateway starts. `options` are of GatewayOptions.
     """
+    if rights is not None:
+        authorizer = Authorizer()
+        authorizer.replace(acls(rights))
     broker, core = StubBroker(), CoreBackend()
     broker.open.set()
     broker.answers[ApiKey.ApiVersions] = {"api_keys": [], **versions}
@@ -243,33 +280,28 @@ class _Cluster(Cluster):
 
 
 def played(
-    test: Callable[[GatewayFixture], Awaitable[None]] | None = None,
-    *,
-    authorizer: Callable[[], Authorizer] | None = None,
-    rules: QuotaRules = NO_RULES,
-    versions: codec.Fields = MappingProxyType({}),
-    expose_internal_topics: bool = True,
-    **options: Any,
+    test: Callable[..., Awaitable[None]] | None = None, *, expose_internal_topics: Any = True, **options: Any
 ) -> Callable[..., Any]:
-    """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer.
-    `versions` are fields of the broker's ApiVersions. `options` are of GatewayOptions, or of Limits. Few
-    tests are about internal topics: for the others there are none, so that nothing looks for their ids.
+    """Make a test of a coroutine whose first argument is a world of its own. The others are parameters and
+    fixtures, as of any test. `options` are of `world`, of GatewayOptions, or of Limits. A function in the
+    place of a value makes it, of the arguments of the test that it names. Few tests are about internal
+    topics: for the others there are none, so that nothing looks for their ids.
     """
     options["expose_internal_topics"] = expose_internal_topics
     if test is None:
-        return partial(played, authorizer=authorizer, rules=rules, versions=versions, **options)
-    limits = {name: value for name, value in options.items() if name in _LIMITS}
-    others = {name: value for name, value in options.items() if name not in _LIMITS}
-    assert others.keys() <= {field.name for field in fields(GatewayOptions)}
+        return partial(played, **options)
 
-    async def play() -> None:
-        mine = None if authorizer is None else authorizer()
-        async with world(mine, rules, versions, limits=Limits(**limits), **others) as playing:
-            await test(playing)
+    async def play(arguments: dict[str, Any]) -> None:
+        made = {name: _made(value, arguments) for name, value in options.items()}
+        if limits := {name: made.pop(name) for name in options.keys() & _LIMITS}:
+            made["limits"] = Limits(**limits)
+        async with world(**made) as playing:
+            await test(playing, **arguments)
 
-    def run() -> None:
-        uvloop.run(play())  # as `gateway.service` does
+    return as_test(test, lambda arguments: uvloop.run(play(arguments)), given=1)  # as `gateway.service` does
 
-    run.__name__ = run.__qualname__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
+
+def _made(value: Any, arguments: dict[str, Any]) -> Any:
+    if not isinstance(value, FunctionType):
+        return value
+    return value(**{name: arguments[name] for name in inspect.signature(value).parameters})

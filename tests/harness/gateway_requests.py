@@ -7,7 +7,6 @@ from tests.harness.gateway import GatewayFixture, RawClient, topic_id
 
 COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16
 DELETE_GROUPS, OFFSET_DELETE = 42, 47
-NO_SUCH = "nowhere"
 
 
 def join_fields(member_id: str = "", **more: Any) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+
+from tests.harness.coroutines import as_test
 
 # A callback of the loop may call another one soon. No chain of those under test is longer.
 _TURNS = 10
@@ -44,8 +47,12 @@ class StillLoop(asyncio.SelectorEventLoop):
         return min((timer.when() for timer in scheduled if not timer.cancelled()), default=None)
 
 
-def in_still_time(play: Callable[[StillLoop], Awaitable[None]]) -> None:
-    """Run a test in such a loop. What a callback raises fails it."""
+def in_still_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+    """Make a test of a coroutine whose first argument is such a loop. What a callback raises fails it."""
+    return as_test(test, lambda arguments: _run(partial(test, **arguments)), given=1)
+
+
+def _run(play: Callable[[StillLoop], Awaitable[None]]) -> None:
     raised: list[BaseException] = []
 
     async def run() -> None:

@@ -7,7 +7,6 @@ from kafka import KafkaConsumer
 from kafka.cluster import ClusterMetadata
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.protocol.metadata import MetadataResponse
@@ -125,50 +124,6 @@ def test_one_for_the_coordinator_differs_in_its_name_and_assigns_nothing(name: s
         adapter.on_assignment(given, 3)
     assert ours.metadata({"t"}).encode() == plain.metadata({"t"}).encode()
     assert ours.assign(make_cluster({"t": 7}), []) == {}
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_group_gets_every_partition_once(name: str) -> None:
-    group = RebalancingConsumers(make_cluster({"t": 7, "u": 5}), "t", "u", "without-metadata")
-    join(group, name, "abc")
-    owned = group.rebalance()
-    everything = {KafkaTopicPartition(t, n) for t, count in (("t", 7), ("u", 5)) for n in range(count)}
-    assert set().union(*owned.values()) == everything
-    assert sum(sizes(owned)) == len(everything)
-
-
-def test_range_deals_as_kafka_pythons_own() -> None:
-    group = RebalancingConsumers(make_cluster({"t": 7, "u": 5}), "t", "u")
-    join(group, "range", "abc")
-    theirs = RebalancingConsumers(group.cluster, "t", "u")
-    theirs.assignors = dict.fromkeys("abc", RangePartitionAssignor())
-    assert group.rebalance() == theirs.rebalance()
-
-
-@pytest.mark.parametrize("name", ["sticky", "uniform"])
-def test_members_that_stay_keep_their_partitions(name: str) -> None:
-    group = RebalancingConsumers(make_cluster({"t": 12}), "t")
-    join(group, name, "abcd")
-    before = group.rebalance()
-    assert group.rebalance() == before
-    del group.assignors["b"]
-    after = group.rebalance()
-    assert kept(before, after) == 9
-    assert sizes(after) == [4, 4, 4]
-
-
-def test_cooperative_members_hand_partitions_over_in_two_rounds() -> None:
-    group = RebalancingConsumers(make_cluster({"t": 12}), "t")
-    join(group, "cooperative-sticky", "ab")
-    first = group.rebalance()
-    join(group, "cooperative-sticky", "c")
-    revoking = group.rebalance()
-    assert sizes(revoking) == [0, 4, 4]
-    assert all(revoking[member_id] < first[member_id] for member_id in "ab")
-    final = group.rebalance()
-    assert sizes(final) == [4, 4, 4]
-    assert kept(revoking, final) == 8
-    assert group.rebalance() == final
 
 
 @pytest.mark.parametrize(

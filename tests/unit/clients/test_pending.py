@@ -18,7 +18,6 @@ from clients.pending import (
     SettledRequest,
     resolve_futures,
 )
-from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
@@ -68,24 +67,6 @@ def test_an_answer_resolves_the_future_it_names() -> None:
     assert second.result(0) is answer
     assert not first.done()
     assert len(pending) == 1
-
-
-def test_a_repeated_answer_is_a_duplicate_and_a_foreign_one_unknown() -> None:
-    pending = Pending("mine-")
-    ask(pending, "mine-a")
-    pending.settle([heartbeat("mine-a"), heartbeat("mine-a"), heartbeat("somebody-elses", "requests-0-8")])
-    pending.settle([heartbeat("mine-a")])
-    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
-
-
-def test_only_answers_to_requests_in_flight_are_awaited() -> None:
-    pending = Pending("mine-")
-    ask(pending, "mine-1")
-    first, other, theirs = map(encode, (heartbeat("mine-1"), heartbeat("mine-11"), heartbeat("theirs-1")))
-    assert [pending.awaits(one) for one in (first, first, other, theirs)] == [True, True, False, False]
-    pending.settle([heartbeat("mine-1")])
-    assert not pending.awaits(first)
-    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
 
 
 def test_a_refused_request_is_written_again_once() -> None:
@@ -192,15 +173,6 @@ def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
     assert [(request.request.correlation_id, outcome) for request, outcome in others] == [
         ("e", heartbeat("e"))
     ]
-
-
-def test_what_expires_is_not_worth_writing_any_more() -> None:
-    pending = Pending("")
-    request = asked("a")
-    pending.add([request])
-    assert request.is_wanted()
-    pending.expire(1.0)
-    assert not request.is_wanted()
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:

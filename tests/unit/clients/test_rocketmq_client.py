@@ -15,17 +15,6 @@ from tests.harness.examples import examples
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, pulled, queues_of
 
 
-def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
-    """The broker knows the client's id when the client asks for the ids, so the first round has its share."""
-    world = SimulatedRocketMq(t=4)
-    client = world.start("A", consumer())
-    assert [entry.type for entry in world.history][1] is EntryType.CONSUMER_CONNECTED
-    assert world.shares() == {"c1": []}
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1, 2, 3]}
-    assert client.client_id == "A"
-
-
 def test_s1_without_an_answer_to_the_heartbeat_the_first_round_is_the_timers() -> None:
     world = SimulatedRocketMq(t=4)
     with world.unreachable():
@@ -86,20 +75,13 @@ class Broken:
             raise ValueError("this topic fails")
 
 
-def test_s4_one_group_that_fails_does_not_stop_the_others() -> None:
-    world = SimulatedRocketMq(t=2, u=2)
-    world.start("A", consumer("g", "t", listener=Broken("t")), consumer("h", "u"))
-    world.run_for(A_MOMENT_MS)
-    assert (world.shares("t"), world.shares("u")) == ({"c1": [0, 1]}, {"c1": [0, 1]})
-
-
-def test_s5_one_topic_that_fails_does_not_stop_the_others() -> None:
-    world = SimulatedRocketMq(t=2, u=2)
+def test_s4_s5_a_topic_and_a_group_that_fail_do_not_stop_the_others() -> None:
+    world = SimulatedRocketMq(t=2, u=2, v=2)
     listener = Broken("t")
-    world.start("A", consumer("g", "t", "u", listener=listener))
+    world.start("A", consumer("g", "t", "u", listener=listener), consumer("h", "v"))
     world.run_for(A_MOMENT_MS)
     assert listener.calls == ["t", "u"]
-    assert world.shares("u") == {"c1": [0, 1]}
+    assert world.shares("u") == world.shares("v") == {"c1": [0, 1]}
 
 
 def test_s5_queues_of_topics_no_longer_subscribed_to_go_as_they_are() -> None:
@@ -170,38 +152,22 @@ def test_s11_every_client_asks_the_strategy_the_same_but_for_its_own_id() -> Non
         assert strategy.calls[-1] == ("g", client_id, queues_of("t", 4), ["A", "B"])
 
 
-def test_s12_seven_queues_of_two_clients_are_four_and_three_and_a_third_is_told() -> None:
+def test_s1_s12_s17_clients_share_the_queues_as_soon_as_another_starts() -> None:
+    """The heartbeat comes before the first round. A notification wakes the clients that were there before."""
     world = SimulatedRocketMq(t=7)
-    world.start("A", consumer())
+    first = world.start("A", consumer())
+    assert [entry.type for entry in world.history][1] is EntryType.CONSUMER_CONNECTED
+    assert world.shares() == {"c1": []}
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [*range(7)]}
+    assert first.due_ms > world.now_ms + 1_000
     world.start("B", consumer())
+    assert first.due_ms == world.now_ms
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [4, 5, 6]}
     world.start("C", consumer())
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": [0, 1, 2], "c2": [3, 4], "c3": [5, 6]}
-
-
-def test_s17_a_notification_wakes_a_client_that_would_wait_for_its_timer() -> None:
-    world = SimulatedRocketMq(t=4)
-    first = world.start("A", consumer())
-    world.run_for(A_MOMENT_MS)
-    assert first.due_ms > world.now_ms + 1_000
-    world.start("B", consumer())
-    assert first.due_ms == world.now_ms
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
-
-
-def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
-    world = SimulatedRocketMq(t=4)
-    world.start("A", consumer())
-    world.run_for(A_MOMENT_MS)
-    world.notifications_are_lost = True
-    world.start("B", consumer())
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [2, 3]}  # two clients have one queue for a while
-    world.run_for(20_000)
-    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
 
 
 def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
@@ -215,16 +181,6 @@ def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
         pulled(world)
     assert world.shares() == {"c1": [0, 1]}
     world.run_for(30_000)
-    assert world.shares() == {"c1": [0, 1, 2, 3]}
-
-
-def test_a_death_whose_connection_is_seen_to_close_notifies_the_others_at_once() -> None:
-    world = SimulatedRocketMq(t=4)
-    world.start("A", consumer())
-    dead = world.start("B", consumer())
-    world.run_for(A_MOMENT_MS)
-    world.crash(dead, seen=True)
-    world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": [0, 1, 2, 3]}
 
 

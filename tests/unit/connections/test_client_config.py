@@ -8,7 +8,6 @@ import pytest
 from connections.client_config import ClientConfig, ClientConfigError
 
 SECRET = "k3y-0f-the-house"
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -19,42 +18,6 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def servers_of(text: str) -> str | None:
     return "kafka:1" if "${" in text else None
-
-
-def test_file_has_the_format_of_java_properties(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        "# comment\nbootstrap.servers = kafka-1:9092, kafka-2:9092\n"
-        f'sasl.jaas.config: {PLAIN} required \\\n    username="a" password="b";\n'
-        "sasl.mechanism=PLAIN\nsecurity.protocol=SASL_PLAINTEXT\n",
-    )
-    config = ClientConfig.read(path)
-    assert config.bootstrap_servers == str(config) == "kafka-1:9092,kafka-2:9092"
-    assert config.properties == {
-        "sasl.jaas.config": f'{PLAIN} required username="a" password="b";',
-        "sasl.mechanism": "PLAIN",
-        "security.protocol": "SASL_PLAINTEXT",
-    }
-
-
-def test_given_servers_replace_those_of_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "bootstrap.servers=kafka:9092")
-    assert ClientConfig.read(path, "other:9092") == ClientConfig("other:9092")
-
-
-def test_values_come_from_the_environment_and_from_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("USER_OF_KAFKA", "alice")
-    (tmp_path / "secret").write_text(f"{SECRET}\n")
-    login = f'username="${{env:USER_OF_KAFKA}}" password="${{file:{tmp_path}/secret}}"'
-    path = written(
-        tmp_path,
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-        f"sasl.jaas.config={PLAIN} required {login};\n",
-    )
-    settings = ClientConfig.read(path, "kafka:9092").librdkafka_settings()
-    assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", SECRET)
 
 
 def test_text_of_it_has_no_setting() -> None:

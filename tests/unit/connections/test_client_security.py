@@ -1,8 +1,6 @@
 """The settings of a connection: what each kind of client makes of them, and what is refused."""
 
-import ssl
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,75 +32,6 @@ def login(module: str, **options: str) -> dict[str, str]:
     return {"sasl.jaas.config": format_jaas(LoginModule(module, options))}
 
 
-def of_clients(properties: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    config = ClientConfig(SERVERS, properties)
-    return config.kafka_python_settings(), config.librdkafka_settings(), config.java_settings()
-
-
-def test_without_settings_it_is_plain_text() -> None:
-    assert of_clients({}) == (
-        {"bootstrap_servers": SERVERS, "security_protocol": "PLAINTEXT"},
-        {"bootstrap.servers": SERVERS, "security.protocol": "plaintext"},
-        {"bootstrap.servers": SERVERS, "security.protocol": "PLAINTEXT"},
-    )
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_password_and_trusted_authority(cluster: ClusterSecurity, mechanism: str) -> None:
-    properties = cluster.client_properties(TOOLS, mechanism)
-    python, librdkafka, java = of_clients(properties)
-    trusted = cluster.authority.certificate.read_text()
-    context = python.pop("ssl_context")
-    assert [c["subject"] for c in context.get_ca_certs()] == [((("commonName", "ca of these tests"),),)]
-    assert context.check_hostname and context.verify_mode is ssl.CERT_REQUIRED
-    assert python == {
-        "bootstrap_servers": SERVERS,
-        "security_protocol": "SASL_SSL",
-        "ssl_check_hostname": True,
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": TOOLS,
-        "sasl_plain_password": PASSWORD,
-    }
-    assert librdkafka == {
-        "bootstrap.servers": SERVERS,
-        "security.protocol": "sasl_ssl",
-        "ssl.endpoint.identification.algorithm": "https",
-        "ssl.ca.pem": trusted,
-        "sasl.mechanism": mechanism,
-        "sasl.username": TOOLS,
-        "sasl.password": PASSWORD,
-    }
-    assert java == {
-        "bootstrap.servers": SERVERS,
-        "security.protocol": "SASL_SSL",
-        "ssl.endpoint.identification.algorithm": "https",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": trusted,
-        "sasl.mechanism": mechanism,
-        "sasl.jaas.config": properties["sasl.jaas.config"],
-    }
-
-
-@pytest.mark.parametrize("password", [None, SECRET])
-def test_certificate_of_a_client(tmp_path: Path, cluster: ClusterSecurity, password: str | None) -> None:
-    issued = Authority(tmp_path).issue("alice", password=password)
-    properties = {"security.protocol": "SSL", "ssl.keystore.location": str(issued.both)}
-    if password is not None:
-        properties["ssl.key.password"] = password
-    python, librdkafka, java = of_clients(properties | {"ssl.endpoint.identification.algorithm": ""})
-    assert isinstance(python["ssl_context"], ssl.SSLContext)
-    assert not python["ssl_context"].check_hostname
-    assert librdkafka["ssl.endpoint.identification.algorithm"] == "none"
-    assert java["ssl.endpoint.identification.algorithm"] == ""
-    assert (
-        librdkafka["ssl.certificate.pem"]
-        == java["ssl.keystore.certificate.chain"]
-        == issued.chain.read_text()
-    )
-    assert librdkafka["ssl.key.pem"] == java["ssl.keystore.key"] == issued.key.read_text()
-    assert librdkafka.get("ssl.key.password") == java.get("ssl.key.password") == password
-
-
 def test_a_user_of_scram_is_escaped_where_the_client_leaves_it_out() -> None:
     config = ClientConfig(
         SERVERS,
@@ -110,31 +39,6 @@ def test_a_user_of_scram_is_escaped_where_the_client_leaves_it_out() -> None:
     )
     assert config.kafka_python_settings()["sasl_plain_username"] == "a=3Db=2Cc"
     assert config.librdkafka_settings()["sasl.username"] == "a=b,c"
-
-
-@pytest.mark.parametrize("in_module", [True, False])
-def test_token_endpoint(in_module: bool) -> None:
-    properties = {**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": ENDPOINT}
-    if in_module:
-        properties |= login(OAUTH, clientId="me", clientSecret=SECRET, scope="kafka")
-    else:
-        properties |= {
-            "sasl.oauthbearer.client.credentials.client.id": "me",
-            "sasl.oauthbearer.client.credentials.client.secret": SECRET,
-            "sasl.oauthbearer.scope": "kafka",
-        }
-    python, librdkafka, java = of_clients(properties)
-    assert python["sasl_oauth_token_provider"] is not None
-    assert callable(librdkafka["oauth_cb"])
-    assert SECRET not in f"{python} {librdkafka}"
-    # Spark's Kafka clients are older than the settings of the second form.
-    assert (
-        java["sasl.login.callback.handler.class"] == f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
-    )
-    assert java["sasl.oauthbearer.token.endpoint.url"] == ENDPOINT
-    assert java["sasl.jaas.config"] == (
-        f'{OAUTH} required clientId="me" clientSecret="{SECRET}" scope="kafka";'
-    )
 
 
 def test_what_was_read_means_the_same_again_on_another_machine(cluster: ClusterSecurity) -> None:

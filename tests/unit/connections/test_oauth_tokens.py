@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from connections.oauth_tokens import (
-    RETRY_AFTER_S,
     TokenCallback,
     TokenError,
     TokenLogin,
@@ -78,22 +77,6 @@ def test_a_token_stays_while_its_endpoint_is_down_until_it_expires(
             source.token()
         source.login = TokenLogin(endpoint.url, "me", SECRET)
         assert source.token().expires_s > start_s + 1_001
-
-
-def test_a_token_is_asked_for_again_soon_after_a_failure(
-    issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_s = time.time()
-    with TokenEndpoint(issuer, {"me": SECRET}, lifetime_s=1_000) as endpoint:
-        source = TokenSource(TokenLogin(endpoint.url, "me", SECRET))
-        token = source.token()
-        source.login = TokenLogin(endpoint.url, "me", "refused")
-        monkeypatch.setattr(time, "time", lambda: start_s + 850)
-        source.token()
-        source.login = TokenLogin(endpoint.url, "me", SECRET)
-        monkeypatch.setattr(time, "time", lambda: start_s + 850 + RETRY_AFTER_S)
-        assert source.token() is not token
-        assert endpoint.served == 2
 
 
 def test_a_refused_client_is_named_without_its_secret(endpoint: TokenEndpoint) -> None:

@@ -61,6 +61,15 @@ def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFil
     return path
 
 
+@pytest.fixture
+def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository that has the artifact of the declared sets."""
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    return tmp_path / "repository"
+
+
 def test_the_projects_list_is_locked_in_full() -> None:
     sets = read_jar_sets(JARS_TOML.read_text())
     assert {"broker", "spark", "tools"} <= sets.keys()
@@ -70,13 +79,10 @@ def test_the_projects_list_is_locked_in_full() -> None:
         assert all(len(file.sha256) == 64 and file.size_bytes > 0 for file in jar_set.files)
 
 
-def test_spark_gets_exactly_the_jars_it_asked_for() -> None:
-    spark = read_jar_sets(JARS_TOML.read_text())["spark"]
-    assert len(spark.files) == len(spark.artifacts) == 4
-
-
 def test_the_jars_of_spark_have_pysparks_version() -> None:
-    artifacts = read_jar_sets(JARS_TOML.read_text())["spark"].artifacts
+    spark = read_jar_sets(JARS_TOML.read_text())["spark"]
+    artifacts = spark.artifacts
+    assert len(spark.files) == len(artifacts) == 4, "exactly those that it asks for"
     versions = {it.name: it.version for it in artifacts if it.group == "org.apache.spark"}
     assert versions.keys() == {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"}
     assert set(versions.values()) == {importlib.metadata.version("pyspark")}
@@ -108,69 +114,48 @@ def test_faults_name_each_file(tmp_path: Path) -> None:
 
 
 def test_fetched_once_then_taken_from_the_cache(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
-    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
     (jar,) = jars.spark_jars()
     assert jar.read_bytes() == b"thing"
     assert jar.is_relative_to(cache)
-
     monkeypatch.setattr(jars, "retrieve", lambda *_, **__: pytest.fail("nothing is to be fetched"))
     assert jars.spark_jars() == [jar]
 
 
-def test_what_two_sets_share_is_fetched_once(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
-    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+def test_what_two_sets_share_is_fetched_once(repository: Path) -> None:
     jars.broker_classpath()
-    shutil.rmtree(tmp_path / "repository")
+    shutil.rmtree(repository)
     (jar,) = jars.jar_paths("tools")
     assert jar.read_bytes() == b"thing"
 
 
-def test_the_command_fetches_what_the_programs_run_on(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
-    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+def test_the_command_fetches_what_the_programs_run_on(cache: Path, repository: Path) -> None:
     jars.main([])
     fetched = {path.parent.name.rpartition("-")[0] for path in (cache / "jars").glob("*/*.jar")}
     assert fetched == set(PROGRAM_SETS) == {"spark", "broker"}
 
 
-def test_jar_cut_short_in_the_cache_is_fetched_again(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
-    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+def test_jar_cut_short_in_the_cache_is_fetched_again(repository: Path) -> None:
     (jar,) = jars.spark_jars()
     jar.write_bytes(b"th")
     assert jars.spark_jars() == [jar]
     assert jar.read_bytes() == b"thing"
 
 
+@pytest.mark.usefixtures("repository")
 def test_other_content_is_refused_and_not_kept(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"evil")
     declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"good")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
     with pytest.raises(JarsUnavailable, match=r"not the ones pinned in jars\.toml:\n  thing-1\.0\.jar:"):
         jars.spark_jars()
     assert not list(cache.rglob("*.jar"))
 
 
-def test_lock_writes_what_was_resolved(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+@pytest.mark.usefixtures("repository")
+def test_lock_writes_what_was_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = declare(monkeypatch, tmp_path, [])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
     head = path.read_text().partition("[locked]")[0]
     jars.lock()
     assert path.read_text().startswith(head)
@@ -189,10 +174,9 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     assert all("Connection refused" in line for line in lines[1:])
 
 
-def test_missing_artifact_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "repository").mkdir()
-    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+def test_missing_artifact_is_named(repository: Path) -> None:
+    shutil.rmtree(repository)
+    repository.mkdir()
     with pytest.raises(JarsUnavailable, match=r"org\.example:thing:1\.0: not found"):
         jars.spark_jars()
 

@@ -3,8 +3,10 @@
 import asyncio
 import time
 
+import pytest
 from structlog.testing import capture_logs
 
+from gateway.limits import Limits
 from gateway.quotas.rules import DEFAULT, QuotaRules
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
@@ -17,25 +19,27 @@ def refused(world: GatewayFixture) -> dict[str, float]:
     return {reason: count for (reason,), (count,) in numbers.items() if count}
 
 
-@played(connections_per_ip=2)
-async def test_an_address_may_have_so_many_connections(world: GatewayFixture) -> None:
+OF_ADDRESS = Limits(connections_per_ip=1, connections_per_ip_overrides={HOST: 2, "10.0.0.7": 1})
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [(OF_ADDRESS, "max.connections.per.ip"), (Limits(connections=2), "max.connections")],
+)
+@played(limits=lambda limits: limits)
+async def test_an_address_and_a_gateway_may_have_so_many_connections(
+    world: GatewayFixture, limits: Limits, limit: str
+) -> None:
     first, second = await world.client(), await world.client()
     for client in (first, second):
         await client.ask(HEARTBEAT, 4, **beat())
     with capture_logs() as logs:
         assert await (await world.client()).is_closed()
-    assert logs[0]["limit"] == "max.connections.per.ip"
-    assert refused(world) == {"max.connections.per.ip": 1}
+    assert [(entry["event"], entry["limit"]) for entry in logs] == [("a connection was refused", limit)]
+    assert refused(world) == {limit: 1}
     first.writer.transport.abort()
     await until(lambda: len(world.gateway.connections()) == 1)
     assert (await (await world.client()).ask(HEARTBEAT, 4, **beat())).error_code == 25
-
-
-@played(connections_per_ip=1, connections_per_ip_overrides={HOST: 3, "10.0.0.7": 1})
-async def test_an_address_may_have_a_limit_of_its_own(world: GatewayFixture) -> None:
-    for _ in range(3):
-        await (await world.client()).ask(HEARTBEAT, 4, **beat())
-    assert await (await world.client()).is_closed()
 
 
 @played(rules=QuotaRules(connections={DEFAULT: 1.0}), quota_window_num=1, quota_window_s=2.0)
@@ -46,8 +50,7 @@ async def test_a_connection_over_its_addresss_rate_is_closed_late(world: Gateway
     assert await (await world.client()).is_closed()
     assert time.monotonic() - began_s > 0.04
     assert refused(world) == {"connection_creation_rate": 1}
-    for client in kept:
-        assert (await client.ask(HEARTBEAT, 4, **beat())).error_code == 25
+    assert (await kept[1].ask(HEARTBEAT, 4, **beat())).error_code == 25
 
 
 @played(connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)

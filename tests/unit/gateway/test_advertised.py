@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
 
 import pytest
 from kafka.protocol.api_key import ApiKey
@@ -61,20 +60,8 @@ def test_a_server_name_names_a_broker(name: str | None, node_id: int | None) -> 
     assert Advertised(templates, dict).node_id(name) == node_id
 
 
-def test_without_templates_there_is_no_address() -> None:
-    assert Advertised((), dict).address(1, PORT) is None
-
-
-def asyncio_test(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())  # type: ignore[arg-type]
-
-    run.__name__ = test.__name__
-    return run
-
-
-@asyncio_test
-async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away() -> None:
+@played
+async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away(_: GatewayFixture) -> None:
     servers = [await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0) for _ in range(2)]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     # Ports that {node} tells apart: the other gateway's listeners for brokers 1 and 2.
@@ -85,25 +72,13 @@ async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away()
         addresses = [advertised.address(node_id, PORT) for node_id in (1, 2, 3)]
         return [ports.index(address.port) for address in addresses if address is not None]
 
-    await advertised.check()
-    assert named() == [1, 0, 1]
-    servers[1].close()
-    await servers[1].wait_closed()
-    await advertised.check()
-    assert named() == [0, 0, 0]
-    servers[0].close()
-    await servers[0].wait_closed()
-    await advertised.check()
-    assert named() == [1, 0, 1], "where none can be reached, all are named"
-
-
-@played(templates=parse_templates("broker-{node}.kafka.example.com:9092"))
-async def test_clients_get_the_templates_addresses(world: GatewayFixture) -> None:
-    client = await world.client()
-    expected = (f"broker-{NODE_ID}.kafka.example.com", 9_092)
-    (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
-    found = await client.ask(ApiKey.FindCoordinator, 0, key="any")
-    assert (broker.host, broker.port) == (found.host, found.port) == expected
+    # Where none can be reached, all are named.
+    for away, expected in ((None, [1, 0, 1]), (1, [0, 0, 0]), (0, [1, 0, 1])):
+        if away is not None:
+            servers[away].close()
+            await servers[away].wait_closed()
+        await advertised.check()
+        assert named() == expected
 
 
 def test_a_broker_whose_port_would_be_too_high_is_named_at_the_start() -> None:
@@ -117,22 +92,20 @@ def test_a_broker_whose_port_would_be_too_high_is_named_at_the_start() -> None:
 
 # Both have no port by the second template. Broker 6 would be named by the first one, broker 7 by the second.
 @pytest.mark.parametrize("node_id", [6, 7])
-def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(node_id: int) -> None:
+@played(templates=parse_templates("nat.example.com:3000{node},nat.example.com:6553{node}"))
+async def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(
+    world: GatewayFixture, node_id: int
+) -> None:
     """No listener stays open for it, so its port is not among those that are checked either."""
-
-    @played(templates=parse_templates("nat.example.com:3000{node},nat.example.com:6553{node}"))
-    async def play(world: GatewayFixture) -> None:
-        world.cluster.learn({node_id: world.broker.address}, all_of_them=True)
-        with capture_logs() as logs:
-            for _ in range(2):
-                client = await world.client()
-                await client.send(ApiKey.FindCoordinator, 0, key="any")
-                assert await client.is_closed()
-        closed = [entry for entry in logs if entry["event"] == "a connection was closed"]
-        assert f"broker {node_id} has no address for clients" in closed[0]["why"]
-        assert "a connection failed" not in [entry["event"] for entry in logs]
-
-    play()
+    world.cluster.learn({node_id: world.broker.address}, all_of_them=True)
+    with capture_logs() as logs:
+        for _ in range(2):
+            client = await world.client()
+            await client.send(ApiKey.FindCoordinator, 0, key="any")
+            assert await client.is_closed()
+    closed = [entry for entry in logs if entry["event"] == "a connection was closed"]
+    assert f"broker {node_id} has no address for clients" in closed[0]["why"]
+    assert "a connection failed" not in [entry["event"] for entry in logs]
 
 
 async def named(world: GatewayFixture, name: str | None) -> RawClient:
@@ -143,25 +116,22 @@ async def named(world: GatewayFixture, name: str | None) -> RawClient:
 
 
 @pytest.mark.parametrize("of_the_group", [True, False, None])
-def test_a_server_name_leads_to_the_listener_of_its_broker(of_the_group: bool | None) -> None:
+@played(security=Security.read(PEM, None, None), templates=parse_templates("broker-{node}.example.com:9092"))
+async def test_a_server_name_leads_to_the_listener_of_its_broker(
+    world: GatewayFixture, of_the_group: bool | None
+) -> None:
     """On the first port. A group is listed by the listener of its broker only, and by the first one."""
-
-    @played(
-        security=Security.read(PEM, None, None),
-        templates=parse_templates("broker-{node}.example.com:9092"),
-    )
-    async def play(world: GatewayFixture) -> None:
-        first = await named(world, None)
-        await first.ask(11, 5, **join_fields())
-        world.cluster.learn(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
-        # A look-up opens the listener of the broker that it finds.
-        found = {(await first.ask(ApiKey.FindCoordinator, 0, key=f"group-{n}")).node_id for n in range(20)}
-        assert found == {NODE_ID, OTHER_ID}
-        coordinator = (await first.ask(ApiKey.FindCoordinator, 0, key="g")).node_id
-        (other,) = found - {coordinator}
-        node_id = {True: coordinator, False: other, None: 99}[of_the_group]
-        client = await named(world, f"broker-{node_id}.example.com")
-        groups = (await client.ask(LIST, 4)).groups
-        assert [group.group_id for group in groups] == ([] if of_the_group is False else ["g"])
-
-    play()
+    first = await named(world, None)
+    await first.ask(11, 5, **join_fields())
+    world.cluster.learn(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
+    # A look-up opens the listener of the broker that it finds.
+    found = {(await first.ask(ApiKey.FindCoordinator, 0, key=f"group-{n}")).node_id for n in range(20)}
+    assert found == {NODE_ID, OTHER_ID}
+    named_first = await first.ask(ApiKey.FindCoordinator, 0, key="g")
+    coordinator = named_first.node_id
+    assert (named_first.host, named_first.port) == (f"broker-{coordinator}.example.com", 9_092)
+    (other,) = found - {coordinator}
+    node_id = {True: coordinator, False: other, None: 99}[of_the_group]
+    client = await named(world, f"broker-{node_id}.example.com")
+    groups = (await client.ask(LIST, 4)).groups
+    assert [group.group_id for group in groups] == ([] if of_the_group is False else ["g"])

@@ -11,7 +11,7 @@ from gateway.coordinator.backend import error_code_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
 from state.errors import ErrorCode
-from state.kafka.requests import JoinGroup, LeaveGroup
+from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,
@@ -27,26 +27,10 @@ from tests.harness.gateway_requests import (
     commit_fields,
     join_fields,
     outcomes,
-    stable,
     topic_partition,
 )
 
 SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
-
-
-@played
-async def test_a_member_joins_beats_and_leaves(world: GatewayFixture) -> None:
-    client = await world.client()
-    member_id = await stable(world, client)
-    alive = {"group_id": "g", "generation_id": 1, "member_id": member_id}
-    assert (await client.ask(HEARTBEAT, 4, **alive)).error_code == 0
-    assert (await client.ask(HEARTBEAT, 0, **alive | {"generation_id": 7})).error_code == 22
-    left = await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": member_id, "reason": "done"}])
-    assert [(m.member_id, m.error_code) for m in left.members] == [(member_id, 0)]
-    asked = world.core.asked[-1]
-    assert isinstance(asked, LeaveGroup)
-    assert (asked.client_id, asked.client_host, asked.members[0].reason) == ("me", f"/{HOST}", "done")
-    assert {request.principal for request in world.core.asked} == {"User:ANONYMOUS"}
 
 
 @played
@@ -73,30 +57,9 @@ async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: Gate
 
 
 @played
-async def test_the_coordinator_of_every_group_is_the_gateway(world: GatewayFixture) -> None:
-    client = await world.client()
-    ports = set()
-    for version in codec.versions(ApiKey.FindCoordinator):
-        if version < 4:
-            found = [await client.ask(ApiKey.FindCoordinator, version, key="g", key_type=0)]
-        else:
-            answer = await client.ask(
-                ApiKey.FindCoordinator, version, coordinator_keys=["g", "h"], key_type=0
-            )
-            found = answer.coordinators
-            assert [f.key for f in found] == ["g", "h"]
-        assert {(f.node_id, f.host, f.error_code) for f in found} == {(NODE_ID, HOST, 0)}
-        ports |= {f.port for f in found}
-    (port,) = ports
-    member = await world.client(port)
-    await stable(world, member)
-
-
-@played
 async def test_clients_do_not_find_the_coordinators_of_share_partitions(world: GatewayFixture) -> None:
     """With them they could change the state of any share group."""
-    client = await world.client()
-    answer = await client.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
+    answer = await world.ask(ApiKey.FindCoordinator, 6, coordinator_keys=["g:t:0"], key_type=2)
     assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
 
 
@@ -156,9 +119,8 @@ async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
             {"name": name, "min_version": 0, "max_version": 1} for name in ("group.version", "kraft.version")
         ],
     }
-    client = await world.client()
     for version in range(5):
-        answer = await client.ask(ApiKey.ApiVersions, version)
+        answer = await world.ask(ApiKey.ApiVersions, version)
         named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         expected = {3: (0, 13), 55: (0, 2), 71: (0, 0), 1: (4, 18)}
         at_brokers = ApiKey.FindCoordinator, ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
@@ -192,60 +154,47 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: GatewayFixture) -
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
 
 
-@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93])
-def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
-    is_refused(api_key)
-
-
-@pytest.mark.parametrize("api_key", [38, 39, 40, 41])
-def test_delegation_tokens_are_refused(api_key: int) -> None:
-    """A broker would make them for the gateway's principal."""
-    is_refused(api_key)
-
-
-def is_refused(api_key: int) -> None:
-    """Assert that the gateway neither offers the API nor passes a request of it."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
-        world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
-        client = await world.client()
-        answer = await client.ask(ApiKey.ApiVersions, 0)
-        assert api_key not in {api.api_key for api in answer.api_keys}
-        world.broker.passed.clear()
-        await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
-        assert await client.is_closed()
-        assert world.broker.passed == []
-
-    play()
+# Of other group protocols, and of delegation tokens: a broker would make them for the gateway's principal.
+@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93, 38, 39, 40, 41])
+@played
+async def test_an_api_that_is_not_for_clients_is_neither_offered_nor_passed(
+    world: GatewayFixture, api_key: int
+) -> None:
+    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
+    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
+    client = await world.client()
+    answer = await client.ask(ApiKey.ApiVersions, 0)
+    assert api_key not in {api.api_key for api in answer.api_keys}
+    world.broker.passed.clear()
+    await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
+    assert await client.is_closed()
+    assert world.broker.passed == []
 
 
 @played
 async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: GatewayFixture) -> None:
-    client = await world.client()
     world.core.away = True
     alive = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     wanted = [{"name": "orders", "partition_indexes": [0]}]
     not_available = [
-        await client.ask(JOIN, 9, **join_fields()),
-        await client.ask(SYNC, 5, **alive, assignments=[]),
-        await client.ask(HEARTBEAT, 4, **alive),
-        await client.ask(LEAVE, 2, group_id="g", member_id="m"),
-        await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": "m"}]),
-        await client.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
-        (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
-        (await client.ask(DESCRIBE, 6, groups=["g"])).groups[0],
-        await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_id="m", member_epoch=3),
-        (await client.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups[0],
+        await world.ask(JOIN, 9, **join_fields()),
+        await world.ask(SYNC, 5, **alive, assignments=[]),
+        await world.ask(HEARTBEAT, 4, **alive),
+        await world.ask(LEAVE, 2, group_id="g", member_id="m"),
+        await world.ask(LEAVE, 5, group_id="g", members=[{"member_id": "m"}]),
+        await world.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
+        (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
+        (await world.ask(DESCRIBE, 6, groups=["g"])).groups[0],
+        await world.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_id="m", member_epoch=3),
+        (await world.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups[0],
     ]
     assert {answer.error_code for answer in not_available} == {15}
-    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
+    assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
     # OffsetFetch has another error code for it, after which all clients retry.
-    assert outcomes(await client.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 14)]
-    assert (await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
+    assert outcomes(await world.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 14)]
+    assert (await world.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
     groups = [{"group_id": "g", "topics": wanted}]
-    assert (await client.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 14
+    assert (await world.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 14
 
 
 @played

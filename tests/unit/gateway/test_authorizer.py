@@ -109,46 +109,6 @@ def test_each_decision_is_that_of_the_model(
             assert made.may(*one) is model(current, default, *one), one
 
 
-DEFAULT_CASES = [
-    ("no ACL", [], False),
-    ("of another's", [acl(principal=BOB)], False),
-    ("allowed", [acl()], True),
-    ("allowed to everyone", [acl(principal=ANYBODY)], True),
-    ("denied before allowed", [acl(), acl(permission=DENY)], False),
-    ("denied to everyone", [acl(), acl(permission=DENY, principal=ANYBODY)], False),
-    ("denied to another", [acl(), acl(permission=DENY, principal=BOB)], True),
-    ("denied from another host", [acl(), acl(permission=DENY, host="10.0.0.2")], True),
-    ("allowed from this host", [acl(host=HOST)], True),
-    ("allowed from another host", [acl(host="10.0.0.2")], False),
-    ("ALL", [acl(Operation.ALL)], True),
-    ("another operation", [acl(Operation.DELETE)], False),
-    ("another type", [acl(kind=TOPIC)], False),
-    ("every name", [acl(name="*")], True),
-    ("a prefix", [acl(name="gr", pattern=PREFIXED)], False),
-    ("the name as a prefix", [acl(name="g", pattern=PREFIXED)], True),
-    ("the star as a prefix is a star", [acl(name="*", pattern=PREFIXED)], False),
-    ("a denied prefix", [acl(name="*"), acl(name="g", pattern=PREFIXED, permission=DENY)], False),
-]
-
-
-@pytest.mark.parametrize(("acls", "expected"), [pytest.param(a, e, id=n) for n, a, e in DEFAULT_CASES])
-def test_read_on_a_group(acls: list[Acl], expected: bool) -> None:
-    assert authorizer(*acls).may(ANN, f"/{HOST}", Operation.READ, GROUP, "g") is expected
-
-
-@pytest.mark.parametrize("operation", [Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER])
-def test_what_implies_describe_implies_it_only_if_allowed(operation: Operation) -> None:
-    allowed = authorizer(acl(operation))
-    assert allowed.may(ANN, HOST, Operation.DESCRIBE, GROUP, "g")
-    denied = authorizer(acl(Operation.DESCRIBE), acl(operation, permission=DENY))
-    assert denied.may(ANN, HOST, Operation.DESCRIBE, GROUP, "g")
-    assert not allowed.may(ANN, HOST, Operation.DESCRIBE_CONFIGS, GROUP, "g")
-
-
-def test_alter_configs_implies_describe_configs() -> None:
-    assert authorizer(acl(Operation.ALTER_CONFIGS)).may(ANN, HOST, Operation.DESCRIBE_CONFIGS, GROUP, "g")
-
-
 def test_super_users_may_do_what_is_denied_and_before_there_are_acls() -> None:
     made = Authorizer([BOB])
     assert made.may(BOB, HOST, Operation.READ, GROUP, "g")
@@ -164,12 +124,6 @@ def test_nothing_is_allowed_before_the_first_acls_even_if_everyone_is_allowed_wi
     made.replace([])
     assert made.may(ANN, HOST, Operation.READ, GROUP, "g")
     assert made.may_somewhere(ANN, HOST, Operation.WRITE, TOPIC)
-
-
-def test_everyone_is_allowed_only_where_no_acl_is_about_the_resource() -> None:
-    made = authorizer(acl(name="pay", pattern=PREFIXED, principal=BOB), allow_everyone_if_no_acl_found=True)
-    assert made.may(ANN, HOST, Operation.READ, GROUP, "orders")
-    assert not made.may(ANN, HOST, Operation.READ, GROUP, "payments")
 
 
 def test_changed_acls_hold_at_once_and_the_same_ones_are_no_change() -> None:

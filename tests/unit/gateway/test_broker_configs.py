@@ -78,36 +78,33 @@ async def test_without_a_coordinator_its_settings_are_left_out(world: GatewayFix
 async def test_what_names_no_broker_asks_no_coordinator(world: GatewayFixture) -> None:
     named = {**resource("orders", TOPIC), "error_code": 0, "configs": [config("group.max.size", "7")]}
     world.broker.answers[DESCRIBE] = {"results": [named]}
-    client = await world.client()
-    (answer,) = (await client.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])).results
+    (answer,) = (await world.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])).results
     assert [c.value for c in answer.configs] == ["7"]
     assert world.core.asked == []
 
 
 @pytest.mark.parametrize(("api", "version"), [(ALTER, 2), (INCREMENTAL, 1)])
-def test_what_is_given_at_the_start_is_not_changed_by_request(api: int, version: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        configs = [{"name": "num.io.threads", "value": "4"}]
-        refused = [*configs, {"name": "group.max.size", "value": "4"}]
-        others = resource("2", configs=configs), resource("orders", TOPIC, configs=refused)
-        world.broker.answers[api] = {
-            "responses": [{**resource("2"), "error_code": 0}, {**resource("orders", TOPIC), "error_code": 0}]
-        }
-        client = await world.client()
-        answer = await client.ask(api, version, resources=[resource(configs=refused), *others])
-        errors = {r.resource_name: (r.error_code, r.error_message) for r in answer.responses}
-        why = "group.max.size is a setting of the group coordinator, given where that starts."
-        assert errors.pop("1") == (INVALID_CONFIG, why)
-        assert {code for code, _ in errors.values()} == {0}
-        message = world.broker.messages[-1]
-        passed = codec.decode_request(request_header(message), message)
-        assert [r.resource_name for r in passed.resources] == ["2", "orders"]
-        world.broker.passed.clear()
-        for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.streams.max.size"):
-            only = [resource(configs=[{"name": name, "value": "1"}])]
-            (entry,) = (await client.ask(api, version, resources=only)).responses
-            assert (entry.error_code, entry.error_message.split()[0]) == (INVALID_CONFIG, name)
-        assert world.broker.passed == []
-
-    play()
+@played
+async def test_what_is_given_at_the_start_is_not_changed_by_request(
+    world: GatewayFixture, api: int, version: int
+) -> None:
+    configs = [{"name": "num.io.threads", "value": "4"}]
+    refused = [*configs, {"name": "group.max.size", "value": "4"}]
+    others = resource("2", configs=configs), resource("orders", TOPIC, configs=refused)
+    world.broker.answers[api] = {
+        "responses": [{**resource("2"), "error_code": 0}, {**resource("orders", TOPIC), "error_code": 0}]
+    }
+    answer = await world.ask(api, version, resources=[resource(configs=refused), *others])
+    errors = {r.resource_name: (r.error_code, r.error_message) for r in answer.responses}
+    why = "group.max.size is a setting of the group coordinator, given where that starts."
+    assert errors.pop("1") == (INVALID_CONFIG, why)
+    assert {code for code, _ in errors.values()} == {0}
+    message = world.broker.messages[-1]
+    passed = codec.decode_request(request_header(message), message)
+    assert [r.resource_name for r in passed.resources] == ["2", "orders"]
+    world.broker.passed.clear()
+    for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.streams.max.size"):
+        only = [resource(configs=[{"name": name, "value": "1"}])]
+        (entry,) = (await world.ask(api, version, resources=only)).responses
+        assert (entry.error_code, entry.error_message.split()[0]) == (INVALID_CONFIG, name)
+    assert world.broker.passed == []

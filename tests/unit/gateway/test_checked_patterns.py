@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from gateway.apis import topic_facts
 from gateway.apis.pattern_looks import PatternLooks
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
@@ -18,8 +18,7 @@ from records.topic_patterns import digest
 from state.kafka.consumer.regex_checked import LOOKS_APART_MS
 from state.kafka.requests import RegexResolution, RegexResolved
 from state.kafka.topic_images import TopicImage
-from state.messages import ANONYMOUS
-from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
+from tests.harness.gateway import PATIENCE_S, TOPICS, GatewayFixture, RawClient, Right, acls, played, topic_id
 from tests.unit.gateway.test_consumer_members import (
     DESCRIBE,
     HEARTBEAT,
@@ -35,19 +34,11 @@ LOOKS_ANEW = patch.object(topic_facts, "NAMED_AGE_MAX_S", -1.0)
 """A test does not wait for a second until topics may be read again."""
 
 
-def allowed(operation: Operation, kind: ResourceType, name: str) -> Acl:
-    return Acl(kind, name, PatternType.PREFIXED, ANONYMOUS, "*", operation, Permission.ALLOW)
-
-
-GROUPS = allowed(Operation.READ, ResourceType.GROUP, "g")
-OF_ORDERS = GROUPS, allowed(Operation.READ, ResourceType.TOPIC, "orders")
-
-
-def orders_only() -> Authorizer:
-    """The client may READ, and so DESCRIBE, the topics that begin with `orders`."""
-    made = Authorizer()
-    made.replace(OF_ORDERS)
-    return made
+OF_ORDERS: list[Right] = [
+    (Operation.READ, ResourceType.GROUP, "g"),
+    (Operation.READ, ResourceType.TOPIC, "orders*"),
+]
+"""The client may READ, and so DESCRIBE, the topics that begin with `orders`."""
 
 
 async def beat(client: RawClient, epoch: int, member_id: str = "m") -> Any:
@@ -72,10 +63,9 @@ async def asked_to_look(world: GatewayFixture, client: RawClient, epoch: int, *t
     assert last_asked(world).looked is UNSET
 
 
-@played(authorizer=orders_only)
+@played(rights=OF_ORDERS)
 async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixture) -> None:
-    client = await world.client()
-    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    answer = await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert assigned(answer) == ORDERS
     asked = last_asked(world)
     assert asked.checks_topics is True
@@ -98,7 +88,7 @@ async def test_without_acls_nothing_is_told_of_them(world: GatewayFixture) -> No
 
 
 @LOOKS_ANEW
-@played(authorizer=orders_only)
+@played(rights=OF_ORDERS)
 async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
@@ -119,17 +109,7 @@ async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world
 
 
 @LOOKS_ANEW
-@played(authorizer=orders_only)
-async def test_a_topic_that_the_client_may_not_describe_changes_nothing_for_it(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
-    await asked_to_look(world, client, epoch, "prices-2")
-    answer = await beat(client, epoch)
-    assert (answer.member_epoch, assigned(answer)) == (epoch, None)
-
-
-@LOOKS_ANEW
-@played(authorizer=orders_only)
+@played(rights=OF_ORDERS)
 async def test_a_look_is_brought_by_the_member_that_was_asked(world: GatewayFixture) -> None:
     """Not by another member of the connection, and not by a member that says what it subscribes to anyway."""
     client = await world.client()
@@ -148,7 +128,7 @@ async def test_a_look_is_brought_by_the_member_that_was_asked(world: GatewayFixt
 
 
 @LOOKS_ANEW
-@played(authorizer=orders_only)
+@played(rights=OF_ORDERS)
 async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
@@ -158,22 +138,7 @@ async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(w
     assert (answer.member_epoch, assigned(answer)) == (epoch, None)
 
 
-@LOOKS_ANEW
-@played(authorizer=orders_only)
-async def test_a_right_that_is_gone_is_looked_at_after_the_refresh_interval(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
-    assert world.authorizer is not None
-    world.authorizer.replace([GROUPS])
-    for _ in range(20):
-        world.core.advance(world.core.config.group_consumer_regex_refresh_interval_ms // 20)
-        assert assigned(await beat(client, epoch)) is None
-    world.core.advance(1)
-    await beat(client, epoch)
-    assert assigned(await beat(client, epoch)) == {}
-
-
-@played(authorizer=orders_only)
+@played(rights=OF_ORDERS)
 async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says(
     world: GatewayFixture,
 ) -> None:
@@ -188,50 +153,40 @@ async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says
     assert last_asked(world).looked is UNSET
 
 
-def changing_at_once() -> Authorizer:
+class Changing(Authorizer):
     """Its ACLs change while the first pattern is decided."""
 
-    class Changing(Authorizer):
-        def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-            if kind is ResourceType.TOPIC and len(self) == len(OF_ORDERS):
-                self.replace([GROUPS])
-            return super().may(principal, host, operation, kind, name)
-
-    made = Changing()
-    made.replace(OF_ORDERS)
-    return made
+    def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if kind is ResourceType.TOPIC and len(self) == len(OF_ORDERS):
+            self.replace(acls(OF_ORDERS[:1]))
+        return super().may(principal, host, operation, kind, name)
 
 
 @patch.object(topic_facts, "_DECIDING_S", 0.0)
-@played(authorizer=changing_at_once)
+@played(authorizer=lambda: Changing())
 async def test_acls_that_change_meanwhile_make_no_half_result(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    world.allow(*OF_ORDERS)
+    await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
 
 
-def slow_to_decide() -> Authorizer:
+class Slow(Authorizer):
     """Each decision about a topic takes 1 ms."""
 
-    class Slow(Authorizer):
-        def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-            if kind is ResourceType.TOPIC:
-                use_processor(0.001)
-            return super().may(principal, host, operation, kind, name)
-
-    made = Slow()
-    made.replace(OF_ORDERS)
-    return made
+    def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if kind is ResourceType.TOPIC:
+            use_processor(0.001)
+        return super().may(principal, host, operation, kind, name)
 
 
-@played(authorizer=slow_to_decide, topics_look_up_s=PATIENCE_S)
+@played(authorizer=lambda: Slow(), topics_look_up_s=PATIENCE_S)
 async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFixture) -> None:
+    world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(500)}
-    client = await world.client()
     # The metadata are read now: in this test the broker is of the same event loop.
-    await client.ask(HEARTBEAT, 1, **by_pattern("orders"))
+    await world.ask(HEARTBEAT, 1, **by_pattern("orders"))
     with loop_watched(counts := Counts()):
-        await client.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
+        await world.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
         held_s = counts.held_s
     regex = last_asked(world).regex
     assert regex is not None
@@ -239,25 +194,12 @@ async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFi
     assert held_s == 0
 
 
-@played(authorizer=slow_to_decide, topics_look_up_s=0.2)
+@played(authorizer=lambda: Slow(), topics_look_up_s=0.2)
 async def test_rights_that_take_too_long_to_decide_make_no_result(world: GatewayFixture) -> None:
+    world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(1_000)}
-    client = await world.client()
-    assert (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
+    assert (await world.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
-
-
-@played(expose_internal_topics=True)
-async def test_rx7_the_coordinators_own_topics_match_no_pattern_also_where_clients_see_them(
-    world: GatewayFixture,
-) -> None:
-    """As for the topic watcher, which would take them away again."""
-    world.broker.topics[LAYOUT.requests_topic] = 1
-    client = await world.client()
-    await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
-    regex = last_asked(world).regex
-    assert regex is not None
-    assert list(regex.topics) == ["orders", "prices"]
 
 
 def test_a_connection_remembers_so_many_looks() -> None:

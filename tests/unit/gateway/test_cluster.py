@@ -1,11 +1,18 @@
-"""The gateway's look-ups of topics at the brokers, for many callers at once, and while brokers hang."""
+"""The gateway's own requests to brokers, for many callers at once, and while brokers hang."""
 
 import asyncio
 from statistics import median
 
-from gateway.upstream.connections import UpstreamLost
+import pytest
+from kafka.protocol.api_key import ApiKey
+
+from gateway.limits import Limits
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
+from gateway.wire import codec
 from state.kafka.requests import ConsumerGroupHeartbeat
 from tests.harness.gateway import GatewayFixture, played, topic_id
+from tests.harness.waiting import until
 
 HEARTBEAT = 68
 CALLERS = 1_000
@@ -54,14 +61,13 @@ async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_l
 async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
     world.broker.silent = True
     now_s = asyncio.get_running_loop().time
 
     async def full_heartbeat(topic: str) -> float:
         began_s = now_s()
         fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000}
-        await client.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
+        await world.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
         asked = world.core.asked[-1]
         assert isinstance(asked, ConsumerGroupHeartbeat)
         assert asked.topics is None
@@ -93,4 +99,42 @@ async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: Gateway
         assert await world.cluster.topics(names) == {}
     assert world.cached_topics() <= 10_000
     assert world.cluster.cached_topics(["absent-49999"], 30.0) == {}
+    for first in range(0, 50_000, 10_000):
+        ids = [topic_id(f"absent-{number}") for number in range(first, first + 10_000)]
+        assert await world.cluster.topics_by_id(ids, 30.0) == {}
+    assert world.cached_topics() <= 20_000
     assert await world.cluster.topics(["orders"])
+
+
+def test_first_contacts_spread_over_the_live_brokers() -> None:
+    """Else all would wait for the first broker where it hangs."""
+    bootstrap = Address("bootstrap", 9092)
+    cluster = Cluster([bootstrap], Limits())
+    cluster.learn({node: Address(f"broker-{node}", 9092) for node in range(3)}, all_of_them=True)
+    cluster.learn({7: Address("gone", 9092)})
+    drawn = [cluster.addresses() for _ in range(200)]
+    assert {addresses[0].host for addresses in drawn} == {"broker-0", "broker-1", "broker-2"}
+    assert all(len(set(addresses)) == 4 and addresses[-1] == bootstrap for addresses in drawn)
+
+
+BODY = {"topics": [], "allow_auto_topic_creation": False}
+REQUEST = codec.encode_request(ApiKey.Metadata, 12, 1, CLIENT_ID, BODY)
+
+
+@played
+async def test_a_request_without_an_answer_in_time_closes_its_connection(world: GatewayFixture) -> None:
+    """Also a cancelled one: its late response would be taken for that to the next request."""
+    upstream = await Upstream.open(world.broker.address, Limits(upstream_timeout_s=0.05))
+    other = await Upstream.open(world.broker.address, Limits())
+    for _ in range(2):
+        assert codec.decode_response(ApiKey.Metadata, 12, await other.request(REQUEST)).brokers
+    world.broker.silent = True
+    with pytest.raises(UpstreamLost, match=r"the broker at .* is lost: no answer within 0\.05 s"):
+        await upstream.request(REQUEST)
+    request = asyncio.create_task(other.request(REQUEST))
+    await asyncio.sleep(0)
+    assert not other.ended
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await until(lambda: upstream.ended and other.ended)

@@ -1,21 +1,28 @@
-"""Members on the consumer protocol (KIP-848) over the coordinator's core: heartbeats and what they tell of
-topics, offsets by member epoch, descriptions.
+"""The consumer protocol (KIP-848) at the gateway: its switch, rights, and what requests tell of topics.
+
+`tests/conformance/scripts/consumer_*.txt` have the answers beside Kafka's.
 """
 
 from threading import Event
 from typing import Any
 from unittest.mock import patch
 
-from gateway.apis import topic_facts
-from gateway.authorization.acls import SUPPORTED, ResourceType
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution
-from state.kafka.topic_images import TopicImage
-from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
+import pytest
+from kafka.protocol.api_key import ApiKey
 
-HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
+from assignors.kafka.api import Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_subscription
+from gateway.apis import topic_facts
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.wire import codec
+from state.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
+from state.kafka.topic_images import TopicImage
+from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, played, topic_id
+from tests.harness.gateway_requests import JOIN, join_fields
+
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
+HEARTBEAT, DESCRIBE = 68, 69
 ORDERS = {topic_id("orders"): [0, 1, 2]}
-STALE, UNKNOWN_MEMBER, UNKNOWN_ID, BAD_PATTERN = 113, 25, 100, 128
 
 
 def joining(**more: Any) -> dict[str, Any]:
@@ -35,13 +42,6 @@ def assigned(answer: Any) -> dict[Any, list[int]] | None:
     return {topic.topic_id: sorted(topic.partitions) for topic in answer.assignment.topic_partitions}
 
 
-async def joined(client: RawClient, **more: Any) -> int:
-    """Join, and return the member's epoch."""
-    answer = await client.ask(HEARTBEAT, 1, **joining(**more))
-    assert (answer.error_code, answer.error_message, assigned(answer)) == (0, None, ORDERS)
-    return int(answer.member_epoch)
-
-
 def last_asked(world: GatewayFixture) -> ConsumerGroupHeartbeat:
     asked = world.core.asked[-1]
     assert isinstance(asked, ConsumerGroupHeartbeat)
@@ -53,102 +53,61 @@ def image(topic: str) -> TopicImage:
 
 
 @played
-async def test_a_member_joins_stays_and_leaves(world: GatewayFixture) -> None:
-    for version in (0, 1):
-        client, member = await world.client(), {"group_id": "g", "member_id": f"m{version}"}
-        first = await client.ask(HEARTBEAT, version, **joining(**member))
-        assert (first.error_code, first.member_id, assigned(first)) == (0, f"m{version}", ORDERS)
-        assert first.heartbeat_interval_ms == 5_000
-        asked = last_asked(world)
-        assert (asked.api_version, asked.client_id, asked.principal) == (version, "me", "User:ANONYMOUS")
-        still = await client.ask(HEARTBEAT, version, **member, member_epoch=first.member_epoch)
-        assert (still.error_code, still.member_epoch, assigned(still)) == (0, first.member_epoch, None)
-        owned = [{"topic_id": id_, "partitions": partitions} for id_, partitions in ORDERS.items()]
-        epoch = {"member_epoch": first.member_epoch, "topic_partitions": owned}
-        assert (await client.ask(HEARTBEAT, version, **member, **epoch)).error_code == 0
-        left = await client.ask(HEARTBEAT, version, **member, member_epoch=-1)
-        assert (left.error_code, left.member_epoch) == (0, -1)
-
-
-@played
-async def test_an_error_has_a_text_and_nothing_else(world: GatewayFixture) -> None:
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **joining(member_epoch=7))
-    assert refused.error_code == 69
-    assert refused.error_message
-    nothing = (refused.member_id, refused.member_epoch, refused.heartbeat_interval_ms, refused.assignment)
-    assert nothing == (None, 0, 0, None)
-
-
-@played
 async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "absent", "unsure"]))
-    assert last_asked(world).topics == {"orders": image("orders"), "absent": None, "unsure": None}
+    """A topic without a leader has an error, and is not called absent. The topic watcher reports it later."""
+    world.broker.topic_errors["prices"] = 5
+    names = ["orders", "absent", "prices"]
+    answer = await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))
+    assert last_asked(world).topics == {"orders": image("orders"), "absent": None}
     assert last_asked(world).regex is None
-
-
-@played
-async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client)
+    assert assigned(answer) == ORDERS
     before = world.broker.metadata_asked
-    await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=epoch)
+    await world.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=answer.member_epoch)
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
-    await client.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
+    await world.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
     assert last_asked(world).topics is None
     assert world.broker.metadata_asked == before
 
 
 @played
 async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: GatewayFixture) -> None:
-    client = await world.client()
     before = world.broker.metadata_asked
     for number in range(5):
-        await client.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
+        await world.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
         assert last_asked(world).topics == {"orders": image("orders")}
     assert world.broker.metadata_asked == before + 1
 
 
-@played
-async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: GatewayFixture) -> None:
-    """A topic without a leader has such an error. The topic watcher reports it when the brokers know it."""
-    world.broker.topic_errors["prices"] = 5
-    client = await world.client()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "prices"]))
-    assert last_asked(world).topics == {"orders": image("orders")}
-
-
-@played
-async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
-    client = await world.client()
+@played(topics_look_up_s=0.05)
+async def test_mi1_mi2_without_brokers_a_request_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
+    world.broker.silent = True
+    await world.ask(HEARTBEAT, 1, **joining())
+    assert last_asked(world).topics is None
     await world.stop_broker()
     for writer in world.broker.writers:
         writer.close()
-    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
+    await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
     assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
+    protocols = [{"name": "range", "metadata": encode_subscription(Subscription(("orders",)))}]
+    assert (await world.ask(JOIN, 9, **join_fields(group_id="h", protocols=protocols))).error_code == 79
+    assert last_join(world).topics is None
 
 
-@played(topics_look_up_s=0.05)
-async def test_mi1_brokers_that_hang_do_not_hold_a_heartbeat(world: GatewayFixture) -> None:
-    client = await world.client()
-    world.broker.silent = True
-    await client.ask(HEARTBEAT, 1, **joining())
-    assert last_asked(world).topics is None
-
-
-@played(expose_internal_topics=False)
-async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("exposed", [False, True])
+@played(expose_internal_topics=lambda exposed: exposed)
+async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
+    world: GatewayFixture, exposed: bool
+) -> None:
+    """Without the coordinator's own ones also where clients see them, as for the topic watcher."""
     world.broker.topics |= {"__consumer_offsets": 50, LAYOUT.requests_topic: 1, "marked": 1}
     world.broker.internal.add("marked")
-    client = await world.client()
-    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    answer = await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     regex = last_asked(world).regex
     assert regex is not None
     assert regex.topics == {"orders": image("orders"), "prices": image("prices")}
     assert regex.at_ms > 0
     assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
-    await client.ask(HEARTBEAT, 1, **by_pattern("order", member_id="n"))
+    await world.ask(HEARTBEAT, 1, **by_pattern("order", member_id="n"))
     regex = last_asked(world).regex
     assert regex is not None
     assert regex.topics == {}  # the whole name has to match
@@ -156,23 +115,10 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: 
 
 @played
 async def test_rx1_patterns_share_a_look_at_all_topics(world: GatewayFixture) -> None:
-    client = await world.client()
     before = world.broker.metadata_asked
     for number, pattern in enumerate((".*", "o.*", ".*s")):
-        await client.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
+        await world.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
     assert world.broker.metadata_asked == before + 1
-
-
-@played
-async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refuse(
-    world: GatewayFixture,
-) -> None:
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **by_pattern("(?=o)rders"))
-    regex = last_asked(world).regex
-    assert regex is not None
-    assert regex.error
-    assert (refused.error_code, assigned(refused)) == (BAD_PATTERN, None)
 
 
 @played(topics_look_up_s=0.05)
@@ -198,76 +144,81 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
 @played(topics_look_up_s=PATIENCE_S)
 async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
     """The coordinator would never get the request, and the client would send it again without end."""
-    world.broker.topics |= {f"{number:0200}": 1 for number in range(4_000)}
-    client = await world.client()
-    refused = await client.ask(HEARTBEAT, 1, **by_pattern("0.*"))
-    assert (refused.error_code, bool(refused.error_message)) == (42, True)
-    assert (await client.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
-    assert len(world.core.asked) == 1
-    before = world.broker.metadata_asked
     names = [f"{number:0200}" for number in range(4_000)]
-    assert (await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
+    world.broker.topics |= dict.fromkeys(names, 1)
+    refused = await world.ask(HEARTBEAT, 1, **by_pattern("0.*"))
+    assert (refused.error_code, bool(refused.error_message)) == (42, True)
+    assert (await world.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
+    before = world.broker.metadata_asked
+    assert (await world.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
     assert world.broker.metadata_asked == before
     assert len(world.core.asked) == 1
 
 
-@played
-async def test_offsets_are_committed_and_fetched_by_member_epoch(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client)
-    partition = {"partition_index": 0, "committed_offset": 7}
-    for version, topic in ((9, {"name": "orders"}), (10, {"topic_id": topic_id("orders")})):
+def last_join(world: GatewayFixture) -> JoinGroup:
+    asked = world.core.asked[-1]
+    assert isinstance(asked, JoinGroup)
+    return asked
 
-        async def commit(
-            epoch: int, version: int = version, topic: dict[str, Any] = topic, **more: Any
-        ) -> list[int]:
-            fields = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch, **more}
-            topics = [{**topic, "partitions": [partition]}]
-            answer = await client.ask(COMMIT, version, **fields, topics=topics)
-            return [error for _, _, error in outcomes(answer)]
 
-        async def fetched(
-            member_id: str | None,
-            epoch: int,
-            version: int = version,
-            topic: dict[str, Any] = topic,
-        ) -> tuple[int, list[int]]:
-            group = {"group_id": "g", "member_id": member_id, "member_epoch": epoch}
-            groups = [{**group, "topics": [{**topic, "partition_indexes": [0]}]}]
-            (found,) = (await client.ask(OFFSET_FETCH, version, groups=groups)).groups
-            return found.error_code, [p.committed_offset for t in found.topics for p in t.partitions]
-
-        assert await commit(epoch) == [0]
-        assert await commit(epoch + 1) == [STALE]
-        assert await commit(epoch, member_id="other") == [UNKNOWN_MEMBER]
-        assert await fetched("m", epoch) == (0, [7])
-        assert await fetched("m", epoch + 1) == (STALE, [])
-        assert await fetched("other", epoch) == (UNKNOWN_MEMBER, [])
-        assert await fetched(None, -1) == (0, [7])
+@played(consumer_protocol=False)
+async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
+    world: GatewayFixture,
+) -> None:
+    world.broker.answers[ApiKey.ApiVersions] = {
+        "api_keys": [
+            {"api_key": key, "min_version": 0, "max_version": 1} for key in (3, HEARTBEAT, DESCRIBE)
+        ],
+        "supported_features": [{"name": "group.version", "min_version": 0, "max_version": 1}],
+    }
+    offered = await world.ask(ApiKey.ApiVersions, 4)
+    assert not {api.api_key for api in offered.api_keys} & {HEARTBEAT, DESCRIBE}
+    assert (offered.supported_features, offered.finalized_features) == ([], [])
+    for version in codec.versions(HEARTBEAT):
+        assert (await world.ask(HEARTBEAT, version, **joining())).error_code == 35
+        (group,) = (await world.ask(DESCRIBE, version, group_ids=["g"])).groups
+        assert (group.group_id, group.error_code) == ("g", 35)
+    assert world.core.asked == []
 
 
 @played
-async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: GatewayFixture) -> None:
-    client = await world.client()
-    epoch = await joined(client, rack_id="r")
-    for version in (0, 1):
-        asked = {"group_ids": ["g", "absent"], "include_authorized_operations": True}
-        group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
-        assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "uniform")
-        assert (group.group_epoch, group.assignment_epoch) == (epoch, epoch)
-        assert group.authorized_operations == SUPPORTED[ResourceType.GROUP]
-        (member,) = group.members
-        assert (member.member_id, member.member_epoch, member.rack_id) == ("m", epoch, "r")
-        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["orders"], "")
-        for assignment in (member.assignment, member.target_assignment):
-            (topic,) = assignment.topic_partitions
-            assert (topic.topic_id, topic.topic_name) == (topic_id("orders"), "orders")
-            assert topic.partitions == [0, 1, 2]
-        if version:
-            assert member.member_type == 1
-        assert (absent.error_code, absent.group_id, absent.members) == (69, "absent", [])
-        assert absent.authorized_operations is None
-    (listed,) = (await client.ask(LIST, 5, types_filter=["Consumer"])).groups
-    shown = (listed.group_id, listed.group_type, listed.protocol_type, listed.group_state)
-    assert shown == ("g", "consumer", "consumer", "Stable")
-    assert (await client.ask(LIST, 5, types_filter=["classic"])).groups == []
+async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: GatewayFixture) -> None:
+    """The topics that the member subscribes to, and those it owns partitions of, in any of its protocols."""
+    owned = Subscription(("absent",), owned_partitions=(TopicPartition("prices", 0),))
+    protocols = [
+        {"name": "range", "metadata": encode_subscription(Subscription(("orders",)))},
+        {"name": "cooperative-sticky", "metadata": encode_subscription(owned)},
+        {"name": "own", "metadata": b"not of this protocol"},
+    ]
+    await world.ask(JOIN, 9, **join_fields(protocols=protocols))
+    asked = last_join(world)
+    images = {name: TopicImage(topic_id(name), partitions) for name, partitions in TOPICS.items()}
+    assert asked.topics == {**images, "absent": None}
+    assert asked.partitions_per_topic == {}
+
+
+@played
+async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: GatewayFixture) -> None:
+    await world.ask(JOIN, 9, **join_fields(protocol_type="connect"))
+    assert last_join(world).topics is None
+    assert world.broker.metadata_asked == 1  # at the gateway's start
+
+
+@played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
+async def test_hb2_hb3_ad1_ad6_a_group_needs_rights_on_itself_and_its_topics(
+    world: GatewayFixture,
+) -> None:
+    refused = await world.ask(HEARTBEAT, 1, **joining(group_id="other"))
+    assert (refused.error_code, refused.member_id, refused.assignment) == (30, None, None)
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["other"])).groups
+    assert (group.group_id, group.error_code, group.members) == ("other", 30, [])
+    both = joining(subscribed_topic_names=["orders", "prices"])
+    assert (await world.ask(HEARTBEAT, 1, **both)).error_code == 29
+    assert world.core.asked == []
+    assert (await world.ask(HEARTBEAT, 1, **joining())).error_code == 0
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, len(group.members)) == (0, 1)
+    world.allow((Operation.DESCRIBE, GROUP, "g"))
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, group.group_id, group.group_state, group.members) == (29, "g", "", [])
+    assert group.error_message

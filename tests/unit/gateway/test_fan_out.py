@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gateway.apis.batch import AT_ONCE
-from gateway.authorization.authorizer import Authorizer
 from gateway.quotas.rules import QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
@@ -46,27 +45,24 @@ def in_flight(world: GatewayFixture) -> float:
 
 
 @pytest.mark.parametrize("kind", range(len(about(0))))
-def test_each_group_of_a_request_takes_room(kind: int) -> None:
-    @played(at_coordinator=10)
-    async def play(world: GatewayFixture) -> None:
-        attacker, other = await world.client(), await world.client()
-        events = [hold(world, f"g-{n}") for n in range(100)]
-        api_key, version, fields, _ = about(100)[kind]
-        await attacker.send(api_key, version, **fields)
-        await until_asked(world, 10)
-        await nothing_more(world, 10)
-        assert in_flight(world) >= 10
-        beating = await other.send(HEARTBEAT, 4, **beat("alive"))
-        await until_held(world)
-        events[1].set()  # the first place that is free is the other client's
-        assert (await other.receive())[0] == beating
-        assert len(world.core.asked) <= 12
-        for event in events:
-            event.set()
-        await attacker.receive_bytes()
-        assert in_flight(world) == 0
-
-    play()
+@played(at_coordinator=10)
+async def test_each_group_of_a_request_takes_room(world: GatewayFixture, kind: int) -> None:
+    attacker, other = await world.client(), await world.client()
+    events = [hold(world, f"g-{n}") for n in range(100)]
+    api_key, version, fields, _ = about(100)[kind]
+    await attacker.send(api_key, version, **fields)
+    await until_asked(world, 10)
+    await nothing_more(world, 10)
+    assert in_flight(world) >= 10
+    beating = await other.send(HEARTBEAT, 4, **beat("alive"))
+    await until_held(world)
+    events[1].set()  # the first place that is free is the other client's
+    assert (await other.receive())[0] == beating
+    assert len(world.core.asked) <= 12
+    for event in events:
+        event.set()
+    await attacker.receive_bytes()
+    assert in_flight(world) == 0
 
 
 async def until_held(world: GatewayFixture) -> None:
@@ -92,10 +88,9 @@ async def test_a_request_has_so_many_groups_at_the_coordinator(world: GatewayFix
 
 @played(groups_per_request=3)
 async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: GatewayFixture) -> None:
-    client = await world.client()
     for api_key, version, fields, answers in about(7):
         world.core.asked.clear()
-        answer = await client.ask(api_key, version, **fields)
+        answer = await world.ask(api_key, version, **fields)
         errors = [one.error_code for one in getattr(answer, answers)]
         assert errors[3:] == [INVALID_REQUEST] * 4
         assert INVALID_REQUEST not in errors[:3]
@@ -104,9 +99,8 @@ async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: Ga
 
 @played(groups_per_request=3)
 async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: GatewayFixture) -> None:
-    client = await world.client()
     keys = [f"g-{n}" for n in range(7)]
-    found = (await client.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
+    found = (await world.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
     assert [(one.key, one.error_code) for one in found] == [
         *((key, 0) for key in keys[:3]),
         *((key, INVALID_REQUEST) for key in keys[3:]),
@@ -114,16 +108,12 @@ async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world:
 
 
 @pytest.mark.parametrize("kind", range(len(about(0))))
-def test_each_group_of_a_request_counts_for_the_quota(kind: int) -> None:
-    @played(rules=TEN_A_SECOND, **NO_BURST)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        api_key, version, fields, _ = about(6)[kind]
-        began_s = time.monotonic()
-        await client.ask(api_key, version, **fields)
-        assert time.monotonic() - began_s >= 0.45, "five of them wait 0.1 s each"
-
-    play()
+@played(rules=TEN_A_SECOND, **NO_BURST)
+async def test_each_group_of_a_request_counts_for_the_quota(world: GatewayFixture, kind: int) -> None:
+    api_key, version, fields, _ = about(6)[kind]
+    began_s = time.monotonic()
+    await world.ask(api_key, version, **fields)
+    assert time.monotonic() - began_s >= 0.45, "five of them wait 0.1 s each"
 
 
 @played(rules=TEN_A_SECOND, **NO_BURST)
@@ -136,9 +126,8 @@ async def test_groups_that_wait_for_the_quota_take_no_room(world: GatewayFixture
 
 @played
 async def test_the_groups_of_requests_are_counted(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
-    await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
+    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
+    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
     assert world.gateway.numbers()["request_groups"] == {("DescribeGroups",): [42]}
 
 
@@ -161,7 +150,7 @@ async def many_beats(client: RawClient) -> None:
         await client.ask(HEARTBEAT, 4, **beat("alive"))
 
 
-@played(authorizer=Authorizer)
+@played(rights=[])
 async def test_others_have_their_turn_while_many_groups_are_refused(world: GatewayFixture) -> None:
     """Nothing is asked of the coordinator, so nothing else makes the request wait."""
     attacker, other = await world.client(), await world.client()

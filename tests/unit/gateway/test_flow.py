@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from gateway.net.flow import SMALL_BYTES, Flow
+from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, JOIN, SYNC, commit_fields, join_fields
 from tests.harness.waiting import until
@@ -14,54 +15,31 @@ SLOW: dict[str, Any] = {"large_bytes_per_s": 1, "large_burst_bytes": LARGE}
 """One large request passes, and the next one not before the end of the test."""
 
 
-def test_requests_pass_in_their_order_at_the_rate() -> None:
-    async def play() -> None:
-        rate = 10 * LARGE
-        flow, passed = Flow(rate, LARGE), list[int]()
-
-        async def enter(number: int) -> None:
-            await flow.enter(LARGE)
-            passed.append(number)
-
-        began_s = asyncio.get_running_loop().time()
-        await asyncio.gather(*map(enter, range(5)))
-        assert passed == [*range(5)]
-        took_s = asyncio.get_running_loop().time() - began_s
-        # The first one is the burst, and the last one may exceed what is left.
-        assert took_s >= 3 * LARGE / rate
-
-    asyncio.run(play())
+@asynchronous
+async def test_who_is_gone_loses_its_turn() -> None:
+    flow = Flow(10 * LARGE, LARGE)
+    await flow.enter(2 * LARGE)
+    gone = [asyncio.create_task(flow.enter(1_000 * LARGE)) for _ in range(10)]
+    stays = asyncio.create_task(flow.enter(LARGE))
+    await asyncio.sleep(0)
+    assert flow.waiting == 11
+    for task in gone:
+        task.cancel()
+    async with asyncio.timeout(10):
+        await stays
+    assert flow.waiting == 0
 
 
-def test_who_is_gone_loses_its_turn() -> None:
-    async def play() -> None:
-        flow = Flow(10 * LARGE, LARGE)
-        await flow.enter(2 * LARGE)
-        gone = [asyncio.create_task(flow.enter(1_000 * LARGE)) for _ in range(10)]
-        stays = asyncio.create_task(flow.enter(LARGE))
-        await asyncio.sleep(0)
-        assert flow.waiting == 11
-        for task in gone:
-            task.cancel()
-        async with asyncio.timeout(10):
-            await stays
-        assert flow.waiting == 0
-
-    asyncio.run(play())
-
-
-def test_small_requests_do_not_wait() -> None:
-    async def play() -> None:
-        flow = Flow(1, 1)
-        large = [asyncio.create_task(flow.enter(LARGE)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert flow.waiting == 1
-        for _ in range(100):
-            await flow.enter(SMALL_BYTES)
-        for task in large:
-            task.cancel()
-
-    asyncio.run(play())
+@asynchronous
+async def test_small_requests_do_not_wait() -> None:
+    flow = Flow(1, 1)
+    large = [asyncio.create_task(flow.enter(LARGE)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert flow.waiting == 1
+    for _ in range(100):
+        await flow.enter(SMALL_BYTES)
+    for task in large:
+        task.cancel()
 
 
 async def join(client: RawClient, group_id: str, metadata_bytes: int) -> int:

@@ -17,10 +17,8 @@ from gateway.wire.framing import (
     RequestHeader,
     expects_response,
     framed,
-    read_varint,
     request_header,
 )
-from records.wire.schema_notation import in_versions
 
 MAX_BYTES = 64
 messages = st.lists(st.binary(max_size=MAX_BYTES), max_size=8)
@@ -68,15 +66,6 @@ def test_a_frame_of_a_size_that_is_not_allowed_is_refused_before_it_comes(size: 
         FrameBuffer(MAX_BYTES).feed(pack(">i", size))
 
 
-def test_a_buffer_keeps_no_more_than_a_frame() -> None:
-    buffer = FrameBuffer(MAX_BYTES)
-    for _ in range(1_000):
-        assert buffer.feed(framed(b"x" * MAX_BYTES)[:-1]) == []
-        assert buffer.partial
-        assert buffer.feed(b"x") == [b"x" * MAX_BYTES]
-        assert not buffer.partial
-
-
 @given(st.binary(max_size=40))
 def test_any_bytes_have_a_header_or_are_refused(message: bytes) -> None:
     try:
@@ -99,20 +88,6 @@ def test_any_bytes_are_a_request_or_refused(api: tuple[int, int], body: bytes) -
     assert len(decoded.encode()) <= len(body)
 
 
-@given(served, st.data())
-def test_a_damaged_request_is_a_request_or_refused(api: tuple[int, int], data: st.DataObject) -> None:
-    whole = bytearray(codec.encode_request(*api, 1, "me", {}))
-    for _ in range(data.draw(st.integers(1, 3))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    message = bytes(whole)
-    try:
-        header = request_header(message)
-        if apis.is_allowed(header.api_key, header.api_version) and header.api_key in apis.SERVED:
-            codec.decode_request(header, message)
-    except ProtocolError:
-        pass
-
-
 @pytest.mark.parametrize("length", [2**31 - 1, 2**28])
 def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
     """A JoinGroup that claims this many protocols and has the bytes of none."""
@@ -120,14 +95,6 @@ def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
     header = RequestHeader(11, 1, 1, None, 0)
     with pytest.raises(ProtocolError, match="JoinGroupRequest v1: a message that ends"):
         codec.decode_request(header, group + pack(">i", length))
-
-
-def test_numbers_have_an_end() -> None:
-    assert read_varint(b"\xff\xff\xff\xff\x07", 0) == (2**31 - 1, 5)
-    with pytest.raises(ProtocolError, match="more than 31 bits"):
-        read_varint(b"\xff" * 1_000_000, 0)
-    with pytest.raises(ProtocolError, match="ends within a number"):
-        read_varint(b"\xff\xff", 0)
 
 
 @pytest.mark.parametrize("version", codec.versions(ApiKey.Produce))
@@ -152,11 +119,3 @@ def test_a_produce_that_is_cut_short_is_refused() -> None:
     for end in range(header.client_id_end, header.client_id_end + 3):
         with pytest.raises(ProtocolError):
             expects_response(header, message[:end])
-
-
-@pytest.mark.parametrize(
-    ("notation", "within"),
-    [("none", []), ("0+", [0, 1, 2, 3]), ("2+", [2, 3]), ("1-2", [1, 2]), ("3", [3])],
-)
-def test_versions_are_read_as_kafka_writes_them(notation: str, within: list[int]) -> None:
-    assert [version for version in range(4) if in_versions(notation, version)] == within

@@ -10,16 +10,7 @@ from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.limits import Limits
 from records.codec import encode
 from state.kafka.requests import (
-    ConsumerGroupDescribe,
-    DeleteGroup,
     DescribeGroup,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    SyncGroup,
 )
 from tests.harness.gateway import CoreBackend, GatewayFixture, played
 from tests.harness.gateway_requests import (
@@ -27,17 +18,11 @@ from tests.harness.gateway_requests import (
     DELETE_GROUPS,
     DESCRIBE,
     HEARTBEAT,
-    LEAVE,
     LIST,
-    OFFSET_DELETE,
     OFFSET_FETCH,
     commit_fields,
     stable,
-    topic_partition,
 )
-
-CONSUMER_GROUP_DESCRIBE = 69
-DELETED_OFFSET = {"group_id": "g", "topics": [topic_partition("orders")]}
 
 
 async def listed(world: GatewayFixture) -> set[str]:
@@ -49,60 +34,35 @@ async def listed(world: GatewayFixture) -> set[str]:
 
 @played
 async def test_a_group_is_listed_once_its_client_was_answered(world: GatewayFixture) -> None:
-    client = await world.client()
     world.core.view_is_behind = True
     assert await listed(world) == set()
-    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     assert await listed(world) == {"g"}
-    assert [g.error_code for g in (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
+    assert [g.error_code for g in (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
     assert await listed(world) == set()
-
-
-@played
-async def test_asking_for_the_list_makes_no_group(world: GatewayFixture) -> None:
-    assert await listed(world) == set()
-    assert await listed(world) == set()
-    assert {type(request) for request in world.core.asked} == {DescribeGroup}
-    assert world.core.groups() == []
 
 
 @played
 async def test_only_the_request_before_the_list_waits_for_views(world: GatewayFixture) -> None:
     """A list has what was answered early. Whoever asks for something else gets the answer at once."""
-    client = await world.client()
     await listed(world)
     assert [request.waits_for_views for request in world.core.asked] == [True] * 3
+    assert world.core.groups() == [], "asking for the list makes no group"
     world.core.asked.clear()
+    client = await world.client()
     member_id = await stable(world, client)
-    of_member = {"group_id": "g", "generation_id": 1, "member_id": member_id}
-    await client.ask(HEARTBEAT, 4, **of_member)
+    await client.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id=member_id)
     await client.ask(COMMIT, 9, **commit_fields(member_id, ("orders", 0, 7)))
     await client.ask(OFFSET_FETCH, 7, group_id="g", topics=None)
     await client.ask(DESCRIBE, 5, groups=["g"])
-    await client.ask(CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g"])
-    await client.ask(OFFSET_DELETE, 0, **DELETED_OFFSET)
-    await client.ask(LEAVE, 3, group_id="g", members=[{"member_id": member_id, "group_instance_id": None}])
-    await client.ask(DELETE_GROUPS, 2, groups_names=["g"])
-    assert {type(request) for request in world.core.asked} == {
-        JoinGroup,
-        SyncGroup,
-        Heartbeat,
-        OffsetCommit,
-        OffsetFetch,
-        DescribeGroup,
-        ConsumerGroupDescribe,
-        OffsetDelete,
-        LeaveGroup,
-        DeleteGroup,
-    }
+    assert len(world.core.asked) == 7
     assert {request.waits_for_views for request in world.core.asked} == {UNSET}
     assert not any(b"waits_for_views" in encode(request) for request in world.core.asked)
 
 
 @played
 async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     world.core.away = True
     assert await listed(world) == {"g"}
 
@@ -110,8 +70,7 @@ async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: 
 @played(groups_behind_max_s=0.05)
 async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: GatewayFixture) -> None:
     world.core.view_is_behind = world.core.stuck = True
-    client = await world.client()
-    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     with capture_logs() as logs:
         assert await listed(world) == set()
     assert [entry["event"] for entry in logs] == [
@@ -174,17 +133,16 @@ def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -
 
 @played
 async def test_a_replica_lists_what_has_changed_and_nothing_else_is_waited_for(world: GatewayFixture) -> None:
-    client = await world.client()
     world.core.view_is_behind = world.core.has_replica = True
     assert await listed(world) == set()
-    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     world.core.asked.clear()
     assert await listed(world) == {"g"}
     (request,) = world.core.asked
     assert isinstance(request, DescribeGroup)
     assert (request.waits_for_views, request.lists_changed) == (True, True)
-    answer = await client.ask(LIST, 5)
+    answer = await world.ask(LIST, 5)
     (group,) = answer.groups
     assert (group.protocol_type, group.group_state, group.group_type) == ("", "Empty", "classic")
-    assert [g.error_code for g in (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
+    assert [g.error_code for g in (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
     assert await listed(world) == set()

@@ -4,22 +4,20 @@ from typing import Any
 
 import pytest
 
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
-from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from state.kafka.consumer.settings import SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES
-from state.messages import ANONYMOUS
-from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway import GatewayFixture, played
 
 ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT = (setting.name for setting in SETTINGS.settings)
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 HEARTBEAT = 68
 TOPIC, GROUP = 2, 32  # ConfigResource.Type
-SET, DELETE, APPEND = 0, 1, 2
+SET, APPEND = 0, 2
 GROUP_REFUSED, INVALID_REQUEST, INVALID_CONFIG = 30, 42, 40
-OF_GROUP, OF_BROKER, OF_BROKERS_FILE = 8, 5, 4  # DescribeConfigsResponse.ConfigSource
+OF_GROUP, OF_BROKER = 8, 5  # DescribeConfigsResponse.ConfigSource
 RETENTION = {"name": "retention.ms", "value": "7", "config_source": 1}
 DEFAULTS = {
     SESSION_TIMEOUT: ("45000", OF_BROKER),
@@ -46,143 +44,40 @@ def last_passed(world: GatewayFixture) -> Any:
     return codec.decode_request(request_header(message), message)
 
 
-async def described(client: RawClient, group_id: str = "g", version: int = 4, **more: Any) -> Any:
+async def described(world: GatewayFixture, group_id: str = "g", version: int = 4, **more: Any) -> Any:
     """The settings of a group: value and source by name."""
-    answer = await client.ask(DESCRIBE, version, resources=[resource(group_id)], **more)
+    answer = await world.ask(DESCRIBE, version, resources=[resource(group_id)], **more)
     (found,) = answer.results
     assert (found.error_code, found.resource_type, found.resource_name) == (0, GROUP, group_id)
     assert {config.name for config in found.configs} == set(GROUP_CONFIG_NAMES)
     return {c.name: (c.value, c.config_source) for c in found.configs if c.name in DEFAULTS}
 
 
-async def altered(client: RawClient, *changes: dict[str, Any], group_id: str = "g", **more: Any) -> int:
+async def altered(world: GatewayFixture, *changes: dict[str, Any], group_id: str = "g", **more: Any) -> int:
     """Alter settings of a group incrementally, and return the error."""
     resources = [resource(group_id, configs=list(changes))]
-    (answer,) = (await client.ask(INCREMENTAL, 1, resources=resources, **more)).responses
+    (answer,) = (await world.ask(INCREMENTAL, 1, resources=resources, **more)).responses
     assert (answer.resource_type, answer.resource_name) == (GROUP, group_id)
     assert bool(answer.error_message) == bool(answer.error_code)
     return int(answer.error_code)
 
 
-def only(*allowed: tuple[ResourceType, str, Operation]) -> Authorizer:
-    authorizer = Authorizer()
-    authorizer.replace(
-        Acl(kind, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
-        for kind, name, operation in allowed
-    )
-    return authorizer
-
-
-@played
-async def test_settings_of_a_group_are_set_shown_and_taken_back(world: GatewayFixture) -> None:
-    client = await world.client()
-    for version in codec.versions(DESCRIBE):
-        if version:
-            assert await described(client, version=version) == DEFAULTS
-    assert await altered(client, change(SESSION_TIMEOUT, "50000"), change(HEARTBEAT_INTERVAL, "6000")) == 0
-    own = DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP), HEARTBEAT_INTERVAL: ("6000", OF_GROUP)}
-    assert await described(client) == own
-    assert await described(client, "other") == DEFAULTS
-    assert await altered(client, change(SESSION_TIMEOUT, None, DELETE)) == 0
-    assert (await described(client))[SESSION_TIMEOUT] == DEFAULTS[SESSION_TIMEOUT]
-    assert world.broker.passed == []
-
-
-@played
-async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: GatewayFixture) -> None:
-    client = await world.client()
-    wanted = resource("g", configuration_keys=[SESSION_TIMEOUT, "unknown"])
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_synonyms=True)).results
-    (config,) = found.configs
-    assert (config.name, config.config_type, config.read_only, config.is_sensitive) == (
-        SESSION_TIMEOUT,
-        3,  # INT
-        False,
-        False,
-    )
-    assert synonyms_of(config) == [("group.consumer.session.timeout.ms", "45000", OF_BROKER)]
-
-
-def synonyms_of(config: Any) -> list[tuple[str, str, int]]:
-    return [(s.name, s.value, s.source) for s in config.synonyms]
-
-
-@played
-async def test_synonyms_are_the_values_of_the_group_the_coordinator_and_kafka(world: GatewayFixture) -> None:
-    """The order is that in which they are looked for. A broker's setting has the broker's name."""
-    world.core.config = world.core.config.with_settings({"group.consumer.session.timeout.ms": "50000"})
-    client = await world.client()
-    assert (
-        await altered(client, change(SESSION_TIMEOUT, "51000"), change("streams.assignor.name", "sticky"))
-        == 0
-    )
-    found = await client.ask(DESCRIBE, 4, resources=[resource("g")], include_synonyms=True)
-    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
-    brokers = "group.consumer.session.timeout.ms"
-    assert shown[SESSION_TIMEOUT] == [
-        (SESSION_TIMEOUT, "51000", OF_GROUP),
-        (brokers, "50000", OF_BROKERS_FILE),
-        (brokers, "45000", OF_BROKER),
-    ]
-    assert shown["streams.assignor.name"] == [
-        ("streams.assignor.name", "sticky", OF_GROUP),
-        ("group.streams.assignors", "sticky", OF_BROKER),
-    ]
-    assert shown["share.auto.offset.reset"] == [("share.auto.offset.reset", "latest", OF_BROKER)]
-    found = await client.ask(DESCRIBE, 4, resources=[resource("other")], include_synonyms=True)
-    shown = {config.name: synonyms_of(config) for config in found.results[0].configs}
-    assert shown[SESSION_TIMEOUT] == [(brokers, "50000", OF_BROKERS_FILE), (brokers, "45000", OF_BROKER)]
-
-
-@played
-async def test_a_setting_of_share_groups_is_kept_and_said_to_be_of_no_effect(world: GatewayFixture) -> None:
-    client = await world.client()
-    names = ["share.auto.offset.reset", "share.delivery.count.limit", "streams.num.standby.replicas"]
-    assert await altered(client, change(names[0], "earliest"), change(names[1], "3")) == 0
-    wanted = resource("g", configuration_keys=names)
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_documentation=True)).results
-    assert [(c.name, c.value, c.config_source, c.config_type) for c in found.configs] == [
-        (names[0], "earliest", OF_GROUP, 2),
-        (names[1], "3", OF_GROUP, 3),
-        (names[2], "0", OF_BROKER, 3),
-    ]
-    assert all("no effect" in c.documentation for c in found.configs)
-    assert await altered(client, change(names[1], "11")) == INVALID_CONFIG
-
-
-@played
-async def test_a_setting_of_the_coordinator_is_shown_as_that_of_a_broker(world: GatewayFixture) -> None:
-    world.core.config = world.core.config.with_settings({"group.consumer.assignment.interval.ms": "0"})
-    shown = await described(await world.client())
-    assert shown == DEFAULTS | {ASSIGNMENT_INTERVAL: ("0", OF_BROKERS_FILE)}
-
-
-@played
-async def test_what_is_only_validated_does_not_change(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert await altered(client, change(SESSION_TIMEOUT, "50000"), validate_only=True) == 0
-    assert await altered(client, change(SESSION_TIMEOUT, "1"), validate_only=True) == INVALID_CONFIG
-    assert await described(client) == DEFAULTS
-
-
 @played
 async def test_alter_configs_takes_away_what_it_does_not_name(world: GatewayFixture) -> None:
-    client = await world.client()
     for version in codec.versions(ALTER):
-        await altered(client, change(HEARTBEAT_INTERVAL, "6000"))
+        await altered(world, change(HEARTBEAT_INTERVAL, "6000"))
         configs = [{"name": SESSION_TIMEOUT, "value": "50000"}]
-        answer = await client.ask(ALTER, version, resources=[resource("g", configs=configs)])
+        answer = await world.ask(ALTER, version, resources=[resource("g", configs=configs)])
         assert errors_of(answer) == {(GROUP, "g"): 0}
-        assert await described(client) == DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP)}
+        assert await described(world) == DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP)}
 
 
 @played
 async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: GatewayFixture) -> None:
-    client = await world.client()
     of_topic = resource("orders", TOPIC)
     world.broker.answers[DESCRIBE] = {"results": [{**of_topic, "error_code": 0, "configs": [RETENTION]}]}
     both = [resource("g"), of_topic]
-    answer = await client.ask(DESCRIBE, 4, resources=both)
+    answer = await world.ask(DESCRIBE, 4, resources=both)
     assert errors_of(answer) == {(TOPIC, "orders"): 0, (GROUP, "g"): 0}
     by_type = {found.resource_type: found.configs for found in answer.results}
     assert [config.value for config in by_type[TOPIC]] == ["7"]
@@ -192,18 +87,9 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: Gatewa
         world.broker.answers[api] = {"responses": [{**of_topic, "error_code": INVALID_CONFIG}]}
         configs = [{"name": refused, "value": "1"}]
         entries = [{**of_topic, "configs": configs}, resource("g", configs=configs)]
-        answer = await client.ask(api, version, resources=entries)
+        answer = await world.ask(api, version, resources=entries)
         assert errors_of(answer) == {(TOPIC, "orders"): INVALID_CONFIG, (GROUP, "g"): INVALID_CONFIG}
         assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
-
-
-@played
-async def test_a_request_without_groups_passes_unchanged(world: GatewayFixture) -> None:
-    world.broker.answers[DESCRIBE] = {"results": []}
-    client = await world.client()
-    await client.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])
-    assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
-    assert world.core.asked == []
 
 
 @pytest.mark.parametrize(
@@ -217,24 +103,21 @@ async def test_a_request_without_groups_passes_unchanged(world: GatewayFixture) 
         ([change(SESSION_TIMEOUT, "50000"), change(SESSION_TIMEOUT, "51000")], INVALID_REQUEST),
     ],
 )
-def test_a_change_that_cannot_be_made_is_refused(changes: list[dict[str, Any]], error: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        assert await altered(client, *changes) == error
-        assert await described(client) == DEFAULTS
-
-    play()
+@played
+async def test_a_change_that_cannot_be_made_is_refused(
+    world: GatewayFixture, changes: list[dict[str, Any]], error: int
+) -> None:
+    assert await altered(world, *changes) == error
+    assert await described(world) == DEFAULTS
 
 
 @played
 async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert await altered(client, change(SESSION_TIMEOUT, "50000"), group_id="") == INVALID_REQUEST
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("")])).results
+    assert await altered(world, change(SESSION_TIMEOUT, "50000"), group_id="") == INVALID_REQUEST
+    (found,) = (await world.ask(DESCRIBE, 4, resources=[resource("")])).results
     assert (found.error_code, bool(found.error_message)) == (INVALID_REQUEST, True)
     twice = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])] * 2
-    answer = await client.ask(INCREMENTAL, 1, resources=twice)
+    answer = await world.ask(INCREMENTAL, 1, resources=twice)
     assert [entry.error_code for entry in answer.responses] == [INVALID_REQUEST] * 2
     assert world.core.asked == []
 
@@ -242,33 +125,31 @@ async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world:
 @played
 async def test_without_a_coordinator_settings_have_coordinator_not_available(world: GatewayFixture) -> None:
     world.core.away = True
-    client = await world.client()
-    (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("g")])).results
+    (found,) = (await world.ask(DESCRIBE, 4, resources=[resource("g")])).results
     assert (found.error_code, found.configs) == (15, [])
     changed = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])]
-    assert errors_of(await client.ask(INCREMENTAL, 1, resources=changed)) == {(GROUP, "g"): 15}
+    assert errors_of(await world.ask(INCREMENTAL, 1, resources=changed)) == {(GROUP, "g"): 15}
 
 
 @played(
-    authorizer=lambda: only(
-        (ResourceType.GROUP, "seen", Operation.DESCRIBE_CONFIGS),
-        (ResourceType.GROUP, "mine", Operation.ALTER_CONFIGS),
-    )
+    rights=[
+        (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, "seen"),
+        (Operation.ALTER_CONFIGS, ResourceType.GROUP, "mine"),
+    ]
 )
 async def test_settings_need_describe_configs_and_alter_configs_on_the_group(world: GatewayFixture) -> None:
-    client = await world.client()
     groups = ("seen", "mine", "other")
-    answer = await client.ask(DESCRIBE, 4, resources=[resource(group) for group in groups])
+    answer = await world.ask(DESCRIBE, 4, resources=[resource(group) for group in groups])
     assert errors_of(answer) == {(GROUP, "seen"): 0, (GROUP, "mine"): 0, (GROUP, "other"): GROUP_REFUSED}
     for api, version in ((ALTER, 2), (INCREMENTAL, 1)):
         configs = [{"name": SESSION_TIMEOUT, "value": "50000"}]
         changed = [resource(group, configs=configs) for group in groups]
-        assert errors_of(await client.ask(api, version, resources=changed)) == {
+        assert errors_of(await world.ask(api, version, resources=changed)) == {
             (GROUP, "seen"): GROUP_REFUSED,
             (GROUP, "mine"): 0,
             (GROUP, "other"): GROUP_REFUSED,
         }
-    refused = await client.ask(LIST, 1, resource_types=[GROUP])
+    refused = await world.ask(LIST, 1, resource_types=[GROUP])
     assert (refused.error_code, refused.config_resources) == (31, [])
 
 
@@ -285,21 +166,20 @@ async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brok
             if not request.resource_types or kind in request.resource_types
         ],
     }
-    client = await world.client()
     fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
-    await client.ask(HEARTBEAT, 1, group_id="plain", member_id="m", member_epoch=0, **fields)
-    await altered(client, change(SESSION_TIMEOUT, "50000"))
+    await world.ask(HEARTBEAT, 1, group_id="plain", member_id="m", member_epoch=0, **fields)
+    await altered(world, change(SESSION_TIMEOUT, "50000"))
 
     async def listed(*types: int) -> list[tuple[str, int]]:
-        answer = await client.ask(LIST, 1, resource_types=list(types))
+        answer = await world.ask(LIST, 1, resource_types=list(types))
         return [(found.resource_name, found.resource_type) for found in answer.config_resources]
 
     assert await listed() == [("quiet", 16), ("orders", TOPIC), ("g", GROUP)]
     assert await listed(GROUP) == [("g", GROUP)]
     assert await listed(TOPIC) == [("orders", TOPIC)]
-    assert await client.ask(LIST, 0)  # names settings of client metrics only
+    assert await world.ask(LIST, 0)  # names settings of client metrics only
     world.core.unread = True
-    assert (await client.ask(LIST, 1, resource_types=[GROUP])).error_code == 14
+    assert (await world.ask(LIST, 1, resource_types=[GROUP])).error_code == 14
 
 
 @played(consumer_protocol=False)
@@ -307,6 +187,5 @@ async def test_while_the_consumer_protocol_is_off_settings_of_groups_pass_to_the
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[DESCRIBE] = {"results": [{**resource("g"), "error_code": 7, "configs": []}]}
-    client = await world.client()
-    assert errors_of(await client.ask(DESCRIBE, 4, resources=[resource("g")])) == {(GROUP, "g"): 7}
+    assert errors_of(await world.ask(DESCRIBE, 4, resources=[resource("g")])) == {(GROUP, "g"): 7}
     assert world.core.asked == []

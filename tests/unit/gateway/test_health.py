@@ -18,12 +18,8 @@ def readiness(world: GatewayFixture) -> Readiness:
 
 
 @played
-async def test_a_gateway_is_ready_when_it_listens_and_both_sides_answer(world: GatewayFixture) -> None:
+async def test_a_gateway_is_ready_until_it_drains(world: GatewayFixture) -> None:
     assert await readiness(world).checks() == FINE
-
-
-@played
-async def test_a_draining_gateway_is_not_ready(world: GatewayFixture) -> None:
     await world.gateway.drain(0)
     assert await readiness(world).checks() == {**FINE, LISTENING: "the gateway is draining"}
 
@@ -65,12 +61,10 @@ async def test_the_coordinator_is_asked_once_in_a_while_and_not_while_clients_ke
     assert AGE_MAX_S > 0
 
 
-def test_a_check_without_an_end_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_check_without_an_end_is_a_reason(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "_CHECK_TIMEOUT_S", 0.05)
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        hold(world, "__readiness")
-        assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"
-
-    play()
+    hold(world, "__readiness")
+    assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"

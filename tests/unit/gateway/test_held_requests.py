@@ -61,16 +61,6 @@ def test_an_absent_coordinator_holds_each_request_for_the_least_time() -> None:
     assert gateway.given_up == dict.fromkeys(range(1, 6), LEAST_S)
 
 
-def test_a_request_waits_while_those_before_it_are_answered() -> None:
-    gateway = Gateway()
-    first = [gateway.send(100.0) for _ in range(20)]
-    last = gateway.send(100.0)
-    for number, request in enumerate(first):
-        gateway.answer([request], 100.0 + number)
-    gateway.answer([last], 120.0)
-    assert gateway.given_up == {}
-
-
 def test_a_request_without_an_answer_is_given_up_though_others_are_answered() -> None:
     gateway = Gateway()
     lost = gateway.send(100.0)

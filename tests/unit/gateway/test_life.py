@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
 from gateway.net.ends import ClientGone, Drained
-from gateway.net.life import TABLE, Event, Impossible, Life, State
+from gateway.net.life import TABLE, Event, Life, State
 from gateway.net.place import Place
 from gateway.net.received import Received
 from gateway.net.stream import ClientStream
@@ -21,47 +20,10 @@ from gateway.wire.framing import framed
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time
 
-# What each event makes of each state. A dot: it cannot happen.
-GRID = """
-                NEW       STRANGER   OPEN       FINISHING  LINGERING  ENDED   CLOSED
-CONNECTED       STRANGER  .          .          .          .          .       .
-AUTHENTICATED   .         OPEN       OPEN       FINISHING  .          ENDED   CLOSED
-FINISH          .         FINISHING  FINISHING  FINISHING  LINGERING  ENDED   CLOSED
-ANSWERED        .         .          .          LINGERING  .          .       .
-END             .         ENDED      ENDED      ENDED      ENDED      ENDED   CLOSED
-LOST            .         CLOSED     CLOSED     CLOSED     CLOSED     CLOSED  .
-"""
-STATES, *ROWS = [line.split() for line in GRID.strip().splitlines()]
-PAIRS = [
-    (State[state], Event[row[0]], after) for row in ROWS for state, after in zip(STATES, row[1:], strict=True)
-]
-
 
 def lived(loop: StillLoop) -> tuple[Life, Timers]:
     timers = Timers(Limits(), loop)
     return Life(timers, loop.create_future()), timers
-
-
-@pytest.mark.parametrize(("state", "event", "after"), PAIRS)
-def test_each_event_leads_from_each_state_to_one_or_is_impossible(
-    state: State, event: Event, after: str
-) -> None:
-    async def play(loop: StillLoop) -> None:
-        life, _ = lived(loop)
-        life.state = state
-        if after == ".":
-            with pytest.raises(Impossible, match=f"{event.name} in the state {state.name}"):
-                life.on(event)
-            assert life.state is state
-        else:
-            assert life.on(event) is State[after]
-            assert life.state is State[after]
-
-    in_still_time(play)
-
-
-def test_the_grid_has_each_pair() -> None:
-    assert {(state, event) for state, event, _ in PAIRS} == {(s, e) for s in State for e in Event}
 
 
 def test_no_state_comes_again_and_nothing_is_given_back_that_has_ended() -> None:
@@ -75,30 +37,28 @@ def test_no_state_comes_again_and_nothing_is_given_back_that_has_ended() -> None
 
 
 @given(st.lists(st.sampled_from([*Event]), max_size=12))
-def test_the_first_reason_for_the_end_holds(events: list[Event]) -> None:
-    async def play(loop: StillLoop) -> None:
-        life, timers = lived(loop)
-        reasons = [ClientGone(str(number)) for number in range(len(events))]
-        told: list[Exception] = []
-        for event, reason in zip(events, reasons, strict=True):
-            if (life.state, event) not in TABLE:
-                continue
-            match event:
-                case Event.END:
-                    life.end(reason)
-                    told.append(reason)
-                case Event.LOST:
-                    life.lost(reason)
-                    told.append(reason)
-                case _:
-                    life.on(event)
-        assert [life.ended.result()] == told[:1] if life.ended.done() else not told
-        assert (life.state in (State.ENDED, State.CLOSED)) is bool(told)
-        timers.unmute_after(1, lambda: None)
-        assert loop.timers == (0 if told else 1)
-        timers.stop()
-
-    in_still_time(play)
+@in_still_time
+async def test_the_first_reason_for_the_end_holds(loop: StillLoop, events: list[Event]) -> None:
+    life, timers = lived(loop)
+    reasons = [ClientGone(str(number)) for number in range(len(events))]
+    told: list[Exception] = []
+    for event, reason in zip(events, reasons, strict=True):
+        if (life.state, event) not in TABLE:
+            continue
+        match event:
+            case Event.END:
+                life.end(reason)
+                told.append(reason)
+            case Event.LOST:
+                life.lost(reason)
+                told.append(reason)
+            case _:
+                life.on(event)
+    assert [life.ended.result()] == told[:1] if life.ended.done() else not told
+    assert (life.state in (State.ENDED, State.CLOSED)) is bool(told)
+    timers.unmute_after(1, lambda: None)
+    assert loop.timers == (0 if told else 1)
+    timers.stop()
 
 
 IN_FLIGHT, BYTES_MAX, SIZE = 4, 400, 60
@@ -302,72 +262,66 @@ SOME = st.lists(LIVE, max_size=15)
 
 
 @given(SOME, st.booleans())
-def test_each_request_is_answered_where_nothing_ends_the_connection(
-    steps: Steps, authenticated: bool
+@in_still_time
+async def test_each_request_is_answered_where_nothing_ends_the_connection(
+    loop: StillLoop, steps: Steps, authenticated: bool
 ) -> None:
-    async def play(loop: StillLoop) -> None:
-        one = Play(loop, authenticated=authenticated)
-        for kind, value in steps:
-            await take_step(one, kind, value)
-            assert not one.stream.ended.done()
-        await one.answer_all()
-        assert sum(map(len, one.socket.written)) == 4 * one.sent
-        assert not one.stream.is_busy
-        await take_step(one, "lost", None)
-        await asyncio.gather(*one.tasks, return_exceptions=True)
-
-    in_still_time(play)
+    one = Play(loop, authenticated=authenticated)
+    for kind, value in steps:
+        await take_step(one, kind, value)
+        assert not one.stream.ended.done()
+    await one.answer_all()
+    assert sum(map(len, one.socket.written)) == 4 * one.sent
+    assert not one.stream.is_busy
+    await take_step(one, "lost", None)
+    await asyncio.gather(*one.tasks, return_exceptions=True)
 
 
 @given(SOME, st.one_of(st.none(), FINISH), END, SOME, st.booleans())
-def test_whatever_happens_to_a_connection_it_has_one_end(
+@in_still_time
+async def test_whatever_happens_to_a_connection_it_has_one_end(
+    loop: StillLoop,
     steps: Steps,
     finish: tuple[tuple[str, Any], Steps] | None,
     end: tuple[str, Any],
     after: Steps,
     known: bool,
 ) -> None:
-    async def play(loop: StillLoop) -> None:
-        one = Play(loop, authenticated=known)
-        for kind, value in [*steps, *([] if finish is None else [finish[0], *finish[1]])]:
-            await take_step(one, kind, value)
-            assert not one.stream.ended.done()
-        for kind, value in [end, *after, ("lost", None)]:
-            await take_step(one, kind, value)
-        assert one.stream.ended.done()
-        await asyncio.gather(*one.tasks, return_exceptions=True)
-
-    in_still_time(play)
+    one = Play(loop, authenticated=known)
+    for kind, value in [*steps, *([] if finish is None else [finish[0], *finish[1]])]:
+        await take_step(one, kind, value)
+        assert not one.stream.ended.done()
+    for kind, value in [end, *after, ("lost", None)]:
+        await take_step(one, kind, value)
+    assert one.stream.ended.done()
+    await asyncio.gather(*one.tasks, return_exceptions=True)
 
 
-def test_a_client_that_finishes_with_a_drained_connection_was_drained() -> None:
-    async def play(loop: StillLoop) -> None:
-        one = Play(loop, authenticated=True)
-        one.finish()
-        await loop.settle()
-        one.socket.abort()
-        await loop.settle()
-        assert isinstance(one.stream.ended.result(), Drained)
-        await asyncio.gather(*one.tasks, return_exceptions=True)
-
-    in_still_time(play)
+@in_still_time
+async def test_a_client_that_finishes_with_a_drained_connection_was_drained(loop: StillLoop) -> None:
+    one = Play(loop, authenticated=True)
+    one.finish()
+    await loop.settle()
+    one.socket.abort()
+    await loop.settle()
+    assert isinstance(one.stream.ended.result(), Drained)
+    await asyncio.gather(*one.tasks, return_exceptions=True)
 
 
-def test_an_answer_within_the_start_of_a_request_starts_each_of_the_others_once() -> None:
+@in_still_time
+async def test_an_answer_within_the_start_of_a_request_starts_each_of_the_others_once(
+    loop: StillLoop,
+) -> None:
     """The start of a request calls `answer`, which makes room for the next one."""
-
-    async def play(loop: StillLoop) -> None:
-        one = Play(loop, authenticated=True)
-        one.send("ooooooooo")
-        await loop.settle()
-        one.send("oooolooot")
-        await loop.settle()
-        assert (len(one.socket.written), one.stream.unanswered) == (13, IN_FLIGHT)
-        one.answer(0)
-        await loop.settle()
-        one.check()
-        assert (sum(map(len, one.socket.written)), one.stream.unanswered) == (18 * 4, 0)
-        one.socket.abort()
-        await asyncio.gather(*one.tasks, return_exceptions=True)
-
-    in_still_time(play)
+    one = Play(loop, authenticated=True)
+    one.send("ooooooooo")
+    await loop.settle()
+    one.send("oooolooot")
+    await loop.settle()
+    assert (len(one.socket.written), one.stream.unanswered) == (13, IN_FLIGHT)
+    one.answer(0)
+    await loop.settle()
+    one.check()
+    assert (sum(map(len, one.socket.written)), one.stream.unanswered) == (18 * 4, 0)
+    one.socket.abort()
+    await asyncio.gather(*one.tasks, return_exceptions=True)

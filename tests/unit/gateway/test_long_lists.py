@@ -20,7 +20,6 @@ from gateway.fairness.room import Room
 from gateway.metrics.counts import Counts
 from gateway.net.unread import Unread
 from gateway.net.writing import Writing
-from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from state.errors import ErrorCode
@@ -32,13 +31,12 @@ from state.kafka.responses import (
 )
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, LIST
-from tests.harness.share_frames import finds_share_groups
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 
 MANY = 3_000
 BATCH = len(next(batches(range(MANY))))
 GROUP = ResourceType.GROUP
-LIST_TRANSACTIONS, METADATA, LIST_CONFIG_RESOURCES = 66, 3, 74
+LIST_TRANSACTIONS, METADATA = 66, 3
 
 
 class Turns(Authorizer):
@@ -166,20 +164,17 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
-def test_a_list_is_the_same_as_by_the_general_codec(version: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        for number in (0, 1, 127, 128, 300):
-            listing(world, number)
-            client = await world.client()
-            await client.send(LIST, version)
-            shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
-            body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
-            message = codec._message(codec.RESPONSES[LIST], body, version=version)
-            encoded = await client.receive_bytes()
-            assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
-
-    play()
+@played
+async def test_a_list_is_the_same_as_by_the_general_codec(world: GatewayFixture, version: int) -> None:
+    for number in (0, 1, 127, 128, 300):
+        listing(world, number)
+        client = await world.client()
+        await client.send(LIST, version)
+        shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
+        body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
+        message = codec._message(codec.RESPONSES[LIST], body, version=version)
+        encoded = await client.receive_bytes()
+        assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
@@ -207,15 +202,6 @@ def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
     assert unread.bytes == 10_005
 
 
-@played(share_groups=Coordinators.BROKERS)
-async def test_groups_of_the_brokers_are_listed_before_the_coordinators(world: GatewayFixture) -> None:
-    listing(world, 2)
-    shares = [{"group_id": name, "protocol_type": kind} for name, kind in (("s", "share"), ("c", "consumer"))]
-    world.broker.answers[LIST] = {"error_code": 0, "groups": shares}
-    client = await finds_share_groups(world)
-    assert ids(await client.ask(LIST, 5)) == ["s", "name-000000", "name-000001"]
-
-
 @played(at_coordinator=1)
 async def test_lists_that_wait_take_no_room_at_the_coordinator(world: GatewayFixture) -> None:
     lister, other = await world.client(), await world.client()
@@ -228,18 +214,6 @@ async def test_lists_that_wait_take_no_room_at_the_coordinator(world: GatewayFix
     await other.ask(HEARTBEAT, 4, **beat("other"))
     held.set()
     assert ids((await lister.receive())[1]) == []
-
-
-@played
-async def test_settings_of_many_groups_are_listed_with_the_brokers(world: GatewayFixture) -> None:
-    listing(world, MANY)
-    world.broker.answers[LIST_CONFIG_RESOURCES] = {
-        "error_code": 0,
-        "config_resources": [{"resource_name": "orders", "resource_type": 2}],
-    }
-    answer = await (await world.client()).ask(LIST_CONFIG_RESOURCES, 1, resource_types=[])
-    found = [(one.resource_name, one.resource_type) for one in answer.config_resources]
-    assert found == [("orders", 2), *((group.group_id, 32) for group in known(MANY))]
 
 
 class Threads(list[Acl]):

@@ -9,7 +9,6 @@ from gateway.apis import topics as topics_module
 from tests.harness.gateway import PATIENCE_S, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
-    NO_SUCH,
     OFFSET_DELETE,
     OFFSET_FETCH,
     commit_fields,
@@ -18,24 +17,14 @@ from tests.harness.gateway_requests import (
 )
 
 
-@played
-async def test_a_commit_of_nothing_that_is_there_does_not_reach_the_coordinator(
-    world: GatewayFixture,
-) -> None:
-    client = await world.client()
-    assert outcomes(await client.ask(COMMIT, 2, **commit_fields("", (NO_SUCH, 0, 7)))) == [(NO_SUCH, 0, 3)]
-    assert world.core.asked == []
-
-
 @played(upstream_timeout_s=0.3)
 async def test_without_a_broker_no_offset_is_committed(world: GatewayFixture) -> None:
-    client = await world.client()
     world.broker.silent = True
     by_id = [{"group_id": "g", "topics": [{"topic_id": topic_id("orders"), "partition_indexes": [0]}]}]
-    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
-    deleted = await client.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")])
+    assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
+    deleted = await world.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")])
     assert deleted.error_code == 15
-    assert (await client.ask(OFFSET_FETCH, 10, groups=by_id)).groups[0].error_code == 14
+    assert (await world.ask(OFFSET_FETCH, 10, groups=by_id)).groups[0].error_code == 14
     assert world.core.asked == []
 
 
@@ -43,12 +32,11 @@ async def test_without_a_broker_no_offset_is_committed(world: GatewayFixture) ->
 async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first_commit_replaces_them(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
-    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
     wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
 
     async def fetched(topics: object) -> list[tuple[str, int, int]]:
-        answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+        answer = await world.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
         return [
             (t.name, p.partition_index, p.committed_offset)
             for t in answer.groups[0].topics
@@ -63,22 +51,20 @@ async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first
             await asyncio.sleep(0.05)  # until the gateway reads the topic's metadata again
     assert await fetched(None) == [("prices", 0, 9)]
     by_id = [{"topic_id": topic, "partition_indexes": [0]} for topic in (topic_id("orders"), again)]
-    answer = await client.ask(OFFSET_FETCH, 10, groups=[{"group_id": "g", "topics": by_id}])
+    answer = await world.ask(OFFSET_FETCH, 10, groups=[{"group_id": "g", "topics": by_id}])
     assert outcomes(answer.groups[0]) == [(topic_id("orders"), 0, 100), (again, 0, 0)]
-    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 2)))) == [("orders", 0, 0)]
+    assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 2)))) == [("orders", 0, 0)]
     assert await fetched(wanted) == [("orders", 0, 2), ("orders", 1, -1)]
     assert await fetched(None) == [("orders", 0, 2), ("prices", 0, 9)]
 
 
-def test_without_a_broker_offsets_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    @played(upstream_timeout_s=0.3)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
-        world.broker.silent = True
-        monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
-        for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
-            answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
-            assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
-
-    play()
+@played(upstream_timeout_s=0.3)
+async def test_without_a_broker_offsets_are_told_by_name(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.broker.silent = True
+    monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
+    for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
+        answer = await world.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+        assert answer.groups[0].topics[0].partitions[0].committed_offset == 7

@@ -1,31 +1,35 @@
-"""Share groups (KIP-932) of this project's coordinator, at the gateway: `--share-groups coordinator`."""
+"""Share groups (KIP-932) of this project's coordinator, at the gateway: `--share-groups coordinator`.
+
+`tests/conformance/scripts/share_*.txt` have the answers and the rights beside Kafka's.
+"""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.authorization.acls import Operation, ResourceType
+from gateway.apis import share_offsets
 from gateway.wire import codec
-from state.kafka.share_requests import ShareGroupHeartbeat
+from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets, ShareGroupHeartbeat
 from tests.harness.gateway import LAYOUT, NODE_ID, TOPICS, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
+from tests.harness.gateway_requests import DELETE_GROUPS
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
     DELETE_OFFSETS,
     DESCRIBE,
     FETCH,
     HEARTBEAT,
+    OFFSETS,
     SOFTWARE,
     beat,
     finds_share_groups,
 )
-from tests.unit.gateway.test_consumer_groups import allowed, only
+from tests.harness.waiting import until
 from tests.unit.gateway.test_consumer_members import image
 
-GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
-INVALID_REQUEST, TOPIC_DENIED, GROUP_DENIED, NON_EMPTY_GROUP, NOT_FOUND = 42, 29, 30, 68, 69
-INVALID_GROUP_ID = 24
+UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, INVALID_REQUEST, NOT_FOUND = 3, 15, 29, 42, 69
+SHARE_STATE_MS = 60_000
 
 
 async def assigned(world: GatewayFixture, client: RawClient, group_id: str = "g") -> int:
@@ -66,39 +70,6 @@ async def test_a_member_of_a_share_group_is_the_coordinators(world: GatewayFixtu
     assert not world.broker.passed
 
 
-@played
-async def test_an_error_of_the_coordinator_is_the_members(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    absent = await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": 3})
-    assert (absent.error_code, absent.member_id, absent.member_epoch) == (NOT_FOUND, None, 0)
-    assert absent.error_message == "Share group g not found."
-
-
-@pytest.mark.parametrize("member_id", ["", "m" * 37])
-def test_sh3_a_member_id_has_1_to_36_characters(member_id: str) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        refused = await client.ask(HEARTBEAT, 1, **beat(names=["orders"]) | {"member_id": member_id})
-        assert (refused.error_code, refused.error_message) == (INVALID_REQUEST, None)
-        assert world.core.asked == []
-
-    play()
-
-
-@played(authorizer=lambda: only((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.DESCRIBE)))
-async def test_sh2_sh4_a_member_needs_read_on_the_group_and_describe_on_its_topics(
-    world: GatewayFixture,
-) -> None:
-    """Row SA1."""
-    client = await finds_share_groups(world)
-    refused = await client.ask(HEARTBEAT, 1, **beat("another", ["orders"]))
-    assert (refused.error_code, refused.error_message) == (GROUP_DENIED, None)
-    assert (await client.ask(HEARTBEAT, 1, **beat(names=["orders", "prices"]))).error_code == TOPIC_DENIED
-    assert world.core.asked == []
-    assert (await client.ask(HEARTBEAT, 1, **beat(names=["orders"]))).error_code == 0
-
-
 @played(expose_internal_topics=False)
 async def test_sf24_the_coordinators_own_topics_are_no_queues(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
@@ -115,67 +86,6 @@ async def test_more_names_than_a_request_can_carry_are_refused(world: GatewayFix
     assert (await client.ask(HEARTBEAT, 1, **beat(names=names))).error_code == INVALID_REQUEST
     assert world.broker.metadata_asked == before
     assert world.core.asked == []
-
-
-@played(authorizer=lambda: only((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.DESCRIBE)))
-async def test_sd1_sd3_sd4_a_share_group_is_described(world: GatewayFixture) -> None:
-    """Row SA2: it needs DESCRIBE on the group, which READ implies, and on what its members have."""
-    client = await finds_share_groups(world)
-    epoch = await assigned(world, client)
-    asked = {"group_ids": ["g", "another"], "include_authorized_operations": True}
-    group, another = (await client.ask(DESCRIBE, 1, **asked)).groups
-    assert (group.group_id, group.error_code, group.group_state) == ("g", 0, "Stable")
-    assert (group.group_epoch, group.assignment_epoch, group.assignor_name) == (epoch, epoch, "simple")
-    assert group.authorized_operations == {Operation.READ, Operation.DESCRIBE}
-    (member,) = group.members
-    assert (member.member_id, member.member_epoch, member.client_id) == ("m", epoch, "me")
-    assert member.subscribed_topic_names == ["orders"]
-    (topic,) = member.assignment.topic_partitions
-    assert (topic.topic_id, topic.topic_name, topic.partitions) == (
-        topic_id("orders"),
-        "orders",
-        [0, 1, 2],
-    )
-    assert (another.error_code, another.members) == (GROUP_DENIED, [])
-    assert world.authorizer is not None
-    world.authorizer.replace([allowed(GROUP, "g", Operation.DESCRIBE)])
-    (hidden,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
-    assert (hidden.error_code, hidden.members, hidden.group_state) == (TOPIC_DENIED, [], "")
-    assert hidden.error_message is not None
-    assert "not authorized to describe" in hidden.error_message
-
-
-@played
-async def test_sd1_sd2_groups_that_are_no_share_groups_have_kafkas_errors(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    await stable(world, await world.client())
-    groups = (await client.ask(DESCRIBE, 1, group_ids=["", "g", "absent"])).groups
-    assert [(group.group_id, group.error_code) for group in groups] == [("", 24), ("g", 69), ("absent", 69)]
-    assert [group.error_message for group in groups] == [
-        None,
-        "Group g is not a share group.",
-        "Group absent not found.",
-    ]
-    assert {group.authorized_operations for group in groups} == {None}
-
-
-@played
-async def test_sd5_share_groups_are_listed_and_deleted_by_the_coordinator(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    await stable(world, await world.client())
-    await assigned(world, client, "queue")
-
-    async def names(**more: Any) -> dict[str, tuple[str, str, str]]:
-        groups = (await client.ask(LIST, 5, **more)).groups
-        return {g.group_id: (g.group_type, g.protocol_type, g.group_state) for g in groups}
-
-    queue = ("share", "share", "Stable")
-    assert await names() == {"g": ("classic", "consumer", "Stable"), "queue": queue}
-    assert await names(types_filter=["Share"], states_filter=["stable"]) == {"queue": queue}
-    assert await names(types_filter=["share"], states_filter=["Empty"]) == {}
-    (refused,) = (await client.ask(DELETE_GROUPS, 2, groups_names=["queue"])).results
-    assert refused.error_code == NON_EMPTY_GROUP
-    assert not world.broker.passed
 
 
 @played
@@ -203,3 +113,204 @@ async def test_sf1_clients_see_the_feature_of_the_brokers_and_the_gateways_versi
     assert offered[FETCH] == (1, 2)  # as the brokers': they answer it
     levels = {f.name: f.max_version_level for f in answer.finalized_features}
     assert levels["share.version"] == 1
+
+
+def moved(*topics: str, offset: int = 7) -> list[dict[str, Any]]:
+    partitions = [{"partition_index": 0, "start_offset": offset}]
+    return [{"topic_name": topic, "partitions": partitions} for topic in topics]
+
+
+async def left(world: GatewayFixture, client: RawClient, group_id: str = "g") -> None:
+    """An Empty group in which all partitions of the topic `orders` are initialized."""
+    await assigned(world, client, group_id)
+    assert (await client.ask(HEARTBEAT, 1, **beat(group_id) | {"member_epoch": -1})).error_code == 0
+
+
+async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
+    """The only request of this kind, when the coordinator has it."""
+    await world.core.wait_for(lambda: any(isinstance(one, kind) for one in world.core.asked))
+    (asked,) = (one for one in world.core.asked if isinstance(one, kind))
+    return asked
+
+
+@played
+async def test_so9_so14_offsets_change_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
+    """No broker gets the requests. Names of topics are the brokers' to say, the rest the coordinator's."""
+    client = await finds_share_groups(world)
+    await left(world, client)
+    images = {"orders": image("orders"), "absent": None}
+    await client.send(ALTER_OFFSETS, 0, group_id="g", topics=moved("orders", "absent"))
+    assert (await arrives(world, AlterShareGroupOffsets)).images == images
+    assert world.core.waiting == 1
+    world.core.carry_out_tasks("g")
+    _, answer = await client.receive()
+    assert (answer.error_code, answer.error_message) == (0, None)
+    found = {topic.topic_name: (topic.topic_id, topic.partitions[0].error_code) for topic in answer.responses}
+    assert found["orders"] == (topic_id("orders"), 0)
+    assert found["absent"][1] == UNKNOWN_TOPIC
+    topics = [{"topic_name": topic} for topic in ("orders", "absent")]
+    await client.send(DELETE_OFFSETS, 0, group_id="g", topics=topics)
+    assert (await arrives(world, DeleteShareGroupOffsets)).images == images
+    world.core.carry_out_tasks("g")
+    _, answer = await client.receive()
+    found = {topic.topic_name: (topic.topic_id, topic.error_code) for topic in answer.responses}
+    assert found["orders"] == (topic_id("orders"), 0)
+    assert found["absent"][1] == UNKNOWN_TOPIC
+    assert not world.broker.passed
+
+
+@pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
+@played
+async def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(
+    world: GatewayFixture, key: int
+) -> None:
+    client = await finds_share_groups(world)
+    await left(world, client)
+    waits: list[int | None] = []
+    send = world.core.send
+
+    def sent(request: Any, timeout_ms: int | None = None) -> Any:
+        waits.append(timeout_ms)
+        return send(request, timeout_ms)
+
+    with patch.object(world.core, "send", sent):
+        if key == DELETE_GROUPS:
+            await client.send(key, 2, groups_names=["g"])
+        else:
+            topics = moved("orders") if key == ALTER_OFFSETS else [{"topic_name": "orders"}]
+            await client.send(key, 0, group_id="g", topics=topics)
+        await until(lambda: world.core.waiting == 1)
+    world.core.advance(SHARE_STATE_MS)
+    _, answer = await client.receive()
+    error = answer.results[0].error_code if key == DELETE_GROUPS else answer.error_code
+    assert error == UNAVAILABLE
+    (timeout_ms,) = waits
+    assert timeout_ms is not None
+    assert timeout_ms > SHARE_STATE_MS
+
+
+@played
+async def test_a_group_of_another_type_is_deleted_within_the_usual_time(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    with patch.object(world.core, "send", wraps=world.core.send) as sent:
+        (answer,) = (await client.ask(DELETE_GROUPS, 2, groups_names=["absent"])).results
+    assert answer.error_code == NOT_FOUND
+    (call,) = sent.call_args_list
+    assert call.args[1] < 30_000
+
+
+def answers_of_the_broker(world: GatewayFixture, *denied: str) -> list[dict[str, dict[str, list[int]]]]:
+    """What the broker is asked for: partitions by topic and group. It answers with the offset 5."""
+    asked: list[dict[str, dict[str, list[int]]]] = []
+
+    def answer(request: Any) -> dict[str, Any]:
+        named = {
+            group.group_id: {t.topic_name: list(t.partitions) for t in group.topics}
+            for group in request.groups
+        }
+        asked.append(named)
+        return {"groups": [_of_group(group_id, topics, denied) for group_id, topics in named.items()]}
+
+    world.broker.scripts[OFFSETS] = answer
+    return asked
+
+
+def _of_group(group_id: str, topics: dict[str, list[int]], denied: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "topics": [
+            {
+                "topic_name": topic,
+                "partitions": [
+                    {"partition_index": number, "start_offset": 5, "error_code": 29 * (topic in denied)}
+                    for number in numbers
+                ],
+            }
+            for topic, numbers in topics.items()
+        ],
+    }
+
+
+def offsets(answer: Any) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
+    return {
+        group.group_id: {
+            topic.topic_name: [(p.partition_index, p.start_offset, p.error_code) for p in topic.partitions]
+            for topic in group.topics
+        }
+        for group in answer.groups
+    }
+
+
+ORDERS = [0, 1, 2]
+AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
+
+
+@played
+async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_knows_of(
+    world: GatewayFixture,
+) -> None:
+    """Rows SO4 and SO5: what a request names passes as it is, and that there is no group is no error."""
+    client = await finds_share_groups(world)
+    await assigned(world, client)
+    asked = answers_of_the_broker(world)
+    named = [{"topic_name": "prices", "partitions": [0, 9]}]
+    groups = [{"group_id": "g", "topics": None}, {"group_id": "absent", "topics": None}]
+    answer = await client.ask(OFFSETS, 1, groups=[*groups, {"group_id": "other", "topics": named}])
+    assert asked == [{"g": {"orders": ORDERS}, "other": {"prices": [0, 9]}}]
+    assert offsets(answer) == {
+        "g": {"orders": AT_5},
+        "other": {"prices": [(0, 5, 0), (9, 5, 0)]},
+        "absent": {},
+    }
+    assert {group.error_code for group in answer.groups} == {0}
+
+
+@played
+async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
+    world: GatewayFixture,
+) -> None:
+    client = await finds_share_groups(world)
+    asked = answers_of_the_broker(world)
+    world.core.away = True
+    (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])).groups
+    assert (group.group_id, group.error_code, group.topics, asked) == ("g", UNAVAILABLE, [], [])
+
+
+@played
+async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixture) -> None:
+    """With `--broker-principal client` the broker checks the client's rights. A topic that the client names
+    has the error.
+    """
+    client = await finds_share_groups(world)
+    await assigned(world, client)
+    answers_of_the_broker(world, "orders")
+    answer = await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])
+    assert offsets(answer) == {"g": {}}
+    named = [{"topic_name": "orders", "partitions": [0]}]
+    answer = await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": named}])
+    assert offsets(answer) == {"g": {"orders": [(0, 5, TOPIC_DENIED)]}}
+
+
+@played
+async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    groups = [f"g{number}" for number in range(4)]
+    for group_id in groups:
+        await assigned(world, client, group_id)
+    asked = answers_of_the_broker(world)
+    bound = 2 * len(ORDERS)
+    with patch.object(share_offsets, "FILLED_MAX_PARTITIONS", bound):
+        answer = await client.ask(OFFSETS, 1, groups=[{"group_id": g, "topics": None} for g in groups])
+    errors = {group.group_id: group.error_code for group in answer.groups}
+    assert sorted(errors.values()) == [0, 0, INVALID_REQUEST, INVALID_REQUEST]
+    (named,) = asked
+    assert named == {group_id: {"orders": ORDERS} for group_id, error in errors.items() if not error}
+
+
+@played(groups_per_request=2)
+async def test_a_request_asks_about_a_bounded_number_of_groups(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    groups = [{"group_id": f"g{number}", "topics": None} for number in range(3)]
+    answer = await client.ask(OFFSETS, 1, groups=groups)
+    assert [group.error_code for group in answer.groups] == [0, 0, INVALID_REQUEST]
+    assert len(world.core.asked) == 2

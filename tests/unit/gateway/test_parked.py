@@ -54,24 +54,20 @@ def about(group_id: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("group_id", TOO_LONG)
 @pytest.mark.parametrize("kind", range(len(about(""))))
-def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(kind: int, group_id: str) -> None:
+@played
+async def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(
+    world: GatewayFixture, kind: int, group_id: str
+) -> None:
     """The coordinator could not read whom to answer. The frame is refused."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        api_key, version, fields = about(group_id)[kind]
-        with pytest.raises(asyncio.IncompleteReadError):
-            await client.ask(api_key, version, **fields)
-        assert world.core.asked == []
-
-    play()
+    api_key, version, fields = about(group_id)[kind]
+    with pytest.raises(asyncio.IncompleteReadError):
+        await world.ask(api_key, version, **fields)
+    assert world.core.asked == []
 
 
 @played
 async def test_the_longest_group_id_of_kafka_is_served(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert (await client.ask(HEARTBEAT, 4, **beat(LONGEST))).error_code == 25
+    assert (await world.ask(HEARTBEAT, 4, **beat(LONGEST))).error_code == 25
     assert [request.group_id for request in world.core.asked] == [LONGEST]
 
 
@@ -141,9 +137,8 @@ def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
 
 @played
 async def test_a_subscription_that_no_record_can_describe_is_refused(world: GatewayFixture) -> None:
-    client = await world.client()
     names = [f"{n:030}" for n in range(12_000)]
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": names}
-    answer = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, **fields)
+    answer = await world.ask(CONSUMER_GROUP_HEARTBEAT, 1, **fields)
     assert answer.error_code == 42
     assert world.core.asked == []

@@ -2,7 +2,6 @@
 answers to the same requests is in `tests/e2e/test_gateway_acls.py`.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,36 +10,23 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import MIB
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import LAYOUT, GatewayFixture, played, topic_id
+from state.messages import ANONYMOUS
+from tests.harness.gateway import LAYOUT, GatewayFixture, Right, played, topic_id
 from tests.harness.sasl import authenticate, by_password
 
-ME = "User:ANONYMOUS"
-REFUSED, CLUSTER_REFUSED, NO_SESSION, UNKNOWN_ID = 29, 31, 70, 100
+REFUSED, NO_SESSION, UNKNOWN_ID = 29, 70, 100
 SESSION = 4_711
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
-def allowed(operation: Operation, name: str, kind: ResourceType = TOPIC) -> Acl:
-    return Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
-
-
-def with_acls(*acls: Acl, super_user: bool = False) -> Callable[[], Authorizer]:
-    def make() -> Authorizer:
-        made = Authorizer([ME] if super_user else [])
-        made.replace(acls)
-        return made
-
-    return make
-
-
-READER = with_acls(allowed(Operation.READ, "orders"))
+READER: list[Right] = [(Operation.READ, TOPIC, "orders")]
 
 
 def fetch(*topics: str, session: tuple[int, int] = (0, -1), by_id: bool = False) -> dict[str, Any]:
@@ -72,44 +58,36 @@ def last_passed(world: GatewayFixture) -> Any:
     return codec.decode_request(request_header(message), message)
 
 
-@played(authorizer=READER)
-async def test_a_session_continues_on_its_connection_until_the_acls_change(world: GatewayFixture) -> None:
+@played(rights=READER)
+async def test_a_session_continues_on_its_connection_with_its_topics_until_the_acls_change(
+    world: GatewayFixture,
+) -> None:
     world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     for version in (7, 11, 12, 18):
         client, by_id = await world.client(), version >= 13
         began = await client.ask(ApiKey.Fetch, version, **fetch("orders", session=(0, 0), by_id=by_id))
         assert (began.error_code, began.session_id) == (0, SESSION)
+        passed = len(world.broker.passed)
+        added = await client.ask(ApiKey.Fetch, version, **fetch("prices", session=(SESSION, 1), by_id=by_id))
+        assert (added.error_code, len(world.broker.passed)) == (NO_SESSION, passed)
         goes_on = fetch(session=(SESSION, 1))
         assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == 0
         other = await client.ask(ApiKey.Fetch, version, **fetch(session=(SESSION + 1, 1)))
         assert (other.error_code, other.session_id) == (NO_SESSION, 0)
         elsewhere = await world.client()
         assert (await elsewhere.ask(ApiKey.Fetch, version, **goes_on)).error_code == NO_SESSION
-        assert world.authorizer is not None
-        world.authorizer.replace([allowed(Operation.READ, "orders"), allowed(Operation.READ, f"{version}")])
+        world.allow(*READER, (Operation.READ, TOPIC, f"{version}"))
         assert (await client.ask(ApiKey.Fetch, version, **goes_on)).error_code == NO_SESSION
-        world.authorizer.replace([allowed(Operation.READ, "orders")])
+        world.allow(*READER)
 
 
-@played(authorizer=READER)
-async def test_a_topic_that_is_added_to_a_session_is_checked(world: GatewayFixture) -> None:
-    world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
-    client = await world.client()
-    await client.ask(ApiKey.Fetch, 12, **fetch("orders", session=(0, 0)))
-    passed = len(world.broker.passed)
-    answer = await client.ask(ApiKey.Fetch, 12, **fetch("prices", session=(SESSION, 1)))
-    assert answer.error_code == NO_SESSION
-    assert len(world.broker.passed) == passed
-
-
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_session(
     world: GatewayFixture,
 ) -> None:
     partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
     world.broker.answers[ApiKey.Fetch] = {"responses": [{"topic": "orders", "partitions": partitions}]}
-    client = await world.client()
-    answer = await client.ask(ApiKey.Fetch, 12, **fetch("orders", "prices", session=(0, 0)))
+    answer = await world.ask(ApiKey.Fetch, 12, **fetch("orders", "prices", session=(0, 0)))
     errors = {topic.topic: [p.error_code for p in topic.partitions] for topic in answer.responses}
     assert errors == {"orders": [0], "prices": [REFUSED]}
     passed = last_passed(world)
@@ -117,65 +95,55 @@ async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_sess
     assert (passed.session_id, passed.session_epoch) == (0, -1)
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_fetch_whose_response_is_changed_asks_for_no_more_than_is_held(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"responses": []}
-    client = await world.client()
     for wanted, asked in ((55 * MIB, MIB), (100, 100)):
-        await client.ask(ApiKey.Fetch, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
+        await world.ask(ApiKey.Fetch, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
         assert last_passed(world).max_bytes == asked
 
 
 @pytest.mark.parametrize("version", codec.versions(ApiKey.Fetch))
-def test_a_fetch_of_a_replica_closes_the_connection(version: int) -> None:
+@played(rights=READER)
+async def test_a_fetch_of_a_replica_closes_the_connection(world: GatewayFixture, version: int) -> None:
     """Kafka demands CLUSTER_ACTION for it, and takes its offset as that of a follower in sync."""
-
-    @played(authorizer=READER)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        wanted = fetch("orders", by_id=version >= 13)
-        replica: dict[str, Any] = {"replica_id": 1}
-        if version >= 15:
-            replica = {"replica_state": {"replica_id": 1, "replica_epoch": 1}}
-        with capture_logs() as logs:
-            await client.send(ApiKey.Fetch, version, **wanted | replica)
-            assert await client.is_closed()
-        assert "a Fetch of a replica" in logs[0]["why"]
-        assert not world.broker.passed
-
-    play()
-
-
-@played(authorizer=READER)
-async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: GatewayFixture) -> None:
     client = await world.client()
+    wanted = fetch("orders", by_id=version >= 13)
+    replica: dict[str, Any] = {"replica_id": 1}
+    if version >= 15:
+        replica = {"replica_state": {"replica_id": 1, "replica_epoch": 1}}
+    with capture_logs() as logs:
+        await client.send(ApiKey.Fetch, version, **wanted | replica)
+        assert await client.is_closed()
+    assert "a Fetch of a replica" in logs[0]["why"]
+    assert not world.broker.passed
+
+
+@played(rights=READER)
+async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"responses": []}
-    answer = await client.ask(ApiKey.Fetch, 13, **fetch("nowhere", by_id=True))
+    answer = await world.ask(ApiKey.Fetch, 13, **fetch("nowhere", by_id=True))
     assert [p.error_code for topic in answer.responses for p in topic.partitions] == [UNKNOWN_ID]
     assert not world.broker.passed
     topics = [{"topic_id": UUID(int=9), "partition_data": [{"index": 0, "records": b"x"}]}]
-    written = await client.ask(ApiKey.Produce, 13, acks=-1, timeout_ms=1, topic_data=topics)
+    written = await world.ask(ApiKey.Produce, 13, acks=-1, timeout_ms=1, topic_data=topics)
     assert [p.error_code for topic in written.responses for p in topic.partition_responses] == [UNKNOWN_ID]
     assert not world.broker.passed
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
-def test_the_allowed_part_of_a_produce_goes_on(version: int) -> None:
-    @played(authorizer=with_acls(allowed(Operation.WRITE, "orders")))
-    async def play(world: GatewayFixture) -> None:
-        world.broker.answers[ApiKey.Produce] = produced("orders")
-        client = await world.client()
-        answer = await client.ask(ApiKey.Produce, version, **produce("orders", "prices"))
-        assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
-        assert [topic.name for topic in last_passed(world).topic_data] == ["orders"]
-        await client.ask(ApiKey.Produce, version, **produce("orders"))
-        whole = codec.encode_request(ApiKey.Produce, version, 2, "me", produce("orders"))
-        assert world.broker.messages[-1] == whole
-
-    play()
+@played(rights=[(Operation.WRITE, TOPIC, "orders")])
+async def test_the_allowed_part_of_a_produce_goes_on(world: GatewayFixture, version: int) -> None:
+    world.broker.answers[ApiKey.Produce] = produced("orders")
+    answer = await world.ask(ApiKey.Produce, version, **produce("orders", "prices"))
+    assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
+    assert [topic.name for topic in last_passed(world).topic_data] == ["orders"]
+    await world.ask(ApiKey.Produce, version, **produce("orders"))
+    whole = codec.encode_request(ApiKey.Produce, version, 2, "me", produce("orders"))
+    assert world.broker.messages[-1] == whole
 
 
-@played(authorizer=with_acls())
+@played(rights=[])
 async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayFixture) -> None:
     client = await world.client()
     with capture_logs() as logs:
@@ -188,41 +156,28 @@ async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayF
 UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
 
 
+@pytest.mark.parametrize("super_user", [False, True])
 @pytest.mark.parametrize("api_key", [UNKNOWN_API, ApiKey.DescribeTopicPartitions, DESCRIBE_LOG_DIRS])
-def test_a_request_without_a_rule_is_for_super_users(api_key: int) -> None:
+@played(authorizer=lambda super_user: Authorizer([ANONYMOUS] if super_user else []))
+async def test_a_request_without_a_rule_is_for_super_users(
+    world: GatewayFixture, api_key: int, super_user: bool
+) -> None:
     """An API that the gateway does not know has an empty body. The stub answers with the same bytes."""
     message = api_key.to_bytes(2) + b"\0\0" + b"\0\0\0\1" + b"\xff\xff"
     if api_key in codec.REQUESTS:
         message = codec.encode_request(api_key, codec.versions(api_key).start, 1, "me", {})
-
-    async def send(world: GatewayFixture) -> bytes | None:
-        client = await world.client()
-        await client.send_bytes(len(message).to_bytes(4) + message)
-        return None if await client.is_closed() else b"answered"
-
-    @played(authorizer=with_acls(allowed(Operation.READ, "*")))
-    async def denied(world: GatewayFixture) -> None:
-        assert await send(world) is None
-        assert not world.broker.passed
-
-    @played(authorizer=with_acls(super_user=True))
-    async def granted(world: GatewayFixture) -> None:
-        if api_key == ApiKey.DescribeTopicPartitions:
-            client = await world.client()
-            world.broker.answers[api_key] = {"topics": []}
-            assert (await client.ask(api_key, 0, topics=[], cursor=None)).topics == []
-        else:
-            assert await send(world) == b"answered"
-
-    denied()
-    granted()
+    world.broker.answers[ApiKey.DescribeTopicPartitions] = {"topics": []}
+    client = await world.client()
+    await client.send_bytes(len(message).to_bytes(4) + message)
+    assert await client.is_closed() is not super_user
+    assert len(world.broker.passed) == super_user
 
 
 def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
 
-    @played(authorizer=with_acls(), security=Security(SecuritySettings(users=users)))
+    @played(rights=[], security=Security(SecuritySettings(users=users)))
     async def play(world: GatewayFixture) -> None:
         client = await world.client()
         settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
@@ -237,7 +192,7 @@ def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Pa
     play()
 
 
-@played(authorizer=with_acls(allowed(Operation.DESCRIBE, "kafka-cluster", CLUSTER)))
+@played(rights=[(Operation.DESCRIBE, CLUSTER, "kafka-cluster")])
 async def test_a_request_about_the_cluster_needs_kafkas_operation(world: GatewayFixture) -> None:
     client = await world.client()
     message = DESCRIBE_LOG_DIRS.to_bytes(2) + b"\0\1" + b"\0\0\0\1" + b"\xff\xff" + b"\xff\xff\xff\xff"
@@ -246,42 +201,33 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: Gateway
     assert [header.api_key for header in world.broker.passed] == [DESCRIBE_LOG_DIRS]
 
 
-@played(authorizer=READER)
-async def test_the_api_with_a_telling_cursor_is_not_offered(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("by_broker", [False, True])
+@played(rights=READER, security=lambda by_broker: Security(by_broker=by_broker))
+async def test_the_api_with_a_telling_cursor_is_offered_where_brokers_see_the_clients(
+    world: GatewayFixture, by_broker: bool
+) -> None:
+    """They check what passes, so the gateway need not hide what it cannot check."""
     offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (3, 75)]
     world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
-    client = await world.client()
-    answer = await client.ask(ApiKey.ApiVersions, 0)
-    keys = {api.api_key for api in answer.api_keys}
+    keys = {api.api_key for api in (await world.ask(ApiKey.ApiVersions, 0)).api_keys}
     assert ApiKey.Metadata in keys
-    assert ApiKey.DescribeTopicPartitions not in keys
-
-
-@played(authorizer=with_acls(), security=Security(by_broker=True))
-async def test_where_brokers_see_the_clients_they_check_what_passes(world: GatewayFixture) -> None:
-    """So the gateway need not hide what it cannot check."""
-    offered = [{"api_key": ApiKey.DescribeTopicPartitions, "min_version": 0, "max_version": 0}]
-    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
-    client = await world.client()
-    answer = await client.ask(ApiKey.ApiVersions, 0)
-    assert ApiKey.DescribeTopicPartitions in {api.api_key for api in answer.api_keys}
+    assert (ApiKey.DescribeTopicPartitions in keys) is by_broker
 
 
 OWN = LAYOUT.requests_topic
 
 
 @played(
-    authorizer=with_acls(*(allowed(Operation.WRITE, name) for name in ("orders", OWN))),
+    rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)],
     expose_internal_topics=False,
 )
 async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.Produce] = produced("orders")
-    client = await world.client()
-    answer = await client.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
+    answer = await world.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
     assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
-    refused = await client.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))
+    refused = await world.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))
     assert errors_of(refused) == {OWN: 17, "prices": REFUSED}
 
 
@@ -290,55 +236,32 @@ NEW = "new-topic"
 
 @pytest.mark.parametrize("may_create", [False, True])
 @pytest.mark.parametrize("version", [1, 3, 4, 12])
-def test_metadata_creates_no_topic_for_a_client_that_may_not(version: int, may_create: bool) -> None:
-    acls = [allowed(Operation.DESCRIBE, name) for name in ("orders", NEW)]
-    if may_create:
-        acls += [allowed(Operation.CREATE, name) for name in ("orders", NEW)]
-
-    @played(authorizer=with_acls(*acls))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        topics = [{"name": name} for name in ("orders", NEW)]
-        answer = await client.ask(ApiKey.Metadata, version, topics=topics, allow_auto_topic_creation=True)
-        assert {topic.name: topic.error_code for topic in answer.topics} == {"orders": 0, NEW: 3}
-        passed = last_passed(world)
-        names = {topic.name for topic in passed.topics}
-        would_create = NEW in names and (version < 4 or passed.allow_auto_topic_creation)
-        assert would_create is may_create
-
-    play()
-
-
-@played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
-async def test_names_that_may_not_be_described_do_not_reach_the_broker(world: GatewayFixture) -> None:
-    client = await world.client()
-    for version in codec.versions(ApiKey.Metadata):
-        answer = await client.ask(
-            ApiKey.Metadata, version, topics=[{"name": "orders"}], allow_auto_topic_creation=True
-        )
-        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("orders", REFUSED)]
-        assert answer.brokers
-        assert not last_passed(world).topics
+@played(rights=[(Operation.DESCRIBE, TOPIC, name) for name in ("orders", NEW)])
+async def test_metadata_creates_no_topic_for_a_client_that_may_not(
+    world: GatewayFixture, version: int, may_create: bool
+) -> None:
+    operations = [Operation.DESCRIBE, Operation.CREATE][: 1 + may_create]
+    world.allow(*((operation, TOPIC, name) for operation in operations for name in ("orders", NEW)))
+    topics = [{"name": name} for name in ("orders", NEW)]
+    answer = await world.ask(ApiKey.Metadata, version, topics=topics, allow_auto_topic_creation=True)
+    assert {topic.name: topic.error_code for topic in answer.topics} == {"orders": 0, NEW: 3}
+    passed = last_passed(world)
+    names = {topic.name for topic in passed.topics}
+    would_create = NEW in names and (version < 4 or passed.allow_auto_topic_creation)
+    assert would_create is may_create
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_an_id_shows_no_topic_behind_the_name_of_another(version: int) -> None:
+@played(rights=[(Operation.DESCRIBE, TOPIC, "orders")])
+async def test_an_id_shows_no_topic_behind_the_name_of_another(world: GatewayFixture, version: int) -> None:
     """Kafka ignores all names of a request that has an id."""
-
-    @played(authorizer=with_acls(allowed(Operation.DESCRIBE, "orders")))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
-        (topic,) = (await client.ask(ApiKey.Metadata, version, topics=wanted)).topics
-        assert (topic.error_code, topic.name, topic.partitions) == (REFUSED, None, [])
-
-    play()
+    wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
+    (topic,) = (await world.ask(ApiKey.Metadata, version, topics=wanted)).topics
+    assert (topic.error_code, topic.name, topic.partitions) == (REFUSED, None, [])
 
 
 @played(
-    authorizer=with_acls(
-        allowed(Operation.DESCRIBE, "t", ResourceType.TRANSACTIONAL_ID), allowed(Operation.DESCRIBE, "orders")
-    )
+    rights=[(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"), (Operation.DESCRIBE, TOPIC, "orders")]
 )
 async def test_a_described_transaction_shows_the_topics_that_the_client_may_describe(
     world: GatewayFixture,
@@ -346,27 +269,8 @@ async def test_a_described_transaction_shows_the_topics_that_the_client_may_desc
     topics = [{"topic": name, "partitions": [0]} for name in ("orders", "prices")]
     state = {"error_code": 0, "transactional_id": "t", "transaction_state": "Ongoing", "topics": topics}
     world.broker.answers[ApiKey.DescribeTransactions] = {"transaction_states": [state]}
-    client = await world.client()
     for ids, errors in ((["t"], {"t": 0}), (["t", "other"], {"t": 0, "other": 53})):
-        answer = await client.ask(ApiKey.DescribeTransactions, 0, transactional_ids=ids)
+        answer = await world.ask(ApiKey.DescribeTransactions, 0, transactional_ids=ids)
         assert {one.transactional_id: one.error_code for one in answer.transaction_states} == errors
         shown = [topic.topic for one in answer.transaction_states for topic in one.topics or ()]
         assert shown == ["orders"]
-
-
-CREATED = [{"name": "orders", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "a"}]}]
-
-
-@pytest.mark.parametrize("version", codec.versions(ApiKey.CreateTopics))
-def test_the_settings_of_a_new_topic_are_for_those_who_may_describe_them(version: int) -> None:
-    @played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
-    async def play(world: GatewayFixture) -> None:
-        world.broker.answers[ApiKey.CreateTopics] = {"topics": CREATED}
-        client = await world.client()
-        wanted = [{"name": "orders", "num_partitions": 3, "replication_factor": 1}]
-        (topic,) = (await client.ask(ApiKey.CreateTopics, version, topics=wanted, timeout_ms=1)).topics
-        assert topic.error_code == 0
-        if version >= 5:
-            assert (topic.topic_config_error_code, topic.num_partitions, topic.configs) == (REFUSED, -1, [])
-
-    play()

@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.wire.framing import framed
-from state.kafka.requests import Heartbeat, JoinGroup, OffsetCommit, OffsetFetch, SyncGroup
+from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
     COMMIT,
@@ -16,10 +17,8 @@ from tests.harness.gateway_requests import (
     JOIN,
     LIST,
     OFFSET_FETCH,
-    SYNC,
     commit_fields,
     join_fields,
-    outcomes,
     stable,
 )
 from tests.harness.waiting import until
@@ -97,30 +96,6 @@ async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_bef
 
 
 @played
-async def test_the_later_of_two_commits_holds(world: GatewayFixture) -> None:
-    client = await world.client()
-    for offset in range(50):
-        await client.send(COMMIT, 9, **commit_fields("", ("orders", 0, offset)))
-    fetched = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
-    await client.send(OFFSET_FETCH, 7, **fetched)
-    answers = [(await client.receive())[1] for _ in range(51)]
-    assert answers[-1].topics[0].partitions[0].committed_offset == 49
-    assert asked(world) == [*[OffsetCommit.__name__] * 50, OffsetFetch.__name__]
-
-
-@played
-async def test_commits_of_unknown_topics_are_refused_also_if_they_are_known_to_be(
-    world: GatewayFixture,
-) -> None:
-    client = await world.client()
-    for by_id, version, unknown in ((False, 9, 3), (True, 10, 100)):
-        fields = commit_fields("", ("nowhere", 0, 1), by_id=by_id)
-        for _ in range(3):
-            assert outcomes(await client.ask(COMMIT, version, **fields))[0][2] == unknown
-    assert world.core.asked == []
-
-
-@played
 async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "other")
@@ -138,49 +113,21 @@ async def test_a_parked_request_starts_at_once_and_what_is_behind_it_waits(world
     assert await numbers(client, 2) == sent[1:]
 
 
+@pytest.mark.parametrize(("api_key", "version"), [(LIST, 4), (ApiKey.ApiVersions, 0)])
 @played
-async def test_a_sync_that_waits_for_the_leader_holds_back_what_is_behind_it(world: GatewayFixture) -> None:
-    leader, follower = await world.client(), await world.client()
-    for number, client in enumerate((leader, follower), 1):
-        await client.send(JOIN, 1, **join_fields())
-        await until_asked(world, number)
-    world.core.advance(3_000)
-    world.core.advance(3_000)
-    (_, first), (_, second) = await leader.receive(), await follower.receive()
-    assert first.leader == first.member_id
-    fields = {"group_id": "g", "generation_id": first.generation_id}
-    sync = await follower.send(SYNC, 0, **fields, member_id=second.member_id)
-    behind = await follower.send(HEARTBEAT, 0, **fields, member_id=second.member_id)
-    await until_asked(world, 3)
-    await nothing_more(world, 3)
-    assert asked(world)[-1] == SyncGroup.__name__
-    assert (await leader.ask(SYNC, 0, **fields, member_id=first.member_id)).error_code == 0
-    assert await numbers(follower, 2) == [sync, behind]
-
-
-@played
-async def test_what_is_passed_on_waits_for_the_coordinator(world: GatewayFixture) -> None:
-    client = await world.client()
-    held = hold(world, "g")
-    sent = [await client.send(HEARTBEAT, 4, **beat()), await client.send(ApiKey.ApiVersions, 0)]
-    await until_asked(world, 1)
-    await nothing_more(world, 1)
-    assert world.broker.passed == []
-    held.set()
-    assert await numbers(client, 2) == sent
-
-
-@played
-async def test_a_list_is_alone(world: GatewayFixture) -> None:
+async def test_a_list_and_what_is_passed_on_are_alone(
+    world: GatewayFixture, api_key: int, version: int
+) -> None:
     client = await world.client()
     held = hold(world, "g")
     sent = [
         await client.send(HEARTBEAT, 4, **beat()),
-        await client.send(LIST, 4),
+        await client.send(api_key, version),
         await client.send(HEARTBEAT, 4, **beat("h")),
     ]
     await until_asked(world, 1)
     await nothing_more(world, 1)
+    assert world.broker.passed == []
     held.set()
     assert await numbers(client, 3) == sent
     assert asked(world)[0] == asked(world)[-1] == Heartbeat.__name__

@@ -30,7 +30,6 @@ ip = "2001:db8::0:7"
 connection_creation_rate = 1
 """
 LONG = "c" * 1_000
-USERS, CLIENT_IDS = ["ann", "bob"], ["app", "job"]
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """KIP-368: a session ends, and goes on if its client authenticates again in time."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -49,13 +48,6 @@ class Hour:
         """The error of an authentication."""
         begun = self.session.handshake(mechanism)
         return begun if begun is not ErrorCode.NONE else self.session.authenticate(message).error
-
-
-def test_a_session_is_open_until_its_end() -> None:
-    hour = Hour()
-    for now_s, is_open in ((0.0, True), (HOUR_S - 0.001, True), (HOUR_S, False), (HOUR_S * 2.0, False)):
-        hour.now_s = now_s
-        assert (hour.session.is_open, hour.session.has_ended) == (is_open, not is_open)
 
 
 @pytest.mark.parametrize("at_s", [HOUR_S / 2, HOUR_S * 3.0], ids=["before its end", "after its end"])
@@ -111,43 +103,26 @@ def test_a_session_is_renewed_once_a_second() -> None:
     assert hour.again() == ErrorCode.NONE
 
 
-def test_what_a_broker_accepted_ends_too() -> None:
-    now_s = 0.0
-    session = Session(by_broker=True, clock=lambda: now_s)
-    assert (session.is_asked, session.is_open) == (True, False)
-    session.accept("ann", 2_000)
-    assert (session.principal, session.is_open) == ("User:ann", True)
-    now_s = 2.0
-    assert not session.is_open
-    session.accept("ann", 0)
-    now_s = 1e9
-    assert session.is_open
-
-
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_session_of_the_broker_ends_in_every_version(version: int) -> None:
+@played(security=Security(by_broker=True))
+async def test_a_session_of_the_broker_ends_in_every_version(world: GatewayFixture, version: int) -> None:
     """Version 0 has no lifetime in its response, so the gateway asks the broker by version 1."""
-
-    @played(security=Security(by_broker=True))
-    async def play(world: GatewayFixture) -> None:
-        world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
-        said = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 300}
-        world.broker.answers[ApiKey.SaslAuthenticate] = said
-        client = await world.client()
-        await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
-        answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=ANN)
-        assert (answer.error_code, answer.auth_bytes) == (0, b"")
-        asked = world.broker.passed[-1]
-        assert (asked.api_key, asked.api_version) == (ApiKey.SaslAuthenticate, max(version, 1))
-        request = codec.decode_request(asked, world.broker.messages[-1])
-        assert (asked.client_id, request.auth_bytes) == ("me", ANN)
-        await session_ends(world)
-        with capture_logs() as logs:
-            await client.send(HEARTBEAT, 4, **BEAT)
-            assert await client.is_closed()
-        assert logs[0]["why"].startswith("the session ended")
-
-    play()
+    world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
+    said = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 300}
+    world.broker.answers[ApiKey.SaslAuthenticate] = said
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+    answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=ANN)
+    assert (answer.error_code, answer.auth_bytes) == (0, b"")
+    asked = world.broker.passed[-1]
+    assert (asked.api_key, asked.api_version) == (ApiKey.SaslAuthenticate, max(version, 1))
+    request = codec.decode_request(asked, world.broker.messages[-1])
+    assert (asked.client_id, request.auth_bytes) == ("me", ANN)
+    await session_ends(world)
+    with capture_logs() as logs:
+        await client.send(HEARTBEAT, 4, **BEAT)
+        assert await client.is_closed()
+    assert logs[0]["why"].startswith("the session ended")
 
 
 @pytest.fixture(scope="module")
@@ -175,33 +150,29 @@ async def expired(world: GatewayFixture, issuer: TokenIssuer) -> RawClient:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (ApiKey.ApiVersions, 0)])
-def test_after_the_end_any_other_request_closes_the_connection(
-    issuer: TokenIssuer, api_key: int, version: int
+@played(security=lambda issuer: by_tokens(issuer))
+async def test_after_the_end_any_other_request_closes_the_connection(
+    world: GatewayFixture, issuer: TokenIssuer, api_key: int, version: int
 ) -> None:
-    @played(security=by_tokens(issuer))
-    async def play(world: GatewayFixture) -> None:
-        client = await expired(world, issuer)
-        with capture_logs() as logs:
-            await client.send(api_key, version, **(BEAT if api_key == HEARTBEAT else {}))
-            assert await client.is_closed()
-        assert logs[0]["why"] == "the session ended before the client had authenticated again"
-        assert world.core.asked == []
-
-    play()
+    client = await expired(world, issuer)
+    with capture_logs() as logs:
+        await client.send(api_key, version, **(BEAT if api_key == HEARTBEAT else {}))
+        assert await client.is_closed()
+    assert logs[0]["why"] == "the session ended before the client had authenticated again"
+    assert world.core.asked == []
 
 
-def test_after_the_end_a_client_may_still_authenticate_again(issuer: TokenIssuer) -> None:
-    @played(security=by_tokens(issuer))
-    async def play(world: GatewayFixture) -> None:
-        client = await expired(world, issuer)
-        answer = await authenticate(client, by_token(issuer.token("ann")))
-        assert (answer.error_code, (await client.ask(HEARTBEAT, 4, **BEAT)).error_code) == (0, 25)
-        other = await expired(world, issuer)
-        refused = await authenticate(other, by_token(issuer.token("bob")))
-        assert refused.error_code == FAILED
-        assert await other.is_closed()
-
-    play()
+@played(security=lambda issuer: by_tokens(issuer))
+async def test_after_the_end_a_client_may_still_authenticate_again(
+    world: GatewayFixture, issuer: TokenIssuer
+) -> None:
+    client = await expired(world, issuer)
+    answer = await authenticate(client, by_token(issuer.token("ann")))
+    assert (answer.error_code, (await client.ask(HEARTBEAT, 4, **BEAT)).error_code) == (0, 25)
+    other = await expired(world, issuer)
+    refused = await authenticate(other, by_token(issuer.token("bob")))
+    assert refused.error_code == FAILED
+    assert await other.is_closed()
 
 
 def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer) -> None:
@@ -244,13 +215,3 @@ async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(wo
         await client.send(ApiKey.SaslAuthenticate, 2, auth_bytes=bytes(1_000))
         assert await client.is_closed()
     assert logs[0]["why"].startswith("a SASL request of 1")
-
-
-def test_a_token_without_a_bound_of_its_own_has_a_lifetime(issuer: TokenIssuer) -> None:
-    @played(security=by_tokens(issuer))
-    async def play(world: GatewayFixture) -> None:
-        began_s = time.time()
-        answer = await authenticate(await world.client(), by_token(issuer.token("ann", HOUR_S)))
-        assert HOUR_S - 2 - (time.time() - began_s) <= answer.session_lifetime_ms / 1_000 <= HOUR_S
-
-    play()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.net.received import SMALL_BYTES, Received
+from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
 from tests.harness.waiting import until
@@ -49,37 +50,34 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 300)), max_size=80)
 
 
 @given(STEPS, st.integers(1, 1_000))
-def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
+@asynchronous
+async def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
     steps: list[tuple[int, int]], bound_kib: int
 ) -> None:
     """A step is a client that sends so many KiB, or whose requests are answered (0)."""
-
-    async def play() -> None:
-        bound = bound_kib * KIB
-        received = Received(bound, 60.0)
-        clients = [Client(received) for _ in range(6)]
-        for number, kib in steps:
-            client = clients[number]
-            before = received.bytes
-            if kib:
-                client.send(kib * KIB)
-            else:
-                client.is_answered()
-            counted = [one for one in clients if one.sent > SMALL_BYTES]
-            assert received.bytes == sum(one.sent for one in counted)
-            assert received.held == sum(one.is_held for one in clients)
-            if received.bytes <= bound:
-                assert not received.held
-            elif before <= bound:
-                most = max(counted, key=lambda one: one.sent)
-                assert most.is_held, "the greatest is held"
-            # A client may exceed the bound by what it sends at once, and all together by a step of 1 MiB.
-            assert received.bytes <= 1.25 * bound + KIB * KIB + len(clients) * 300 * KIB
-        for client in clients:
+    bound = bound_kib * KIB
+    received = Received(bound, 60.0)
+    clients = [Client(received) for _ in range(6)]
+    for number, kib in steps:
+        client = clients[number]
+        before = received.bytes
+        if kib:
+            client.send(kib * KIB)
+        else:
             client.is_answered()
-        assert (received.bytes, received.held) == (0, 0)
-
-    asyncio.run(play())
+        counted = [one for one in clients if one.sent > SMALL_BYTES]
+        assert received.bytes == sum(one.sent for one in counted)
+        assert received.held == sum(one.is_held for one in clients)
+        if received.bytes <= bound:
+            assert not received.held
+        elif before <= bound:
+            most = max(counted, key=lambda one: one.sent)
+            assert most.is_held, "the greatest is held"
+        # A client may exceed the bound by what it sends at once, and all together by a step of 1 MiB.
+        assert received.bytes <= 1.25 * bound + KIB * KIB + len(clients) * 300 * KIB
+    for client in clients:
+        client.is_answered()
+    assert (received.bytes, received.held) == (0, 0)
 
 
 async def begun(world: GatewayFixture, size: int) -> RawClient:
@@ -136,24 +134,14 @@ async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: Gatew
     assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
 
 
-def test_a_client_that_sends_much_at_once_lets_the_others_have_their_turn() -> None:
-    async def play() -> None:
-        received = Received(10 * KIB, 60.0)
-        resting, too_much = Client(received), Client(received)
-        for client in (resting, too_much):
-            received.rest(client)
-            assert client.is_held
-        received.count(too_much, 1_000 * KIB)
-        await asyncio.sleep(0)
-        assert not resting.is_held
-        assert too_much.is_held, "the bound holds it for longer"
-
-    asyncio.run(play())
-
-
-@played
-async def test_a_frame_that_comes_in_many_turns_is_whole(world: GatewayFixture) -> None:
-    client = await world.client()
-    text = "m" * 3_000_000
-    await client.send_bytes(passed_on(7, text.encode()))
-    assert text.encode() in await client.receive_bytes()
+@asynchronous
+async def test_a_client_that_sends_much_at_once_lets_the_others_have_their_turn() -> None:
+    received = Received(10 * KIB, 60.0)
+    resting, too_much = Client(received), Client(received)
+    for client in (resting, too_much):
+        received.rest(client)
+        assert client.is_held
+    received.count(too_much, 1_000 * KIB)
+    await asyncio.sleep(0)
+    assert not resting.is_held
+    assert too_much.is_held, "the bound holds it for longer"

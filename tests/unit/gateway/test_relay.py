@@ -5,6 +5,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
@@ -52,26 +53,12 @@ async def test_a_large_response_passes_before_all_of_it_is_there(world: GatewayF
         assert await client.reader.readexactly(len(response) - half) == response[half:]
 
 
-@played
-async def test_what_a_client_does_not_read_stays_at_the_broker(world: GatewayFixture) -> None:
-    client, broker = await asked(world, 7)
-    response = large(7)
-    broker.write(response)
-    sending = asyncio.create_task(broker.drain())
-    await until(lambda: unread(world) > 0)
-    for _ in range(50):
-        await asyncio.sleep(0.001)
-    assert unread(world) <= 4 * HELD_MAX_BYTES
-    assert not sending.done()
-    async with asyncio.timeout(10):
-        assert await client.reader.readexactly(len(response)) == response
-    await sending
-    await until(lambda: unread(world) == 0)
-
-
-@played(security=Security.read(PEM, None, None))
-async def test_with_tls_what_a_client_does_not_read_stays_at_the_broker_too(world: GatewayFixture) -> None:
-    client, broker = await asked(world, 7, ssl.create_default_context(cafile=PEM))
+@pytest.mark.parametrize("tls", [None, ssl.create_default_context(cafile=PEM)], ids=["plain", "TLS"])
+@played(security=lambda tls: Security.read(tls and PEM, None, None))
+async def test_what_a_client_does_not_read_stays_at_the_broker(
+    world: GatewayFixture, tls: ssl.SSLContext | None
+) -> None:
+    client, broker = await asked(world, 7, tls)
     response = framed((7).to_bytes(4, "big") + bytes(range(256)) * (MUCH // 256))
     broker.write(response)
     sending = asyncio.create_task(broker.drain())
@@ -124,12 +111,11 @@ async def test_a_large_fetch_response_has_no_address_of_a_broker(world: GatewayF
         "node_endpoints": [{"node_id": 9, "host": "broker.invalid", "port": 9}],
     }
     world.broker.answers[FETCH] = answer
-    client = await world.client()
     wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2 * MIB}]
     topics = [{"topic_id": topic_id("orders"), "partitions": wanted}]
     fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2 * MIB, "topics": topics}
     for version in range(13, codec.versions(FETCH).stop):
-        got = await client.ask(FETCH, version, **fields)
+        got = await world.ask(FETCH, version, **fields)
         assert bytes(got.responses[0].partitions[0].records) == records
         assert not got.node_endpoints
 

@@ -4,7 +4,7 @@ import asyncio
 
 from state.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, join_fields
+from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import (
     UNKNOWN_MEMBER_ID,
@@ -88,18 +88,6 @@ async def test_a_client_that_goes_away_gives_its_room_back(world: GatewayFixture
     await waiting.writer.wait_closed()
     holding.writer.transport.abort()
     assert (await last.receive())[1].error_code == UNKNOWN_MEMBER_ID
-
-
-@played(at_coordinator=1)
-async def test_a_description_takes_room_and_gives_it_back(world: GatewayFixture) -> None:
-    held = hold(world, "g")
-    describing = await world.client()
-    await describing.send(DESCRIBE, 5, groups=["g", "h"])
-    await until_asked(world, 1)
-    (client,) = await beating(world, 1)
-    await nothing_more(world, 1)
-    held.set()
-    assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
 
 
 @played(bytes_at_coordinator=50)

@@ -19,7 +19,7 @@ from tests.harness.tokens import TokenIssuer
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-FAILED, ILLEGAL_STATE, UNSUPPORTED = 58, 34, 33
+FAILED, UNSUPPORTED = 58, 33
 
 
 @pytest.fixture(scope="module")
@@ -42,96 +42,90 @@ async def served(client: RawClient) -> bool:
     return bool((await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25)
 
 
-def entry(name: str, password: str, *options: str) -> str:
-    """The line of `group-coordinator gateway-user`."""
-    done = CliRunner().invoke(gateway_user, [name, *options], input=f"{password}\n")
+def salted(users: Path, password: str, *options: str) -> Path:
+    """The file with bob's password, and the line of `group-coordinator gateway-user` for ann."""
+    done = CliRunner().invoke(gateway_user, ["ann", *options], input=f"{password}\n")
     assert done.exit_code == 0, done.output
-    return done.output
+    users.write_text(f"bob:secret\n{done.output}")
+    return users
 
 
-def test_one_listener_offers_all_mechanisms(users: Path, issuer: TokenIssuer) -> None:
-    @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
-    async def play(world: GatewayFixture) -> None:
-        ways = [by_password(name, "ann", "secret") for name in ("PLAIN", *SCRAM)]
-        for settings in [*ways, by_token(issuer.token("ann"))]:
-            client = await world.client()
-            assert (await authenticate(client, settings)).error_code == 0
-            assert await served(client)
-        assert {request.principal for request in world.core.asked} == {"User:ann"}
-        refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="GSSAPI")
-        assert (refused.error_code, refused.mechanisms) == (UNSUPPORTED, list(MECHANISMS))
-
-    play()
+@played(security=lambda users, issuer: secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
+async def test_one_listener_offers_all_mechanisms(
+    world: GatewayFixture, users: Path, issuer: TokenIssuer
+) -> None:
+    ways = [by_password(name, "ann", "secret") for name in ("PLAIN", *SCRAM)]
+    for settings in [*ways, by_token(issuer.token("ann"))]:
+        client = await world.client()
+        assert (await authenticate(client, settings)).error_code == 0
+        assert await served(client)
+    assert {request.principal for request in world.core.asked} == {"User:ann"}
+    refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="GSSAPI")
+    assert (refused.error_code, refused.mechanisms) == (UNSUPPORTED, list(MECHANISMS))
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_a_salted_entry_serves_its_mechanism_alone(users: Path, mechanism: str) -> None:
-    users.write_text(entry("ann", "pa:ss=wo,rd", "--mechanism", mechanism, "--iterations", "8192"))
+@played(
+    security=lambda users, mechanism: secured(
+        salted(users, "pa:ss=wo,rd", "--mechanism", mechanism), mechanisms=("PLAIN", *SCRAM)
+    )
+)
+async def test_a_salted_entry_serves_its_mechanism_alone(
+    world: GatewayFixture, users: Path, mechanism: str
+) -> None:
+    answer = await authenticate(await world.client(), by_password(mechanism, "ann", "pa:ss=wo,rd"))
+    assert answer.error_code == 0
+    for other in {"PLAIN", *SCRAM} - {mechanism}:
+        answer = await authenticate(await world.client(), by_password(other, "ann", "pa:ss=wo,rd"))
+        assert answer.error_code == FAILED
 
-    @played(security=secured(users, mechanisms=("PLAIN", *SCRAM)))
-    async def play(world: GatewayFixture) -> None:
-        answer = await authenticate(await world.client(), by_password(mechanism, "ann", "pa:ss=wo,rd"))
-        assert answer.error_code == 0
-        for other in {"PLAIN", *SCRAM} - {mechanism}:
-            answer = await authenticate(await world.client(), by_password(other, "ann", "pa:ss=wo,rd"))
-            assert answer.error_code == FAILED
 
-    play()
-
-
-def test_without_enabled_mechanisms_those_with_entries_are_offered(users: Path, issuer: TokenIssuer) -> None:
-    users.write_text(f"bob:secret\n{entry('ann', 'secret', '--mechanism', 'SCRAM-SHA-256')}")
-
-    @played(security=secured(users, jwks=issuer.jwks))
-    async def play(world: GatewayFixture) -> None:
-        refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
-        assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
-
-    play()
+@played(
+    security=lambda users, issuer: secured(
+        salted(users, "secret", "--mechanism", "SCRAM-SHA-256"), jwks=issuer.jwks
+    )
+)
+async def test_without_enabled_mechanisms_those_with_entries_are_offered(
+    world: GatewayFixture, users: Path, issuer: TokenIssuer
+) -> None:
+    refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
+    assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
-def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(users: Path, mechanism: str) -> None:
-    @played(security=secured(users, mechanisms=(mechanism,)))
-    async def play(world: GatewayFixture) -> None:
-        answers = []
-        with capture_logs() as logs:
-            for name, password in (("ann", "wrong"), ("nobody", "secret"), ("nobody", "")):
-                client = await world.client()
-                answers.append(await authenticate(client, by_password(mechanism, name, password)))
-                assert await client.is_closed()
-        assert "authentication of user" in logs[0]["why"]  # lines are limited to one a second
-        assert "secret" not in str(logs) + str(answers)
-        assert {(answer.error_code, answer.error_message) for answer in answers} == {
-            (FAILED, answers[0].error_message)
-        }
+@played(security=lambda users, mechanism: secured(users, mechanisms=(mechanism,)))
+async def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(
+    world: GatewayFixture, users: Path, mechanism: str
+) -> None:
+    answers = []
+    with capture_logs() as logs:
+        for name, password in (("ann", "wrong"), ("nobody", "secret"), ("nobody", "")):
+            client = await world.client()
+            answers.append(await authenticate(client, by_password(mechanism, name, password)))
+            assert await client.is_closed()
+    assert "authentication of user" in logs[0]["why"]  # lines are limited to one a second
+    assert "secret" not in str(logs) + str(answers)
+    assert {(answer.error_code, answer.error_message) for answer in answers} == {
+        (FAILED, answers[0].error_message)
+    }
 
-    play()
 
-
-def test_an_unknown_user_of_scram_gets_a_salt_as_any_other(users: Path) -> None:
+@played(security=lambda users: secured(salted(users, "secret", "--iterations", "5000")))
+async def test_an_unknown_user_of_scram_gets_a_salt_as_any_other(world: GatewayFixture, users: Path) -> None:
     """The same one at each attempt, with the iterations of the others."""
-    users.write_text(entry("ann", "secret", "--iterations", "5000"))
-
-    @played(security=secured(users))
-    async def play(world: GatewayFixture) -> None:
-        seen: dict[str, set[tuple[int, str]]] = {"ann": set(), "nobody": set()}
-        for name, replies in seen.items():
-            for _ in range(2):
-                client = await world.client()
-                await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
-                first = await client.ask(
-                    ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=%s,r=abc" % name.encode()
-                )
-                assert first.error_code == 0
-                nonce, salt, iterations = first.auth_bytes.decode().split(",")
-                assert nonce.startswith("r=abc")
-                replies.add((len(salt), f"{salt} {iterations}"))
-        (known,), (unknown,) = seen.values()
-        assert known[0] == unknown[0]
-        assert known[1].endswith(" i=5000") and unknown[1].endswith(" i=5000")
-
-    play()
+    seen: dict[str, set[tuple[int, str]]] = {"ann": set(), "nobody": set()}
+    for name, replies in seen.items():
+        for _ in range(2):
+            client = await world.client()
+            await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
+            first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=%s,r=abc" % name.encode())
+            assert first.error_code == 0
+            nonce, salt, iterations = first.auth_bytes.decode().split(",")
+            assert nonce.startswith("r=abc")
+            replies.add((len(salt), f"{salt} {iterations}"))
+    (known,), (unknown,) = seen.values()
+    assert known[0] == unknown[0]
+    assert known[1].endswith(" i=5000") and unknown[1].endswith(" i=5000")
 
 
 def scram_first(text: bytes) -> tuple[str, bytes]:
@@ -141,6 +135,11 @@ def scram_first(text: bytes) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     ("mechanism", "message"),
     [
+        ("PLAIN", b""),
+        ("PLAIN", b"\0ann"),
+        ("PLAIN", b"\0\0"),
+        ("PLAIN", b"\0\xff\0\xff"),
+        ("PLAIN", b"bob\0ann\0secret"),
         scram_first(b""),
         scram_first(b"y,,n=ann,r=abc"),
         scram_first(b"p=tls-unique,,n=ann,r=abc"),
@@ -160,17 +159,14 @@ def scram_first(text: bytes) -> tuple[str, bytes]:
         ("OAUTHBEARER", b"n,,\x01auth=Bearer \xff\x01\x01"),
     ],
 )
-def test_a_malformed_message_is_refused(
-    users: Path, issuer: TokenIssuer, mechanism: str, message: bytes
+@played(security=lambda users, issuer: secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
+async def test_a_malformed_message_is_refused(
+    world: GatewayFixture, users: Path, issuer: TokenIssuer, mechanism: str, message: bytes
 ) -> None:
-    @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
-        assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
-        assert await client.is_closed()
-
-    play()
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
+    assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
+    assert await client.is_closed()
 
 
 @pytest.mark.parametrize(
@@ -185,72 +181,54 @@ def test_a_malformed_message_is_refused(
         b"c=biws,r=%s,p=" + b"A" * 43 + b"=",
     ],
 )
-def test_a_last_message_of_scram_without_the_proof_is_refused(users: Path, last: bytes) -> None:
-    @played(security=secured(users, mechanisms=("SCRAM-SHA-256",)))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-256")
-        first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=ann,r=abc")
-        nonce = first.auth_bytes.split(b",")[0][2:]
-        message = last.replace(b"%s", nonce)
-        assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
+@played(security=lambda users: secured(users, mechanisms=("SCRAM-SHA-256",)))
+async def test_a_last_message_of_scram_without_the_proof_is_refused(
+    world: GatewayFixture, users: Path, last: bytes
+) -> None:
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-256")
+    first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"n,,n=ann,r=abc")
+    nonce = first.auth_bytes.split(b",")[0][2:]
+    message = last.replace(b"%s", nonce)
+    assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == FAILED
+    assert await client.is_closed()
+
+
+@played(security=lambda issuer: secured(None, jwks=issuer.jwks))
+async def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(
+    world: GatewayFixture, issuer: TokenIssuer
+) -> None:
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
+    expired = b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann", -3_600).encode()
+    first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=expired)
+    assert (first.error_code, first.auth_bytes) == (0, b'{"status":"invalid_token"}')
+    with capture_logs() as logs:
+        last = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\x01")
+        assert (last.error_code, last.error_message) == (FAILED, '{"status":"invalid_token"}')
         assert await client.is_closed()
+    assert logs[0]["why"] == "the token is not valid: ExpiredSignatureError"
+    assert expired.decode() not in str(logs)
 
-    play()
 
-
-def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(issuer: TokenIssuer) -> None:
-    @played(security=secured(None, jwks=issuer.jwks))
-    async def play(world: GatewayFixture) -> None:
+@played(security=lambda issuer: secured(None, jwks=issuer.jwks, tokens=TokenSettings(sub_claim_name="user")))
+async def test_a_token_has_one_user_however_the_client_asks(
+    world: GatewayFixture, issuer: TokenIssuer
+) -> None:
+    token = issuer.token("nobody", user="ann").encode()
+    for acts_as, code in ((b"", 0), (b"a=ann", 0), (b"a=bob", FAILED)):
         client = await world.client()
         await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
-        expired = b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann", -3_600).encode()
-        first = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=expired)
-        assert (first.error_code, first.auth_bytes) == (0, b'{"status":"invalid_token"}')
-        with capture_logs() as logs:
-            last = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\x01")
-            assert (last.error_code, last.error_message) == (FAILED, '{"status":"invalid_token"}')
-            assert await client.is_closed()
-        assert logs[0]["why"] == "the token is not valid: ExpiredSignatureError"
-        assert expired.decode() not in str(logs)
-
-    play()
+        message = b"n,%s,\x01auth=bEaReR  %s\x01traceId=7\x01\x01" % (acts_as, token)
+        assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == code
+    client = await world.client()
+    assert (await authenticate(client, by_token(token.decode()))).error_code == 0
+    await served(client)
+    assert world.core.asked[-1].principal == "User:ann"
 
 
-def test_a_token_has_one_user_however_the_client_asks(issuer: TokenIssuer) -> None:
-    @played(security=secured(None, jwks=issuer.jwks, tokens=TokenSettings(sub_claim_name="user")))
-    async def play(world: GatewayFixture) -> None:
-        token = issuer.token("nobody", user="ann").encode()
-        for acts_as, code in ((b"", 0), (b"a=ann", 0), (b"a=bob", FAILED)):
-            client = await world.client()
-            await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
-            message = b"n,%s,\x01auth=bEaReR  %s\x01traceId=7\x01\x01" % (acts_as, token)
-            assert (await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code == code
-        client = await world.client()
-        assert (await authenticate(client, by_token(token.decode()))).error_code == 0
-        await served(client)
-        assert world.core.asked[-1].principal == "User:ann"
-
-    play()
-
-
-def test_version_0_of_sasl_authenticate_has_no_lifetime(users: Path) -> None:
-    @played(security=secured(users, max_reauth_ms=60_000))
-    async def play(world: GatewayFixture) -> None:
-        settings = by_password("PLAIN", "ann", "secret")
-        old, new = [await authenticate(await world.client(), settings, version) for version in (0, 1)]
-        assert (old.error_code, new.error_code, new.session_lifetime_ms) == (0, 0, 60_000)
-
-    play()
-
-
-def test_nothing_of_a_session_lets_a_client_in_without_a_mechanism(users: Path) -> None:
-    @played(security=secured(users))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        assert (
-            await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")
-        ).error_code == ILLEGAL_STATE
-        assert await client.is_closed()
-
-    play()
+@played(security=lambda users: secured(users, max_reauth_ms=60_000))
+async def test_version_0_of_sasl_authenticate_has_no_lifetime(world: GatewayFixture, users: Path) -> None:
+    settings = by_password("PLAIN", "ann", "secret")
+    old, new = [await authenticate(await world.client(), settings, version) for version in (0, 1)]
+    assert (old.error_code, new.error_code, new.session_lifetime_ms) == (0, 0, 60_000)

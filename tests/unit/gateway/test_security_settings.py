@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from connections.address import Address
+from connections.client_config import ClientConfig
+from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import ClientAuth, SecurityError, parse
+from gateway.service import serving
+from records.layout import TopicLayout
 
 DATA = Path(__file__).parents[2] / "data"
 PEM, USERS = DATA / "gateway.pem", DATA / "gateway_users"
@@ -109,3 +114,15 @@ def test_brokers_or_the_gateway_authenticate() -> None:
     assert not Security(by_broker=True).session(None).is_open
     with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
         Security.read(None, None, USERS, by_broker=True)
+
+
+@pytest.mark.parametrize("properties", [{}, {"security.protocol": "SSL"}])
+def test_brokers_without_sasl_cannot_authenticate_clients(properties: dict[str, str]) -> None:
+    options = GatewayOptions(
+        ClientConfig("broker.invalid:9092", properties),
+        TopicLayout.named("t"),
+        Address("127.0.0.1", 0),
+        security=Security.read(None, None, None, by_broker=True),
+    )
+    with pytest.raises(SecurityError, match=r"security\.protocol has no SASL"), serving(options):
+        pass

@@ -1,5 +1,7 @@
 """Connections: order, bounds, and isolation of clients from each other."""
 
+import asyncio
+
 import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
@@ -11,13 +13,12 @@ from gateway.upstream import cluster as cluster_module
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from records.layout import TopicLayout
-from state.kafka.requests import Heartbeat, JoinGroup
+from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import commit_fields
 from tests.harness.waiting import until
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
-LIST_OFFSETS = 2  # an API that is forwarded undecoded
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 COMMITTED = {
@@ -47,19 +48,6 @@ def passed_on(number: int, payload: bytes = b"") -> bytes:
 
 
 @played
-async def test_a_parked_join_holds_its_connection_and_no_other(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    join = await park(world, client)
-    beat = await client.send(HEARTBEAT, 4, **BEAT)
-    versions = await client.send(ApiKey.ApiVersions, 0)
-    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-    assert sum(isinstance(r, Heartbeat) for r in world.core.asked) == 1
-    assert world.broker.passed == []
-    world.core.advance(3_000)
-    assert [(await client.receive())[0] for _ in range(3)] == [join, beat, versions]
-
-
-@played
 async def test_a_request_for_the_coordinator_waits_for_the_broker(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.open.clear()
@@ -73,30 +61,12 @@ async def test_a_request_for_the_coordinator_waits_for_the_broker(world: Gateway
 
 
 @played
-async def test_what_is_passed_on_comes_back_as_it_was(world: GatewayFixture) -> None:
-    client = await world.client()
-    payload = bytes(range(256)) * 4_000
-    await client.send_bytes(passed_on(9, payload))
-    assert await client.receive_bytes() == (9).to_bytes(4, "big") + payload
-
-
-@played
 async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> None:
     client = await world.client()
     await client.send(ApiKey.Produce, 9, acks=0, topic_data=[])
     versions = await client.send(ApiKey.ApiVersions, 0)
     assert (await client.receive())[0] == versions
     assert [header.api_key for header in world.broker.passed] == [ApiKey.Produce, ApiKey.ApiVersions]
-
-
-@played
-async def test_a_client_that_goes_away_is_forgotten(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    await park(world, client)
-    client.writer.transport.abort()
-    await until(lambda: world.core.waiting == 0)
-    world.core.advance(3_000)  # no caller waits for its late response
-    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @pytest.mark.parametrize(
@@ -114,19 +84,18 @@ async def test_a_client_that_goes_away_is_forgotten(world: GatewayFixture) -> No
         ),
     ],
 )
-def test_a_malformed_frame_closes_its_connection_alone(sent: bytes, why: str) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        bad, good = await world.client(), await world.client()
-        with capture_logs() as logs:
-            bad.writer.write(sent)
-            assert await bad.is_closed()
-        (entry,) = [entry for entry in logs if entry["event"] == "a connection was closed"]
-        assert why in entry["why"]
-        assert entry["client"] == HOST
-        assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-    play()
+@played
+async def test_a_malformed_frame_closes_its_connection_alone(
+    world: GatewayFixture, sent: bytes, why: str
+) -> None:
+    bad, good = await world.client(), await world.client()
+    with capture_logs() as logs:
+        bad.writer.write(sent)
+        assert await bad.is_closed()
+    (entry,) = [entry for entry in logs if entry["event"] == "a connection was closed"]
+    assert why in entry["why"]
+    assert entry["client"] == HOST
+    assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(write_timeout_s=0.05)
@@ -137,28 +106,6 @@ async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> 
         payload = bytes(20 * 1024 * 1024)
         client.writer.write(passed_on(1, payload) + passed_on(2, payload))
         await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
-
-
-@played
-async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: GatewayFixture) -> None:
-    """The gateway holds a few of them at most. The others stay at the broker, while another client gets as
-    many.
-    """
-    client, other, fetches, size = await world.client(), await world.client(), 60, 1024 * 1024
-    partition = {"partition_index": 0, "records": bytes(size)}
-    world.broker.answers[FETCH] = {"responses": [{"topic": "orders", "partitions": [partition]}]}
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    numbers = [await client.send(FETCH, 4) for _ in range(fetches)]
-    await until(lambda: len(world.broker.passed) == fetches)
-    for _ in range(fetches):
-        await other.ask(FETCH, 4)
-    waiting = sum(writer.transport.get_write_buffer_size() for writer in world.broker.writers)
-    assert waiting > fetches // 2 * size
-    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    for number in numbers:
-        answer = await client.receive_bytes()
-        assert int.from_bytes(answer[:4], "big") == number
-        assert len(answer) > size
 
 
 @played(in_flight_per_connection=3)
@@ -190,19 +137,6 @@ async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixtu
             assert await client.receive_bytes() == number.to_bytes(4, "big")
 
 
-@played(connections=2)
-async def test_there_are_so_many_connections(world: GatewayFixture) -> None:
-    first, second = await world.client(), await world.client()
-    for client in (first, second):
-        await client.ask(HEARTBEAT, 4, **BEAT)
-    with capture_logs() as logs:
-        assert await (await world.client()).is_closed()
-    assert [entry["event"] for entry in logs] == ["a connection was refused"]
-    first.writer.transport.abort()
-    await until(lambda: len(world.gateway.connections()) == 1)
-    assert (await (await world.client()).ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-
 @played(idle_timeout_s=0.5)
 async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: GatewayFixture) -> None:
     idle, waiting = await world.client(), await world.client()
@@ -230,27 +164,14 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
 
 
 @played
-async def test_the_cluster_is_not_asked_about_a_topic_twice(world: GatewayFixture) -> None:
-    client = await world.client()
-    before = world.broker.metadata_asked
-    for _ in range(5):
-        answer = await client.ask(COMMIT, 9, **COMMITTED)
-        assert answer.topics[0].partitions[0].error_code == 0
-    assert world.broker.metadata_asked == before + 1
-
-
-def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_was_just_made_is_found(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        partitions = world.broker.topics.pop("orders")
-        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
-        world.broker.topics["orders"] = partitions
-        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
-
-    play()
+    partitions = world.broker.topics.pop("orders")
+    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
+    world.broker.topics["orders"] = partitions
+    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
 
 
 @played
@@ -283,8 +204,36 @@ def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
 async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(
     world: GatewayFixture,
 ) -> None:
-    client = await world.client()
     for version, by_id, code in ((9, False, 3), (10, True, 100)):
         fields = commit_fields("", ("", 0, 7), by_id=by_id)
-        answer = await client.ask(COMMIT, version, **fields)
+        answer = await world.ask(COMMIT, version, **fields)
         assert answer.topics[0].partitions[0].error_code == code
+
+
+@played
+async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: GatewayFixture) -> None:
+    loop, closed = asyncio.get_running_loop(), 300
+    with capture_logs() as logs:
+        began_s = loop.time()
+        for _ in range(closed):
+            client = await world.client()
+            await client.send_bytes(framed(b"GET / HTTP/1.1\r\n"))
+            assert await client.is_closed()
+        await until(lambda: sum(entry["connections"] for entry in logs) >= closed)
+        took_s = loop.time() - began_s
+    assert sum(entry["connections"] for entry in logs) == closed
+    assert {entry["event"] for entry in logs} == {"a connection was closed"}
+    assert len(logs) <= 2 + took_s
+    assert "a client id of" in logs[-1]["why"]
+
+
+@played
+async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> None:
+    """One client sends only the beginning of a frame, another sends nothing."""
+    begun, silent, steady = await world.client(), await world.client(), await world.client()
+    await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
+    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    assert len(world.gateway.connections()) == 3
+    for client in (begun, silent):
+        client.writer.transport.abort()
+    await until(lambda: len(world.gateway.connections()) == 1)

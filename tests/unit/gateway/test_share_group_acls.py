@@ -1,6 +1,5 @@
 """ACLs of share groups (KIP-932), which pass to the brokers: what KafkaApis checks."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -8,12 +7,11 @@ from uuid import UUID
 import pytest
 
 from gateway.apis.fetch_sessions import CheckedTopics, ShareSession
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
-from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import GatewayFixture, topic_id
+from tests.harness.gateway import GatewayFixture, Right, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import LIST
 from tests.harness.share_frames import (
@@ -32,33 +30,18 @@ from tests.harness.share_frames import (
 )
 
 played = partial(any_played, share_groups=Coordinators.BROKERS)
-ME = "User:ANONYMOUS"
 TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC_ID, NO_SESSION = 29, 30, 100, 122
 FAILED, INVALID_REQUEST = -1, 42
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 
 
-def acls(*rights: tuple[ResourceType, str, Operation]) -> list[Acl]:
-    return [
-        Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
-        for kind, name, operation in rights
-    ]
-
-
-def with_acls(*rights: tuple[ResourceType, str, Operation]) -> Callable[[], Authorizer]:
-    def make() -> Authorizer:
-        made = Authorizer()
-        made.replace(acls(*rights))
-        return made
-
-    return make
-
-
-READER = with_acls((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.READ))
+IN_GROUP: Right = (Operation.READ, GROUP, "g")
+ORDERS, PRICES = ((Operation.READ, TOPIC, name) for name in ("orders", "prices"))
+READER = IN_GROUP, ORDERS
 
 
 @played(
-    authorizer=with_acls((GROUP, "g", Operation.READ), (GROUP, "g", Operation.DESCRIBE)),
+    rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, GROUP, "g")],
 )
 async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
@@ -78,7 +61,7 @@ def topics_passed(world: GatewayFixture, key: int) -> list[list[UUID]]:
     ]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_needs_read_on_the_group(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     answer = await client.ask(FETCH, 2, **fetched("orders", group_id="another"))
@@ -89,43 +72,37 @@ async def test_a_share_session_needs_read_on_the_group(world: GatewayFixture) ->
 @pytest.mark.parametrize(("topic", "error"), [("prices", TOPIC_DENIED), ("nothing", UNKNOWN_TOPIC_ID)])
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @pytest.mark.parametrize("others", [["orders"], []])
-def test_the_partitions_of_a_topic_that_a_member_may_not_read_have_the_error(
-    topic: str, error: int, key: int, others: list[str]
+@played(rights=READER)
+async def test_the_partitions_of_a_topic_that_a_member_may_not_read_have_the_error(
+    world: GatewayFixture, topic: str, error: int, key: int, others: list[str]
 ) -> None:
     """Row SF10. Also a request of which nothing is left passes: the broker counts it."""
-
-    @played(authorizer=READER)
-    async def play(world: GatewayFixture) -> None:
-        world.broker.answers[key] = {"error_code": 0}
-        client = await finds_share_groups(world)
-        answer = await client.ask(key, 2, **fetched(*others, topic, offsets=(5, 7)))
-        assert answer.error_code == 0
-        ((refused_id, (partition,)),) = [(one.topic_id, one.partitions) for one in answer.responses]
-        assert (refused_id, partition.partition_index, partition.error_code) == (topic_id(topic), 0, error)
-        if key == FETCH:
-            assert partition.acknowledge_error_code == error
-        assert topics_passed(world, key) == [[topic_id(name) for name in others]]
-
-    play()
+    world.broker.answers[key] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    answer = await client.ask(key, 2, **fetched(*others, topic, offsets=(5, 7)))
+    assert answer.error_code == 0
+    ((refused_id, (partition,)),) = [(one.topic_id, one.partitions) for one in answer.responses]
+    assert (refused_id, partition.partition_index, partition.error_code) == (topic_id(topic), 0, error)
+    if key == FETCH:
+        assert partition.acknowledge_error_code == error
+    assert topics_passed(world, key) == [[topic_id(name) for name in others]]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: GatewayFixture) -> None:
     """A request names only what is new in its session, and a new session names all."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
     assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
-    assert world.authorizer is not None
-    same = acls((GROUP, "g", Operation.READ), (TOPIC, "orders", Operation.READ))
-    world.authorizer.replace([*same, *acls((TOPIC, "prices", Operation.READ))])
+    world.allow(IN_GROUP, ORDERS, PRICES)
     assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
-    world.authorizer.replace(acls((GROUP, "g", Operation.READ), (TOPIC, "prices", Operation.READ)))
+    world.allow(IN_GROUP, PRICES)
     assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
     (refused,) = (await client.ask(FETCH, 2, **fetched("orders"))).responses
     assert [one.error_code for one in refused.partitions] == [TOPIC_DENIED]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acls_change(
     world: GatewayFixture,
 ) -> None:
@@ -134,15 +111,13 @@ async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acl
     client = await finds_share_groups(world)
     assert len((await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses) == 1
     assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
-    assert world.authorizer is not None
-    both = ((TOPIC, name, Operation.READ) for name in ("orders", "prices"))
-    world.authorizer.replace(acls((GROUP, "g", Operation.READ), *both))
+    world.allow(IN_GROUP, ORDERS, PRICES)
     assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
     assert not (await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses
     assert topics_passed(world, FETCH)[-1] == [topic_id("orders"), topic_id("prices")]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_does_not_continue_where_it_did_not_begin(world: GatewayFixture) -> None:
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
@@ -165,7 +140,7 @@ def members_passed(world: GatewayFixture) -> list[str]:
     ]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_broker_knows_a_member_by_an_id_of_the_connection(world: GatewayFixture) -> None:
     """So nothing that another connection sends is about this one's session, whatever the epoch."""
     world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
@@ -190,7 +165,7 @@ async def test_without_acls_a_broker_knows_a_member_by_its_own_id(world: Gateway
     assert members_passed(world) == ["m"]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_beginning(
     world: GatewayFixture,
 ) -> None:
@@ -224,25 +199,21 @@ def test_a_beginning_does_not_count_once_there_is_another() -> None:
     assert session.checked is both[1]
 
 
-@played(authorizer=READER)
+@played(rights=READER)
 async def test_a_share_session_ends_when_the_acls_deny_a_topic_that_was_added_or_forgotten(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
-    assert world.authorizer is not None
-    group, orders, prices = acls(
-        (GROUP, "g", Operation.READ), *((TOPIC, name, Operation.READ) for name in ("orders", "prices"))
-    )
     forgotten = [{"topic_id": topic_id("prices"), "partitions": [0]}]
     for later in (
         fetched("prices", epoch=1),
         fetched("prices", epoch=1) | {"forgotten_topics_data": forgotten},
     ):
-        world.authorizer.replace([group, orders, prices])
+        world.allow(IN_GROUP, ORDERS, PRICES)
         assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
         assert (await client.ask(FETCH, 2, **later)).error_code == 0
-        world.authorizer.replace([group, orders])
+        world.allow(IN_GROUP, ORDERS)
         assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
         assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
         assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
@@ -250,17 +221,15 @@ async def test_a_share_session_ends_when_the_acls_deny_a_topic_that_was_added_or
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @pytest.mark.parametrize("member_id", [None, "", "m" * 37])
-def test_an_invalid_member_has_no_share_session(member_id: str | None, key: int) -> None:
+@played(rights=READER)
+async def test_an_invalid_member_has_no_share_session(
+    world: GatewayFixture, member_id: str | None, key: int
+) -> None:
     """KafkaApis.isMemberIdValid."""
-
-    @played(authorizer=READER)
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        answer = await client.ask(key, 2, **fetched("orders") | {"member_id": member_id})
-        assert answer.error_code == INVALID_REQUEST
-        assert not world.broker.passed
-
-    play()
+    client = await finds_share_groups(world)
+    answer = await client.ask(key, 2, **fetched("orders") | {"member_id": member_id})
+    assert answer.error_code == INVALID_REQUEST
+    assert not world.broker.passed
 
 
 def assigned(*topics: str) -> dict[str, Any]:
@@ -269,7 +238,7 @@ def assigned(*topics: str) -> dict[str, Any]:
     }
 
 
-@played(authorizer=with_acls((GROUP, "g", Operation.DESCRIBE), (TOPIC, "orders", Operation.DESCRIBE)))
+@played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
 async def test_a_description_needs_describe_on_the_groups_and_the_assigned_topics(
     world: GatewayFixture,
 ) -> None:
@@ -297,11 +266,11 @@ def offsets_of(group_id: str, *topics: str) -> dict[str, Any]:
 
 
 @played(
-    authorizer=with_acls(
-        (GROUP, "g", Operation.DESCRIBE),
-        (GROUP, "h", Operation.DESCRIBE),
-        (TOPIC, "orders", Operation.DESCRIBE),
-    )
+    rights=[
+        (Operation.DESCRIBE, GROUP, "g"),
+        (Operation.DESCRIBE, GROUP, "h"),
+        (Operation.DESCRIBE, TOPIC, "orders"),
+    ]
 )
 async def test_offsets_need_describe_on_the_groups_and_the_topics(world: GatewayFixture) -> None:
     """Rows SO3 and SO4: topics that are not named are left out, those that are have an error."""
@@ -328,31 +297,26 @@ async def test_offsets_need_describe_on_the_groups_and_the_topics(world: Gateway
 @pytest.mark.parametrize(
     ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
 )
-def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
-    key: int, operation: Operation
+@played(rights=lambda operation: [(operation, GROUP, "g"), (Operation.READ, TOPIC, "orders")])
+async def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
+    world: GatewayFixture, key: int, operation: Operation
 ) -> None:
-    @played(authorizer=with_acls((GROUP, "g", operation), (TOPIC, "orders", Operation.READ)))
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        world.broker.scripts[key] = lambda request: {
-            "responses": [{"topic_name": topic.topic_name} for topic in request.topics]
-        }
-        partitions = (
-            {"partitions": [{"partition_index": 0, "start_offset": 0}]} if key == ALTER_OFFSETS else {}
-        )
-        topics = [{"topic_name": topic, **partitions} for topic in ("orders", "prices")]
-        assert (await client.ask(key, 0, group_id="another", topics=topics)).error_code == GROUP_DENIED
-        assert not world.broker.passed
-        answer = await client.ask(key, 0, group_id="g", topics=topics)
-        assert [topic.topic_name for topic in answer.responses] == ["orders", "prices"]
-        (message,) = world.broker.messages[-1:]
-        passed = codec.decode_request(request_header(message), message)
-        assert [topic.topic_name for topic in passed.topics] == ["orders"]
-
-    play()
+    client = await finds_share_groups(world)
+    world.broker.scripts[key] = lambda request: {
+        "responses": [{"topic_name": topic.topic_name} for topic in request.topics]
+    }
+    partitions = {"partitions": [{"partition_index": 0, "start_offset": 0}]} if key == ALTER_OFFSETS else {}
+    topics = [{"topic_name": topic, **partitions} for topic in ("orders", "prices")]
+    assert (await client.ask(key, 0, group_id="another", topics=topics)).error_code == GROUP_DENIED
+    assert not world.broker.passed
+    answer = await client.ask(key, 0, group_id="g", topics=topics)
+    assert [topic.topic_name for topic in answer.responses] == ["orders", "prices"]
+    (message,) = world.broker.messages[-1:]
+    passed = codec.decode_request(request_header(message), message)
+    assert [topic.topic_name for topic in passed.topics] == ["orders"]
 
 
-@played(authorizer=with_acls((GROUP, "seen", Operation.DESCRIBE)))
+@played(rights=[(Operation.DESCRIBE, GROUP, "seen")])
 async def test_a_list_has_the_share_groups_that_the_client_may_describe(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[LIST] = listed(("seen", "share"), ("hidden", "share"))

@@ -50,43 +50,41 @@ REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("wanted", "level"), [(Coordinators.OURS, 0), (Coordinators.BROKERS, 0), (Coordinators.OFF, 1)]
 )
-def test_without_share_groups_clients_get_kafkas_refusal(key: int, level: int, wanted: Coordinators) -> None:
+@any_played(share_groups=lambda wanted: wanted)
+async def test_without_share_groups_clients_get_kafkas_refusal(
+    world: GatewayFixture, key: int, level: int, wanted: Coordinators
+) -> None:
     """Also where the brokers are older than the APIs: a client without them waits for ever."""
-
-    @any_played(share_groups=wanted)
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world, level)
-        answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
-        version, body = REQUESTS[key]
-        offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        versions = codec.versions(key)
-        assert offered[key] == (versions.start, versions.stop - 1)
-        assert "share.version" not in {feature.name for feature in answer.finalized_features}
-        assert error_of(await client.ask(key, version, **body)) == UNSUPPORTED
-        assert [header.api_key for header in world.broker.passed] == [ApiKey.ApiVersions]
-
-    play()
+    client = await finds_share_groups(world, level)
+    answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
+    version, body = REQUESTS[key]
+    offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    versions = codec.versions(key)
+    assert offered[key] == (versions.start, versions.stop - 1)
+    assert "share.version" not in {feature.name for feature in answer.finalized_features}
+    assert error_of(await client.ask(key, version, **body)) == UNSUPPORTED
+    assert [header.api_key for header in world.broker.passed] == [ApiKey.ApiVersions]
 
 
 @pytest.mark.parametrize("asks_versions", [True, False])
 @pytest.mark.parametrize("key", REQUESTS)
-def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(key: int, asks_versions: bool) -> None:
+@any_played(
+    share_groups=Coordinators.BROKERS, versions=lambda asks_versions: {} if asks_versions else features(1)
+)
+async def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(
+    world: GatewayFixture, key: int, asks_versions: bool
+) -> None:
     """Also the first request after a start of the gateway, of a client that has not asked for versions."""
-
-    @any_played(share_groups=Coordinators.BROKERS, versions={} if asks_versions else features(1))
-    async def play(world: GatewayFixture) -> None:
-        if asks_versions:
-            client = await finds_share_groups(world)
-        else:
-            client = await world.client(await world.broker_port())
-        version, body = REQUESTS[key]
-        world.broker.answers[key] = {"error_code": 7}
-        if key in (DESCRIBE, OFFSETS):
-            world.broker.answers[key] = {"groups": [{"group_id": "g", "error_code": 7}]}
-        assert error_of(await client.ask(key, version, **body)) == 7
-        assert [header.api_key for header in world.broker.passed] == [key]
-
-    play()
+    if asks_versions:
+        client = await finds_share_groups(world)
+    else:
+        client = await world.client(await world.broker_port())
+    version, body = REQUESTS[key]
+    world.broker.answers[key] = {"error_code": 7}
+    if key in (DESCRIBE, OFFSETS):
+        world.broker.answers[key] = {"groups": [{"group_id": "g", "error_code": 7}]}
+    assert error_of(await client.ask(key, version, **body)) == 7
+    assert [header.api_key for header in world.broker.passed] == [key]
 
 
 @played
@@ -102,20 +100,16 @@ async def test_clients_see_the_feature_and_the_versions_of_the_brokers(world: Ga
 
 
 @pytest.mark.parametrize("other", ["group_id", "member_id"])
-def test_a_connection_has_the_share_session_of_one_member(other: str) -> None:
+@played
+async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFixture, other: str) -> None:
     """A broker would keep the sessions of the others until it ends."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
-        client = await finds_share_groups(world)
-        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
-        assert (await client.ask(ACKNOWLEDGE, 2, **fetched("orders", epoch=1))).error_code == 0
-        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0  # its session begins anew
-        await client.send(FETCH, 2, **fetched("orders") | {other: "another"})
-        assert await client.is_closed()
-
-    play()
+    world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
+    client = await finds_share_groups(world)
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    assert (await client.ask(ACKNOWLEDGE, 2, **fetched("orders", epoch=1))).error_code == 0
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0  # its session begins anew
+    await client.send(FETCH, 2, **fetched("orders") | {other: "another"})
+    assert await client.is_closed()
 
 
 @played
@@ -173,17 +167,14 @@ async def test_after_a_brokers_failure_a_share_session_with_existing_topics_pass
 
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
-def test_leaders_that_moved_have_the_gateways_addresses(key: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
-        world.broker.answers[key] = {"responses": [], "node_endpoints": [there]}
-        client = await finds_share_groups(world)
-        answer = await client.ask(key, 2, **fetched("orders"))
-        (named,) = answer.node_endpoints
-        assert (named.node_id, named.port) == (NODE_ID, await world.broker_port())
-
-    play()
+@played
+async def test_leaders_that_moved_have_the_gateways_addresses(world: GatewayFixture, key: int) -> None:
+    there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
+    world.broker.answers[key] = {"responses": [], "node_endpoints": [there]}
+    client = await finds_share_groups(world)
+    answer = await client.ask(key, 2, **fetched("orders"))
+    (named,) = answer.node_endpoints
+    assert (named.node_id, named.port) == (NODE_ID, await world.broker_port())
 
 
 @played
@@ -279,37 +270,26 @@ def settings(*names: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("names", "passed"), [([SHARED], [SHARED]), ([OWN], []), ([OWN, SHARED], [SHARED])])
-def test_settings_of_share_groups_reach_the_brokers(names: list[str], passed: list[str]) -> None:
-    """Row SN24: the leaders of partitions read them."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        world.broker.answers[44] = {"responses": [{**RESOURCE, "error_code": 0}]}
-        world.broker.answers[32] = {
-            "results": [{**RESOURCE, "configs": [{"name": name, "value": "1"} for name in (SHARED, OWN)]}]
-        }
-        (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": settings(*names)}])).responses
-        assert answer.error_code == 0
-        reached = [
-            config.name
-            for message in world.broker.messages
-            if (header := request_header(message)).api_key == 44
-            for resource in codec.decode_request(header, message).resources
-            for config in resource.configs
-        ]
-        assert reached == passed
-        (described,) = (await client.ask(32, 4, resources=[{**RESOURCE, "configuration_keys": None}])).results
-        shown = {config.name: config.value for config in described.configs}
-        assert (shown[SHARED], shown[OWN]) == ("1", "46000" if OWN in names else "45000")
-
-    play()
-
-
 @played
-async def test_a_setting_that_the_coordinator_refuses_reaches_no_broker(world: GatewayFixture) -> None:
+async def test_settings_of_share_groups_reach_the_brokers(
+    world: GatewayFixture, names: list[str], passed: list[str]
+) -> None:
+    """Row SN24: the leaders of partitions read them."""
     client = await finds_share_groups(world)
-    configs = [*settings(SHARED), {"name": OWN, "config_operation": 0, "value": "1"}]
-    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": configs}])).responses
-    assert answer.error_code == 40
-    assert not world.broker.passed
+    world.broker.answers[44] = {"responses": [{**RESOURCE, "error_code": 0}]}
+    world.broker.answers[32] = {
+        "results": [{**RESOURCE, "configs": [{"name": name, "value": "1"} for name in (SHARED, OWN)]}]
+    }
+    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": settings(*names)}])).responses
+    assert answer.error_code == 0
+    reached = [
+        config.name
+        for message in world.broker.messages
+        if (header := request_header(message)).api_key == 44
+        for resource in codec.decode_request(header, message).resources
+        for config in resource.configs
+    ]
+    assert reached == passed
+    (described,) = (await client.ask(32, 4, resources=[{**RESOURCE, "configuration_keys": None}])).results
+    shown = {config.name: config.value for config in described.configs}
+    assert (shown[SHARED], shown[OWN]) == ("1", "46000" if OWN in names else "45000")

@@ -1,18 +1,20 @@
-"""Responses to ShareFetch and ShareAcknowledge, whole and in parts: what is told of them."""
+"""ShareFetch and ShareAcknowledge: the member id of requests, and what responses tell, whole and in parts."""
 
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import codec
-from gateway.wire.framing import RequestHeader
+from gateway.wire.framing import RequestHeader, request_header
+from gateway.wire.share_requests import with_member_id
 from gateway.wire.share_responses import ShareResponse
+from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched
 from tests.unit.gateway.test_fetch_tail import EPOCH, SHARE_RESPONSE, SHARE_TOPIC, SHARE_VERSIONS
 
-FETCH, ACKNOWLEDGE = 78, 79
 Told = list[tuple[Any, ...]]
 
 OFFSETS = st.integers(-(2**63), 2**63 - 1)
@@ -127,3 +129,20 @@ def test_records_are_not_kept() -> None:
     for at in range(0, len(message), 1_000):
         response.feed(message[at : at + 1_000])
         assert len(response._kept) < 20
+
+
+@pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("group_id", "member_id", "other_id"),
+    [("g", "m", "other"), ("", "", ""), ("g" * 126, "m" * 127, "o" * 126), ("ü" * 300, "ü" * 300, "ü" * 63)],
+)
+def test_a_request_is_the_same_but_for_its_member(
+    key: int, version: int, group_id: str, member_id: str, other_id: str
+) -> None:
+    def request(member_id: str) -> bytes:
+        body = fetched("orders", "prices", group_id=group_id, member_id=member_id, offsets=(5, 7))
+        return codec.encode_request(key, version, 7, "me", body)
+
+    whole = request(member_id)
+    assert with_member_id(request_header(whole), whole, other_id) == request(other_id)

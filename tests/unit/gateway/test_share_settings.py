@@ -21,7 +21,7 @@ played = partial(any_played, share_groups=Coordinators.OURS)
 
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 GROUP, BROKER = 32, 4  # ConfigResource.Type
-REFUSED, NOT_AVAILABLE, DENIED = 40, 15, 30
+REFUSED, NOT_AVAILABLE = 40, 15
 LOCKS, DEAD_LETTERS = "share.record.lock.duration.ms", "errors.deadletterqueue.topic.name"
 SESSION, CONSUMERS = "share.session.timeout.ms", "consumer.session.timeout.ms"
 OF_GROUP = {"resource_type": GROUP, "resource_name": "g"}
@@ -164,23 +164,22 @@ async def test_sn24_alter_configs_takes_away_what_it_does_not_name_from_both(wor
 
 
 @pytest.mark.parametrize("keys", [None, [LOCKS, SESSION, CONSUMERS]])
-def test_sn24_leaders_settings_are_shown_as_the_brokers_have_them(keys: list[str] | None) -> None:
-    @played()
-    async def play(world: GatewayFixture) -> None:
-        client = await ready(world)
-        assert await altered(client, session="50000") == (0, None)
-        configs = [of_broker(name, "1") for name in (LOCKS, SESSION, DEAD_LETTERS)]
-        world.broker.answers[DESCRIBE] = {"results": [{**OF_GROUP, "error_code": 0, "configs": configs}]}
-        entry = {**OF_GROUP, "configuration_keys": keys}
-        (found,) = (await client.ask(DESCRIBE, 4, resources=[entry])).results
-        shown = {config.name: config.value for config in found.configs}
-        assert (shown[LOCKS], shown[SESSION], shown[CONSUMERS]) == ("1", "50000", "45000")
-        assert len(shown) == len(found.configs)
-        message = world.broker.messages[-1]
-        (passed,) = codec.decode_request(request_header(message), message).resources
-        assert passed.configuration_keys == (keys and [LOCKS])
-
-    play()
+@played()
+async def test_sn24_leaders_settings_are_shown_as_the_brokers_have_them(
+    world: GatewayFixture, keys: list[str] | None
+) -> None:
+    client = await ready(world)
+    assert await altered(client, session="50000") == (0, None)
+    configs = [of_broker(name, "1") for name in (LOCKS, SESSION, DEAD_LETTERS)]
+    world.broker.answers[DESCRIBE] = {"results": [{**OF_GROUP, "error_code": 0, "configs": configs}]}
+    entry = {**OF_GROUP, "configuration_keys": keys}
+    (found,) = (await client.ask(DESCRIBE, 4, resources=[entry])).results
+    shown = {config.name: config.value for config in found.configs}
+    assert (shown[LOCKS], shown[SESSION], shown[CONSUMERS]) == ("1", "50000", "45000")
+    assert len(shown) == len(found.configs)
+    message = world.broker.messages[-1]
+    (passed,) = codec.decode_request(request_header(message), message).resources
+    assert passed.configuration_keys == (keys and [LOCKS])
 
 
 @played()

@@ -14,8 +14,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway import apis
 from gateway.apis.slices import Slices, at_once, batches
 from gateway.apis.topics import NamedTopic, Outcomes
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
-from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.fairness.room import Room
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
@@ -25,7 +24,7 @@ from records.wire.schema_reader import ELEMENTS_MAX
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, OffsetCommit
 from state.kafka.responses import PartitionError
-from tests.harness.gateway import GatewayFixture, played, topic_id
+from tests.harness.gateway import GatewayFixture, Right, played, topic_id
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
 from tests.harness.share_frames import FETCH as SHARE_FETCH
 from tests.harness.share_frames import finds_share_groups
@@ -100,15 +99,10 @@ def refused(topics: Sequence[str]) -> dict[str, tuple[int, int, dict[str, Any]]]
     }
 
 
-def reader() -> Authorizer:
-    """Who is in the group g, and reads orders."""
-    made, operation = Authorizer(), Operation.ALL
-    rights = ((ResourceType.GROUP, "g"), (ResourceType.TOPIC, "orders"))
-    made.replace(
-        Acl(kind, name, PatternType.LITERAL, "User:ANONYMOUS", "*", operation, Permission.ALLOW)
-        for kind, name in rights
-    )
-    return made
+READER: list[Right] = [
+    (Operation.ALL, ResourceType.GROUP, "g"),
+    (Operation.ALL, ResourceType.TOPIC, "orders"),
+]
 
 
 async def longest_turn_s(work: Awaitable[Any]) -> float:
@@ -154,7 +148,7 @@ def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_
 ) -> None:
     """Those of prices are. With orders beside it the broker is asked, and its response changed."""
 
-    @played(authorizer=reader, share_groups=Coordinators.BROKERS)
+    @played(rights=READER, share_groups=Coordinators.BROKERS)
     async def play(world: GatewayFixture) -> None:
         client = await finds_share_groups(world)
         api_key, version, body = refused(topics)[kind]
@@ -168,18 +162,17 @@ def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_
 @played
 async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
-    client = await world.client()
     asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
     assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > beside.AT_ONCE_BYTES
-    found = outcomes(await client.ask(COMMIT, 8, **asked))
+    found = outcomes(await world.ask(COMMIT, 8, **asked))
     valid = [("orders", index, 0) for index in [*range(2_000), 2_999]]
     assert sorted(found) == sorted([*valid, ("nowhere", 0, 3), ("nowhere", 1, 3), ("orders", 3_000, 3)])
     wanted = [{"name": "orders", "partition_indexes": list(range(2_500))}]
-    fetched = await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)
+    fetched = await world.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)
     offsets = [p.committed_offset for p in fetched.topics[0].partitions]
     assert offsets == [*range(2_000), *[-1] * 500]
     deleted = [{"name": "orders", "partitions": [{"partition_index": n} for n in range(2_999, 6_000)]}]
-    errors = outcomes(await client.ask(OFFSET_DELETE, 0, group_id="g", topics=deleted))
+    errors = outcomes(await world.ask(OFFSET_DELETE, 0, group_id="g", topics=deleted))
     assert sorted(errors) == [("orders", n, 0 if n < 3_000 else 3) for n in range(2_999, 6_000)]
 
 

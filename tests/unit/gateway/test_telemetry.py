@@ -5,15 +5,15 @@ becomes of a push.
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.authorization.acls import Operation
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.quotas.rules import QuotaRules
 from gateway.telemetry.subscription import MAX_BYTES, METRICS, Subscription
 from records.telemetry import LAST_POLL, MemberTelemetry
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.otlp import pushed
-from tests.unit.gateway.test_acls import GROUP, allowed, authorizer
 
 GET, PUSH = ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
 LONG_MS = 3_600_000
@@ -38,33 +38,22 @@ async def push(client: RawClient, fields: dict[str, Any], **more: Any) -> int:
     return int((await client.ask(PUSH, 0, **{**fields, **more})).error_code)
 
 
-@played
-async def test_without_the_option_brokers_answer(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("interval_ms", [None, LONG_MS])
+@played(telemetry_interval_ms=lambda interval_ms: interval_ms)
+async def test_without_the_option_brokers_answer(world: GatewayFixture, interval_ms: int | None) -> None:
     client = await world.client()
-    world.broker.answers[GET] = {"push_interval_ms": 7}
-    world.broker.answers[PUSH] = {"error_code": 5}
-    assert (await client.ask(GET, 0)).push_interval_ms == 7
-    assert await push(client, {"metrics": b"anything"}) == 5
-    assert [header.api_key for header in world.broker.passed] == [GET, PUSH]
-
-
-@played
-async def test_without_the_option_versions_are_the_brokers(world: GatewayFixture) -> None:
-    client = await world.client()
-    assert not {GET, PUSH} & await announced(client)
     has = {"api_key": GET, "min_version": 0, "max_version": 9}
-    world.broker.answers[ApiKey.ApiVersions] = {"api_keys": [has]}
-    assert {GET, PUSH} & await announced(client) == {GET}
-
-
-@played(telemetry_interval_ms=LONG_MS)
-async def test_with_the_option_versions_are_the_gateways(world: GatewayFixture) -> None:
-    assert {GET, PUSH} <= await announced(await world.client())
-
-
-async def announced(client: RawClient) -> set[int]:
-    answer = await client.ask(ApiKey.ApiVersions, 3, client_software_name="me", client_software_version="1")
-    return {api.api_key for api in answer.api_keys}
+    world.broker.answers |= {
+        ApiKey.ApiVersions: {"api_keys": [has]},
+        GET: {"push_interval_ms": 7},
+        PUSH: {"error_code": 5},
+    }
+    announced = {api.api_key for api in (await client.ask(ApiKey.ApiVersions, 0)).api_keys}
+    assert {GET, PUSH} & announced == ({GET} if interval_ms is None else {GET, PUSH})
+    world.broker.passed.clear()
+    assert (await client.ask(GET, 0)).push_interval_ms == (interval_ms or 7)
+    await push(client, {"metrics": b"anything"})
+    assert [header.api_key for header in world.broker.passed] == ([GET, PUSH] if interval_ms is None else [])
 
 
 @played(telemetry_interval_ms=LONG_MS)
@@ -150,25 +139,18 @@ async def test_a_client_that_terminates_may_push_at_once_and_then_nothing_more(
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_another_subscription_is_unknown_and_the_client_may_ask_at_once(world: GatewayFixture) -> None:
-    client = await world.client()
-    fields = await subscribed(client)
-    assert (
-        await push(client, fields, subscription_id=fields["subscription_id"] + 1) == UNKNOWN_SUBSCRIPTION_ID
-    )
-    await subscribed(client, fields["client_instance_id"])
-    assert not world.evidence.records
-
-
-@played(telemetry_interval_ms=LONG_MS)
-async def test_an_unknown_compression_is_refused_and_the_client_may_ask_at_once(
+async def test_after_an_unknown_subscription_or_compression_the_client_may_ask_at_once(
     world: GatewayFixture,
 ) -> None:
-    for kind in (5, -1, 127):
+    for wrong, error in (
+        ({"subscription_id": 1}, UNKNOWN_SUBSCRIPTION_ID),
+        *(({"compression_type": kind}, UNSUPPORTED_COMPRESSION_TYPE) for kind in (5, -1, 127)),
+    ):
         client = await world.client()
         fields = await subscribed(client)
-        assert await push(client, fields, compression_type=kind) == UNSUPPORTED_COMPRESSION_TYPE
+        assert await push(client, fields, **wrong) == error
         await subscribed(client, fields["client_instance_id"])
+    assert not world.evidence.records
 
 
 @played(telemetry_interval_ms=LONG_MS)
@@ -201,7 +183,7 @@ async def test_a_push_about_no_member_is_taken_and_makes_no_record(world: Gatewa
     assert not world.evidence.records
 
 
-@played(telemetry_interval_ms=LONG_MS, authorizer=authorizer(allowed(Operation.READ, GROUP, "mine")))
+@played(telemetry_interval_ms=LONG_MS, rights=[(Operation.READ, ResourceType.GROUP, "mine")])
 async def test_a_client_says_nothing_of_groups_that_it_may_not_read(world: GatewayFixture) -> None:
     for group_id in ("mine", "yours"):
         client = await world.client()

@@ -62,89 +62,68 @@ def watch(timers: Timers, deadline: Deadline, client: Client) -> None:
 
 
 @pytest.mark.parametrize("deadline", ENDS)
-def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(deadline: Deadline) -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        watch(timers, deadline, client)
-        await loop.advance(SECONDS[deadline] - 0.1)
-        assert (client.ends, timers.running) == ([], frozenset({deadline}))
-        await loop.advance(0.2)
-        assert [type(end) for end in client.ends] == [ENDS[deadline]]
-        assert (timers.running, loop.timers) == (frozenset(), 0)
-
-    in_still_time(play)
-
-
-@pytest.mark.parametrize("deadline", Deadline)
-def test_a_deadline_that_is_cancelled_does_nothing(deadline: Deadline) -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        watch(timers, deadline, client)
-        timers.cancel(deadline)
-        assert (timers.running, loop.timers) == (frozenset(), 0)
-        await loop.advance(100)
-        assert (client.ends, client.unmuted) == ([], 0)
-
-    in_still_time(play)
+@in_still_time
+async def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(
+    loop: StillLoop, deadline: Deadline
+) -> None:
+    timers, client = Timers(LIMITS, loop), Client()
+    watch(timers, deadline, client)
+    await loop.advance(SECONDS[deadline] - 0.1)
+    assert (client.ends, timers.running) == ([], frozenset({deadline}))
+    await loop.advance(0.2)
+    assert [type(end) for end in client.ends] == [ENDS[deadline]]
+    assert (timers.running, loop.timers) == (frozenset(), 0)
 
 
-def test_a_client_that_sends_something_now_and_then_is_not_idle() -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        timers.watch_silence(client)
-        for _ in range(5):
-            await loop.advance(15)
-            timers.heard_at_s = loop.time()
-        await loop.advance(19.9)
-        assert client.ends == []
-        await loop.advance(0.2)
-        assert [type(end) for end in client.ends] == [Idle]
-
-    in_still_time(play)
+@in_still_time
+async def test_a_client_that_sends_something_now_and_then_is_not_idle(loop: StillLoop) -> None:
+    timers, client = Timers(LIMITS, loop), Client()
+    timers.watch_silence(client)
+    for _ in range(5):
+        await loop.advance(15)
+        timers.heard_at_s = loop.time()
+    await loop.advance(19.9)
+    assert client.ends == []
+    await loop.advance(0.2)
+    assert [type(end) for end in client.ends] == [Idle]
 
 
-def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client(is_busy=True)
-        timers.watch_silence(client)
-        await loop.advance(70)
-        assert client.ends == []
-        client.is_busy = False
-        await loop.advance(20)
-        assert [type(end) for end in client.ends] == [Idle]
-
-    in_still_time(play)
+@in_still_time
+async def test_a_client_that_waits_for_a_response_is_not_idle(loop: StillLoop) -> None:
+    timers, client = Timers(LIMITS, loop), Client(is_busy=True)
+    timers.watch_silence(client)
+    await loop.advance(70)
+    assert client.ends == []
+    client.is_busy = False
+    await loop.advance(20)
+    assert [type(end) for end in client.ends] == [Idle]
 
 
-def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again() -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client(held_bytes=100)
-        timers.watch_writing(client)
-        for _ in range(5):
-            client.held_bytes -= 1
-            await loop.advance(3)
-        assert client.ends == []
+@in_still_time
+async def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again(loop: StillLoop) -> None:
+    timers, client = Timers(LIMITS, loop), Client(held_bytes=100)
+    timers.watch_writing(client)
+    for _ in range(5):
+        client.held_bytes -= 1
         await loop.advance(3)
-        assert str(client.ends[0]) == "it took none of 95 bytes for 3 s"
+    assert client.ends == []
+    await loop.advance(3)
+    assert str(client.ends[0]) == "it took none of 95 bytes for 3 s"
 
-    in_still_time(play)
 
-
-def test_a_throttled_client_goes_on_after_the_latest_throttle_time() -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        timers.unmute_after(2, client.unmute)
-        timers.unmute_after(4, client.unmute)
-        await loop.advance(3)
-        assert client.unmuted == 0
-        await loop.advance(2)
-        assert client.unmuted == 1
-
-    in_still_time(play)
+@in_still_time
+async def test_a_throttled_client_goes_on_after_the_latest_throttle_time(loop: StillLoop) -> None:
+    timers, client = Timers(LIMITS, loop), Client()
+    timers.unmute_after(2, client.unmute)
+    timers.unmute_after(4, client.unmute)
+    await loop.advance(3)
+    assert client.unmuted == 0
+    await loop.advance(2)
+    assert client.unmuted == 1
 
 
 def test_the_timers_of_a_connection_that_has_ended_hold_it_no_more() -> None:
-    """Without Python's collector: see `tests/unit/gateway/test_ends.py`."""
+    """Without Python's collector: see `tests/unit/gateway/test_drain.py`."""
 
     async def play(loop: StillLoop) -> None:
         timers, client = Timers(LIMITS, loop), Client()
@@ -173,30 +152,28 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_runs_is_what_was_set_and_neither_reached_nor_cancelled(
-    steps: list[tuple[str, Deadline | float | None]],
+@in_still_time
+async def test_what_runs_is_what_was_set_and_neither_reached_nor_cancelled(
+    loop: StillLoop, steps: list[tuple[str, Deadline | float | None]]
 ) -> None:
-    async def play(loop: StillLoop) -> None:
-        timers, client, is_stopped = Timers(LIMITS, loop), Client(), False
-        due: dict[Deadline, float] = {}
-        for kind, value in steps:
-            if isinstance(value, Deadline) and kind == "set":
-                watch(timers, value, client)
-                if not is_stopped:
-                    due[value] = loop.time() + SECONDS[value]
-            elif isinstance(value, Deadline):
-                timers.cancel(value)
-                due.pop(value, None)
-            elif value is None:
-                timers.stop()
-                is_stopped, due = True, {}
-            else:
-                timers.heard_at_s = -100.0  # a client that was never heard
-                await loop.advance(value)
-                due = {deadline: at_s for deadline, at_s in due.items() if at_s > loop.time()}
-            assert timers.running == due.keys()
-            assert loop.timers == len(due)
-        timers.stop()
-        assert (timers.running, loop.timers) == (frozenset(), 0)
-
-    in_still_time(play)
+    timers, client, is_stopped = Timers(LIMITS, loop), Client(), False
+    due: dict[Deadline, float] = {}
+    for kind, value in steps:
+        if isinstance(value, Deadline) and kind == "set":
+            watch(timers, value, client)
+            if not is_stopped:
+                due[value] = loop.time() + SECONDS[value]
+        elif isinstance(value, Deadline):
+            timers.cancel(value)
+            due.pop(value, None)
+        elif value is None:
+            timers.stop()
+            is_stopped, due = True, {}
+        else:
+            timers.heard_at_s = -100.0  # a client that was never heard
+            await loop.advance(value)
+            due = {deadline: at_s for deadline, at_s in due.items() if at_s > loop.time()}
+        assert timers.running == due.keys()
+        assert loop.timers == len(due)
+    timers.stop()
+    assert (timers.running, loop.timers) == (frozenset(), 0)

@@ -15,7 +15,7 @@ from gateway.wire import codec
 from records.layout import TopicLayout
 from state.kafka.requests import TxnOffsetCommit
 from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import NO_SUCH, OFFSET_FETCH, outcomes
+from tests.harness.gateway_requests import outcomes
 from tests.harness.waiting import until
 
 MARKERS = TopicLayout.named().txn_markers_topic
@@ -103,22 +103,14 @@ def topics_of(*offsets: tuple[str, int, int]) -> list[dict[str, Any]]:
     ]
 
 
-async def commit(client: RawClient, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
+async def commit(world: GatewayFixture, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
     wanted = offsets or (("orders", 0, 7),)
     fields = {**PRODUCER, "group_id": "g", "topics": topics_of(*wanted), **more}
-    return outcomes(await client.ask(ApiKey.TxnOffsetCommit, version, **fields))
+    return outcomes(await world.ask(ApiKey.TxnOffsetCommit, version, **fields))
 
 
 async def add_offsets(client: RawClient, version: int) -> int:
     return int((await client.ask(ApiKey.AddOffsetsToTxn, version, **PRODUCER, group_id="g")).error_code)
-
-
-async def committed(client: RawClient, *, stable: bool) -> tuple[int, int]:
-    """The (offset, error code) of orders-0."""
-    topics = [{"name": "orders", "partition_indexes": [0]}]
-    answer = await client.ask(OFFSET_FETCH, 7, group_id="g", topics=topics, require_stable=stable)
-    (found,) = answer.topics[0].partitions
-    return found.committed_offset, found.error_code
 
 
 @played
@@ -141,13 +133,10 @@ async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: G
 @pytest.mark.parametrize(
     ("code", "told"), [*((c, c) for c in (14, 16, 42, 47, 49, 51, 53, FENCED)), (3, 15), (29, 30)]
 )
-def test_tg2_errors_of_add_offsets(code: int, told: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        Brokers(adds=[code]).on(world)
-        assert await add_offsets(await world.client(), 3) == told
-
-    play()
+@played
+async def test_tg2_errors_of_add_offsets(world: GatewayFixture, code: int, told: int) -> None:
+    Brokers(adds=[code]).on(world)
+    assert await add_offsets(await world.client(), 3) == told
 
 
 @played
@@ -158,101 +147,71 @@ async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> No
     assert await add_offsets(client, 3) == 15
 
 
-@played
-async def test_tg4_what_does_not_exist_does_not_reach_the_transaction(world: GatewayFixture) -> None:
-    brokers = Brokers().on(world)
-    client = await world.client()
-    assert await commit(client, 3, (NO_SUCH, 0, 7), ("orders", 9, 7)) == [(NO_SUCH, 0, 3), ("orders", 9, 3)]
-    assert (brokers.asked, world.core.asked) == ([], [])
-    assert await commit(client, 3, (NO_SUCH, 0, 7), ("orders", 1, 7)) == [(NO_SUCH, 0, 3), ("orders", 1, 0)]
-
-
-@played
-async def test_tc3_an_empty_group_id_is_refused_before_the_transaction(world: GatewayFixture) -> None:
-    brokers = Brokers().on(world)
-    assert await commit(await world.client(), 3, group_id="") == [("orders", 0, 24)]
-    assert brokers.asked == []
-
-
 @pytest.mark.parametrize("version", VERSIONS)
-def test_tg5_to_tg8_the_order_of_the_questions(version: int) -> None:
+@played
+async def test_tg5_to_tg8_the_order_of_the_questions(world: GatewayFixture, version: int) -> None:
     """The position is read after the partition was added, and before the transaction is seen to be open."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        brokers = Brokers().on(world)
-        assert await commit(await world.client(), version) == [("orders", 0, 0)]
-        # An old version adds nothing, because a late request could begin a transaction.
-        added = [
-            ApiKey.FindCoordinator,
-            ApiKey.AddPartitionsToTxn,
-            ApiKey.ListOffsets,
-            ApiKey.DescribeTransactions,
-        ]
-        not_added = [ApiKey.ListOffsets, ApiKey.FindCoordinator, ApiKey.DescribeTransactions]
-        assert brokers.asked == (added if version == 5 else not_added)
-        (asked,) = world.core.asked
-        assert isinstance(asked, TxnOffsetCommit)
-        assert (asked.txn_partition, asked.txn_position, asked.txn_topic_id) == (0, X, topic_id(MARKERS))
-        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("t", 4001, 7)
-        assert asked.txn_version == (2 if version == 5 else 1)
-        (topic,) = asked.topics
-        assert (topic.name, topic.topic_id) == ("orders", topic_id("orders"))
-
-    play()
+    brokers = Brokers().on(world)
+    assert await commit(world, version) == [("orders", 0, 0)]
+    # An old version adds nothing, because a late request could begin a transaction.
+    added = [
+        ApiKey.FindCoordinator,
+        ApiKey.AddPartitionsToTxn,
+        ApiKey.ListOffsets,
+        ApiKey.DescribeTransactions,
+    ]
+    not_added = [ApiKey.ListOffsets, ApiKey.FindCoordinator, ApiKey.DescribeTransactions]
+    assert brokers.asked == (added if version == 5 else not_added)
+    (asked,) = world.core.asked
+    assert isinstance(asked, TxnOffsetCommit)
+    assert (asked.txn_partition, asked.txn_position, asked.txn_topic_id) == (0, X, topic_id(MARKERS))
+    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("t", 4001, 7)
+    assert asked.txn_version == (2 if version == 5 else 1)
+    (topic,) = asked.topics
+    assert (topic.name, topic.topic_id) == ("orders", topic_id("orders"))
 
 
 @played
 async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: GatewayFixture) -> None:
     brokers = Brokers(adds=[51, 51, 0]).on(world)
-    client = await world.client()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.AddPartitionsToTxn) == 3
     brokers.adds = [51]
-    assert await commit(client, 5) == [("orders", 0, 51)]
+    assert await commit(world, 5) == [("orders", 0, 51)]
     assert brokers.asked.count(ApiKey.AddPartitionsToTxn) > 4
 
 
 @pytest.mark.parametrize(
     ("code", "told"), [(FENCED, 47), (47, 47), (49, 49), (53, 53), (3, 15), (29, 30), (48, 48)]
 )
-def test_tg5_errors_of_adding_the_partition(code: int, told: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        Brokers(adds=[code]).on(world)
-        assert await commit(await world.client(), 5) == [("orders", 0, told)]
-        assert world.core.asked == []
-
-    play()
+@played
+async def test_tg5_errors_of_adding_the_partition(world: GatewayFixture, code: int, told: int) -> None:
+    Brokers(adds=[code]).on(world)
+    assert await commit(world, 5) == [("orders", 0, told)]
+    assert world.core.asked == []
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
 @pytest.mark.parametrize("where", ["adds", "describes", "finds"])
-def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        brokers = Brokers().on(world)
-        setattr(brokers, where, [code, 0])
-        client = await world.client()
-        assert await commit(client, 5) == [("orders", 0, 0)]
-        assert brokers.asked.count(ApiKey.FindCoordinator) == 2
-        assert await commit(client, 5) == [("orders", 0, 0)]
-        assert brokers.asked.count(ApiKey.FindCoordinator) == 2  # the coordinator is remembered
-
-    play()
+@played
+async def test_tg5_tg8_a_coordinator_that_moves_is_found_again(
+    world: GatewayFixture, where: str, code: int
+) -> None:
+    brokers = Brokers().on(world)
+    setattr(brokers, where, [code, 0])
+    assert await commit(world, 5) == [("orders", 0, 0)]
+    assert brokers.asked.count(ApiKey.FindCoordinator) == 2
+    assert await commit(world, 5) == [("orders", 0, 0)]
+    assert brokers.asked.count(ApiKey.FindCoordinator) == 2  # the coordinator is remembered
 
 
 @pytest.mark.parametrize("code", [3, 5, 6, 74, 78])
-def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
+@played
+async def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(world: GatewayFixture, code: int) -> None:
     """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        brokers = Brokers(ends=[code, code, 0]).on(world)
-        assert await commit(await world.client(), 3) == [("orders", 0, 0)]
-        assert brokers.asked.count(ApiKey.ListOffsets) == 3
-
-    play()
+    brokers = Brokers(ends=[code, code, 0]).on(world)
+    assert await commit(world, 3) == [("orders", 0, 0)]
+    assert brokers.asked.count(ApiKey.ListOffsets) == 3
 
 
 @dataclass(frozen=True)
@@ -282,33 +241,28 @@ NOT_OPEN = [
 
 
 @pytest.mark.parametrize("case", NOT_OPEN, ids=lambda case: case.what)
-def test_tg8_a_transaction_that_is_not_open_is_refused(case: NotOpen) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        case.brokers().on(world)
-        client = await world.client()
-        told = [await commit(client, version) for version in VERSIONS]
-        assert told == [[("orders", 0, code)] for code in case.told]
-        assert world.core.asked == []
-
-    play()
+@played
+async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixture, case: NotOpen) -> None:
+    case.brokers().on(world)
+    told = [await commit(world, version) for version in VERSIONS]
+    assert told == [[("orders", 0, code)] for code in case.told]
+    assert world.core.asked == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_tg9_brokers_that_do_not_answer(version: int) -> None:
+@played
+async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
-
-    @played
-    async def play(world: GatewayFixture) -> None:
-        Brokers(finds=[15]).on(world)
-        told = await commit(await world.client(), version)
-        assert told == [("orders", 0, 15 if version < 2 else 14)]
-        assert world.core.asked == []
-
-    play()
+    Brokers(finds=[15]).on(world)
+    told = await commit(world, version)
+    assert told == [("orders", 0, 15 if version < 2 else 14)]
+    assert world.core.asked == []
 
 
-def test_tg9_a_gateway_that_stood_still_writes_no_late_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """5.11: the answer of the brokers and the end of the time come together."""
     look = transactions._not_open
 
@@ -316,14 +270,10 @@ def test_tg9_a_gateway_that_stood_still_writes_no_late_request(monkeypatch: pyte
         time.sleep(2 * transactions.BROKERS_TIMEOUT_S)
         return look(*given)
 
-    @played
-    async def play(world: GatewayFixture) -> None:
-        Brokers().on(world)
-        monkeypatch.setattr(transactions, "_not_open", stand_still)
-        assert await commit(await world.client(), 3) == [("orders", 0, 14)]
-        assert world.core.asked == []
-
-    play()
+    Brokers().on(world)
+    monkeypatch.setattr(transactions, "_not_open", stand_still)
+    assert await commit(world, 3) == [("orders", 0, 14)]
+    assert world.core.asked == []
 
 
 @played
@@ -338,7 +288,7 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
     client.writer.close()
     await until(lambda: not world.gateway.connections())
     brokers.finds = [15, 15, 15, 0]
-    await commit(await world.client(), 3)
+    await commit(world, 3)
     assert brokers.asked.count(ApiKey.DescribeTransactions) == len(world.core.asked) == 1
 
 
@@ -346,33 +296,14 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
 async def test_tg11_a_coordinator_that_does_not_answer(world: GatewayFixture) -> None:
     Brokers().on(world)
     world.core.away = True
-    assert await commit(await world.client(), 3) == [("orders", 0, 15)]
-
-
-@played
-async def test_tg11_the_groups_own_errors(world: GatewayFixture) -> None:
-    """A generation of a group that does not exist: ILLEGAL_GENERATION in every version."""
-    Brokers().on(world)
-    client = await world.client()
-    told = [await commit(client, version, generation_id=1, member_id="m") for version in (3, 4, 5)]
-    assert told == [[("orders", 0, 22)]] * 3
-
-
-@played
-async def test_a_pending_offset_is_unstable_and_not_committed(world: GatewayFixture) -> None:
-    Brokers().on(world)
-    client = await world.client()
-    assert await commit(client, 3) == [("orders", 0, 0)]
-    assert await committed(client, stable=True) == (-1, 88)
-    assert await committed(client, stable=False) == (-1, 0)
+    assert await commit(world, 3) == [("orders", 0, 15)]
 
 
 @played(connect_timeout_s=1.0)
 async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
     brokers = Brokers().on(world)
-    client = await world.client()
     for _ in range(20):
-        assert await commit(client, 5) == [("orders", 0, 0)]
+        assert await commit(world, 5) == [("orders", 0, 0)]
     assert len(brokers.asked) == 1 + 20 * 3
     # The client's own one is not opened, one is the cluster's, one is kept for the broker.
     assert len(world.broker.writers) <= 3
@@ -381,18 +312,32 @@ async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
 @played
 async def test_a_kept_connection_that_ended_is_replaced(world: GatewayFixture) -> None:
     Brokers().on(world)
-    client = await world.client()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
     for writer in world.broker.writers:
         writer.close()
-    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert await commit(world, 5) == [("orders", 0, 0)]
 
 
 @played
-async def test_of18_a_stale_member_epoch_is_an_illegal_generation(world: GatewayFixture) -> None:
+async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFixture) -> None:
     Brokers().on(world)
-    client = await world.client()
-    new = {"member_id": "m", "rebalance_timeout_ms": 1, "subscribed_topic_names": [], "topic_partitions": []}
-    joined = await client.ask(ApiKey.ConsumerGroupHeartbeat, 1, group_id="g", member_epoch=0, **new)
-    for generation, code in ((joined.member_epoch, 0), (joined.member_epoch + 1, 22)):
-        assert await commit(client, 5, member_id="m", generation_id=generation) == [("orders", 0, code)]
+    partitions = [
+        {"partition_index": 0, "committed_offset": 7},
+        {"partition_index": 9, "committed_offset": 7},
+    ]
+    orders, nobodys = topic_id("orders"), topic_id("nobody's")
+    topics = [{"topic_id": found, "partitions": partitions} for found in (orders, nobodys)]
+    fields = {**PRODUCER, "group_id": "g", "topics": topics}
+    found = outcomes(await world.ask(ApiKey.TxnOffsetCommit, 6, **fields))
+    assert set(found) == {
+        (orders, 0, 0),
+        (orders, 9, 3),
+        (nobodys, 0, 100),
+        (nobodys, 9, 100),
+    }
+    (asked,) = world.core.asked
+    assert isinstance(asked, TxnOffsetCommit)
+    (topic,) = asked.topics
+    assert (topic.name, topic.topic_id) == ("orders", orders)
+    assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [(0, 7)]
+    assert (asked.api_version, asked.txn_version) == (6, 2)

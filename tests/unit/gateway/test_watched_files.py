@@ -1,6 +1,7 @@
 """Files that are read again when they change: what is used, and what the log says if one cannot be."""
 
 import asyncio
+import os
 from functools import partial
 from pathlib import Path
 
@@ -28,13 +29,17 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(path: Pat
     assert (files.refresh(), files.value) == (False, 1)
     path.write_text("22")
     assert (files.refresh(), files.value) == (True, 22)
+    times = path.stat()
+    path.write_text("23")  # in its place, with the same size and times
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (files.refresh(), files.value) == (True, 23)
     with capture_logs() as logs:
         path.write_text("none")
         assert not files.refresh()
         assert not files.refresh()
         path.unlink()
         assert not files.refresh()
-    assert files.value == 22
+    assert files.value == 23
     assert [entry["log_level"] for entry in logs] == ["error", "error"], "each file is told once"
     assert [entry["error"] for entry in logs][1] == "FileNotFoundError"
     other = tmp_path / "other"
