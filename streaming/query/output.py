@@ -54,7 +54,7 @@ class Output(OutputRows):
         for reply in effects.replies:
             self.reply(reply, message)
         for event in effects.history:
-            self.add(self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), key)
+            self.add(self._layout.events_topic, encode_event(event, self._layout.view_max_bytes), key)
         if isinstance(effects, rocketmq.Effects):
             for push in effects.pushes:
                 self._single(encode(push.message), push.reply_partition)
@@ -169,7 +169,7 @@ class Output(OutputRows):
 
     def snapshot(self, group: AnyGroup) -> None:
         """Add the group's latest view."""
-        value = encode_view(view_of(group), self._layout.response_max_bytes)
+        value = encode_view(view_of(group), self._layout.view_max_bytes)
         self.add(self._layout.groups_topic, value, group.group_id.encode())
 
     def dead_letter(self, letter: DeadLetter) -> None:

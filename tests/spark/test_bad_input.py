@@ -73,7 +73,12 @@ BAD_RECORDS = {
     "no request, and no such reply partition": Case(
         b"x", changed(type="?", reply_partition=99), INVALID, None
     ),
-    "too large": Case(b"x", changed(member_id="m" * 2 * MIB), Reason.REQUEST_TOO_LARGE, REFUSED),
+    "too large": Case(
+        b"x",
+        changed(member_id="m" * LAYOUT.request_max_bytes),
+        Reason.REQUEST_TOO_LARGE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ),
     "a clock record with a key": Case(b"x", clock_record(T0 * 2), INVALID, None),
     "a clock record without a time": Case(None, b'{"type":"Clock"}', INVALID, None),
     "a clock record before all time": Case(None, b'{"type":"Clock","time_ms":-1}', INVALID, None),
