@@ -135,6 +135,7 @@ def test_the_kinds_of_causes() -> None:
     assert causes("timeline_2_follower_dies")[-1] is CauseKind.SESSION_TIMEOUT
     assert causes("timeline_3_follower_never_rejoins")[-1] is CauseKind.LEADER_REJOINED
     assert causes("timeline_4_static_member_absent")[-1] is CauseKind.SYNC_TIMEOUT
+    assert causes("too_large")[-1] is CauseKind.REQUEST_TOO_LARGE
     assert causes("timeline_6_everyone_leaves")[-2] is CauseKind.MEMBER_LEFT
     assert CauseKind.STATIC_MEMBER_RETURNED in causes("static_member_changes_protocol")
     assert CauseKind.METADATA_CHANGED in causes("join_again")
