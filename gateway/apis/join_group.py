@@ -41,8 +41,11 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         return _refused(context.version)
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-    partitions_per_topic = await _partitions_per_topic(context, request.protocols)
-    topics = await _topics(context, request)
+    partitions_per_topic: dict[str, int] = {}
+    topics = None
+    if not context.oversized_bytes:
+        partitions_per_topic = await _partitions_per_topic(context, request.protocols)
+        topics = await _topics(context, request)
     response = context.send(
         JoinGroup(
             **context.to_group(request.group_id),
