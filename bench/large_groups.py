@@ -114,8 +114,8 @@ class _Group:
 
     async def enroll(self) -> None:
         """Get a member id for each member. A first round waits for all of them."""
-        for member in self._members:
-            answer = await member.join(self._group_id, self._assignor)
+        answers = await _all(member.join(self._group_id, self._assignor) for member in self._members)
+        for member, answer in zip(self._members, answers, strict=True):
             assert answer.error_code == _MEMBER_ID_REQUIRED, answer
             member.member_id = answer.member_id
 
@@ -209,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.large_groups", description=__doc__)
     parser.add_argument("--members", type=int, default=500)
     parser.add_argument("--partitions", type=int, default=5_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     delay = f"group.initial.rebalance.delay.ms={INITIAL_DELAY_MS}"
     print("| group | codes | JoinGroup kB | leader's response kB | SyncGroup kB | formed s | again s |")
@@ -229,6 +229,9 @@ def main() -> None:
         try:
             ready = json.loads(run.wait_for_line(lambda line: line.startswith('{"broker"'), START_TIMEOUT_S))
             systems = {"gateway": Address.parse(ready["gateway"]), "broker": Address.parse(ready["broker"])}
+            for address in systems.values():
+                say("a smaller group first, so that neither is cold")
+                asyncio.run(play(address, RANGE, given.members // 5, given.partitions // 5, 1))
             for assignor in (RANGE, COOPERATIVE):
                 for system, address in systems.items():
                     say(f"{assignor} at the {system}")
