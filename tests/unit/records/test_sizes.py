@@ -1,7 +1,14 @@
 """All limits follow from the settings of two topics."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
 from records.sizes import (
     CREATED_TOPIC_BYTES,
     DENSE_RECORD_BYTES,
@@ -12,6 +19,7 @@ from records.sizes import (
     excess,
     size_limits,
 )
+from records.topic_sizes import with_topic_sizes
 
 
 @pytest.mark.parametrize(
@@ -29,6 +37,17 @@ def test_limits_follow_from_the_topics(requests: int, responses: int, limits: tu
     assert size_limits(requests, responses) == limits
     assert limits[0] + RECORD_OVERHEAD_BYTES <= requests
     assert limits[1] + RECORD_OVERHEAD_BYTES <= responses
+
+
+def test_least_is_assumed_of_topics_whose_settings_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = TopicLayout.named()
+    unread: dict[str, Any] = {"topic": {layout.requests_topic: {}, layout.responses_topic: {}}}
+    admin = SimpleNamespace(describe_configs=lambda *_, **__: unread, close=lambda: None)
+    monkeypatch.setattr(kafka_clients, "admin", lambda _: admin)
+    with capture_logs() as logs:
+        found = with_topic_sizes(ClientConfig("nowhere:1"), layout)
+    assert found.sizes == (2 * MIB, 7 * MIB, 2 * MIB)
+    assert logs[0]["topics"] == [layout.requests_topic, layout.responses_topic]
 
 
 def test_large_record_may_have_bytes_and_few_entries() -> None:
