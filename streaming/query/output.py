@@ -86,6 +86,9 @@ class Output(OutputRows):
         if not is_packed(request):
             self._single(value, reply.reply_partition)
             return
+        waiting = self._packs.get(reply.reply_partition)
+        if waiting is not None and waiting.size_bytes + len(value) > ANSWERS_MAX_BYTES:
+            self._close_pack(reply.reply_partition)  # with a large response it could exceed the topic's limit
         waiting = self._packs.setdefault(reply.reply_partition, _Pack([], 0))
         waiting.answers.append(value)
         waiting.size_bytes += len(value)

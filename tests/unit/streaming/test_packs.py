@@ -94,7 +94,11 @@ def test_a_full_pack_of_answers_is_followed_by_another(monkeypatch: pytest.Monke
     monkeypatch.setattr(output_module, "ANSWERS_MAX_BYTES", 400)
     beats = [heartbeat("g", f"m{n}") for n in range(7)]
     frames = call([packed(Log(), T0, *beats)], spark_state())
-    assert len(answer_records(frames)) > 1
+    sizes = [len(value) for _, value in answer_records(frames)]
+    assert len(sizes) > 1
+    assert max(sizes) <= 400 + len(PACK_PREFIX) + len(beats), (
+        "a response that is large has a record of its own"
+    )
     assert [answer["request"][-2:] for answer in answers(frames)] == [f"#{n}" for n in range(7)]
 
 
