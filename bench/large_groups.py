@@ -10,7 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,9 +39,10 @@ RANGE, COOPERATIVE = "range", "cooperative-sticky"
 TOPICS = 50
 SESSION_MS, REBALANCE_MS = 45_000, 300_000
 INITIAL_DELAY_MS = 3_000
-START_TIMEOUT_S, ANSWER_TIMEOUT_S = 240.0, 300.0
-_JOIN_VERSION, _SYNC_VERSION = 9, 5
-_MEMBER_ID_REQUIRED = 79
+START_TIMEOUT_S, ANSWER_TIMEOUT_S = 240.0, 60.0
+_JOIN_VERSION, _SYNC_VERSION, _HEARTBEAT_VERSION = 9, 5, 4
+_REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 27, 79
+_BEAT_S = 0.005
 
 
 class Round(NamedTuple):
@@ -88,6 +89,11 @@ class _Member:
         }
         return await self.ask(ApiKey.JoinGroup, _JOIN_VERSION, fields)
 
+    async def heartbeat(self, group_id: str) -> int:
+        """Return the error of a heartbeat."""
+        fields = {"group_id": group_id, "generation_id": self.generation, "member_id": self.member_id}
+        return int((await self.ask(ApiKey.Heartbeat, _HEARTBEAT_VERSION, fields)).error_code)
+
     async def sync(self, group_id: str, assignor: str, assignments: Mapping[str, bytes]) -> Any:
         """Ask for the member's partitions."""
         fields = {
@@ -120,11 +126,19 @@ class _Group:
             member.member_id = answer.member_id
 
     async def round(self) -> Round:
-        """All members join, and get their partitions."""
+        """All members join, and get their partitions. The leader, which is the first, begins a later round.
+        The others join when a heartbeat shows it.
+        """
         began_s = time.monotonic()
-        joined = await _all(member.join(self._group_id, self._assignor) for member in self._members)
+        first, *others = self._members
+        joining = asyncio.create_task(first.join(self._group_id, self._assignor))
+        if others and others[0].generation >= 0:
+            while await others[0].heartbeat(self._group_id) != _REBALANCE_IN_PROGRESS:
+                await asyncio.sleep(_BEAT_S)
+        joined = await _all([joining, *(member.join(self._group_id, self._assignor) for member in others)])
         for member, answer in zip(self._members, joined, strict=True):
             member.generation = answer.generation_id
+        self._members.sort(key=lambda member: member.member_id != joined[0].leader)
         leader = next((answer for answer in joined if answer.members), None)
         assign_s, assignments = 0.0, dict[str, bytes]()
         if leader is not None:
@@ -173,7 +187,7 @@ class _Group:
         return max(member.sizes.get(message, 0) for member in self._members)
 
 
-async def _all(asked: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+async def _all(asked: Iterable[Awaitable[Any]]) -> list[Any]:
     return list(await asyncio.gather(*asked))
 
 
