@@ -23,10 +23,11 @@ import uvloop
 from kafka.protocol.api_key import ApiKey
 
 from clients.coordinator_client import Header
+from clients.pending import RequestTooLarge
 from connections.client_config import ClientConfig
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.coordinator.backend import failed
+from gateway.coordinator.failures import failed
 from gateway.coordinator.groups import KnownGroup
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
@@ -92,6 +93,10 @@ class InstantBackend:
     async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         """See `gateway.coordinator.backend.Backend`."""
         return await self.send(request, timeout_ms)
+
+    def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+        """See `gateway.apis.context.SendingBackend`."""
+        raise error
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """See `gateway.coordinator.backend.Backend`."""

@@ -24,6 +24,7 @@ from insight.replay.recording import Recording
 from insight.replay.recording_file import RecordingError, RecordingFile
 from insight.why.since import parse_since
 from records.layout import TopicLayout
+from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
 
 Command = Callable[..., Any]
@@ -75,7 +76,7 @@ class Source:
             if servers is None:
                 raise CannotRecord(f"{self.data_dir} has no embedded broker: give --bootstrap-servers")
             prefix = checkpoint.identity().requests_topic.removesuffix(_TOPIC_ENDING)
-            yield servers, layout_on(servers, prefix), checkpoint
+            yield servers, with_topic_sizes(servers, layout_on(servers, prefix)), checkpoint
 
     @contextmanager
     def recording(self, part: Part) -> Iterator[Recording]:

@@ -19,6 +19,12 @@ from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.series import SeriesBounds
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from records.sharding import DEFAULT_SHARDS
+from records.sizes import (
+    CREATED_TOPIC_BYTES,
+    LEAST_RESPONSES_TOPIC_BYTES,
+    MOST_TOPIC_BYTES,
+    size_limits,
+)
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options
@@ -32,7 +38,8 @@ class RunOptions:
     """What `run` was told, by click's names. `Options` and `GatewayOptions` say what most of it means.
 
     With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
-    names. `prefix` and the numbers of partitions make the topics' layout. Raises UsageError.
+    names. `prefix`, the numbers of partitions and `max_message_bytes` make the topics' layout. Raises
+    UsageError.
     """
 
     client_config: ClientConfig | None
@@ -42,6 +49,7 @@ class RunOptions:
     prefix: str
     request_partitions: int
     reply_partitions: int
+    max_message_bytes: int
     replication_factor: int | None
     min_insync_replicas: int | None
     shards: int | None
@@ -79,9 +87,10 @@ class RunOptions:
     @property
     def layout(self) -> TopicLayout:
         """The coordinator's topics."""
-        return TopicLayout.named(
+        layout = TopicLayout.named(
             self.prefix, request_partitions=self.request_partitions, reply_partitions=self.reply_partitions
         )
+        return layout.with_sizes(size_limits(self.max_message_bytes, self.max_message_bytes))
 
     def broker(self) -> Mapping[str, str]:
         """The settings of the embedded broker. Raises UsageError."""
@@ -153,6 +162,14 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--reply-partitions", type=WholeNumber(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
+    ),
+    click.option(
+        "--max-message-bytes",
+        type=WholeNumber(LEAST_RESPONSES_TOPIC_BYTES, MOST_TOPIC_BYTES),
+        default=CREATED_TOPIC_BYTES,
+        show_default=True,
+        help="max.message.bytes of new topics of requests and responses. Existing topics keep theirs. A "
+        "JoinGroup or SyncGroup may have three quarters of it.",
     ),
     click.option(
         "--replication-factor",

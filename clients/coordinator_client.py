@@ -124,6 +124,7 @@ class CoordinatorClient:
             layout.request_partitions,
             self._pending,
             f"{client_id}-writer",
+            layout.request_max_bytes,
         )
         self._reader = threading.Thread(target=self._read, name=f"{client_id}-reader", daemon=True)
         self._reader.start()

@@ -50,6 +50,18 @@ class RequestNotSent(ClientError):
     """The write of the request failed. Only the cause can show whether the request is in the log."""
 
 
+class RequestTooLarge(RequestNotSent):
+    """The requests topic cannot carry the request. It was not sent, and would fail again.
+
+    `size_bytes` and `max_bytes` are those of the record, or of the frame if the request was not encoded.
+    """
+
+    def __init__(self, message: str, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
+        self.max_bytes = max_bytes
+
+
 class ClientClosed(ClientError):
     """The client was closed, or its reader ended, before the answer came."""
 
@@ -208,13 +220,18 @@ class Pending:
             self._pop(request.request.correlation_id)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
-        """Fail these requests with RequestNotSent. Those that are not in flight stay as they are."""
+        """Fail these requests with `error` if it is a RequestNotSent, else with one that it caused. Those
+        that are not in flight stay as they are.
+        """
         with self._lock:
             failed = [request for request in requests if self._pop(request.request.correlation_id)]
         outcomes: list[SettledRequest] = []
         for request in failed:
-            failure = RequestNotSent(f"{request.describe()} could not be sent: {error!r}")
-            failure.__cause__ = error
+            if isinstance(error, RequestNotSent):
+                failure = error
+            else:
+                failure = RequestNotSent(f"{request.describe()} could not be sent: {error!r}")
+                failure.__cause__ = error
             outcomes.append((request, failure))
         _deliver(outcomes)
 

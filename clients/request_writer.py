@@ -15,8 +15,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.packer import Packer, Written, place_of
-from clients.pending import Pending, PendingRequest
+from clients.pending import Pending, PendingRequest, RequestTooLarge
 from records.codec import encode
+from records.sizes import excess
 
 _POLL_S = 0.1
 _REPORT_INTERVAL_S = 60.0
@@ -27,8 +28,8 @@ log = structlog.get_logger()
 
 
 class RequestWriter:
-    """Writes requests. Safe for threads. `make_producer` makes the producer, and another one if it fails for
-    good.
+    """Writes requests of up to `max_bytes`. Safe for threads. `make_producer` makes the producer, and another
+    one if it fails for good.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class RequestWriter:
         partitions: int,
         pending: Pending,
         name: str,
+        max_bytes: int,
     ) -> None:
         self._topic = topic
+        self._max_bytes = max_bytes
         self._partitions = partitions
         self._pending = pending
         self._make_producer = make_producer
@@ -61,9 +64,15 @@ class RequestWriter:
         encoded: list[tuple[PendingRequest, bytes]] = []
         for request in requests:
             try:
-                encoded.append((request, encode(request.request)))
+                message = encode(request.request)
             except Exception as error:  # noqa: BLE001 - the others are to be written all the same
                 self._pending.fail([request], error)
+                continue
+            if (text := excess(message, self._max_bytes)) is not None:
+                text = f"{request.describe()} is too large: {text}"
+                self._pending.fail([request], RequestTooLarge(text, len(message), self._max_bytes))
+            else:
+                encoded.append((request, message))
         with self._lock:
             for request, message in encoded:
                 self._packer.add(place_of(request.request.group_id, self._partitions), request, message)

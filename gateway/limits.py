@@ -38,7 +38,7 @@ class Limits:
     unauthenticated_frame_bytes: int = 512 * 1024  # sasl.server.max.receive.size
     authentication_timeout_s: float = 30.0  # Kafka has only connections.max.idle.ms for this
     failed_authentication_delay_s: float = 0.1  # connection.failed.authentication.delay.ms
-    group_frame_bytes: int = 2 * MIB  # the limit of the requests topic
+    decoded_frame_bytes: int = 2 * MIB  # of requests that pass to brokers
     connections: int = 10_000
     connections_per_ip: int = UNLIMITED
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)

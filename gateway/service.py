@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -37,6 +37,7 @@ from gateway.telemetry.writer import TelemetryWriter, expect_topic, telemetry_wr
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
+from records.topic_sizes import with_topic_sizes
 
 CLIENT_ID = "gateway"
 _STOP_TIMEOUT_S = 30.0
@@ -133,6 +134,7 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
     rules = None
     if options.quotas is not None:
         rules = WatchedFiles([options.quotas], partial(read_quotas, options.quotas))
+    options = replace(options, layout=with_topic_sizes(options.client_config, options.layout))
     allow_open_files(files_for(options.limits))
     _freeze_imports()
     counts = Counts()

@@ -203,6 +203,8 @@ class Refusal(Struct, frozen=True):
     def error_code(self) -> ErrorCode:
         if self.reason is Reason.UNSUPPORTED_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
+        if self.reason is Reason.REQUEST_TOO_LARGE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka answers where its own record is too large
         return ErrorCode.INVALID_REQUEST
 
     def response(self, request_id: str) -> ErrorResponse | None:

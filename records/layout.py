@@ -3,6 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from records.sizes import (
+    CREATED,
+    RECORD_OVERHEAD_BYTES,
+    VIEW_MAX_BYTES,
+    SizeLimits,
+    size_limits,
+)
+
 DEFAULT_PREFIX = "group-coordinator"
 KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
 """Where the cluster's own coordinator writes its groups."""
@@ -12,15 +20,11 @@ DEFAULT_REPLY_PARTITIONS = 16
 # A partition takes the outcomes of thousands of transactions a second.
 DEFAULT_TXN_MARKER_PARTITIONS = 1
 
-REQUEST_MAX_BYTES = 2 * 1024 * 1024
-RESPONSE_MAX_BYTES = 7 * 1024 * 1024
-# The maximum bytes of a record beside its value: key, headers, the batch around it.
-RECORD_OVERHEAD_BYTES = 64 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The topics that records go to. Sizes are in bytes of a record's value.
+    """The topics that records go to. Sizes are in bytes of a record's value (`records.sizes`). The defaults
+    are those of new topics; `records.topic_sizes` has those of existing ones.
 
     `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events, dead
     letters and sightings. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`. A
@@ -41,8 +45,8 @@ class TopicLayout:
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
     reply_partitions: int = DEFAULT_REPLY_PARTITIONS
     txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS
-    request_max_bytes: int = REQUEST_MAX_BYTES
-    response_max_bytes: int = RESPONSE_MAX_BYTES
+    request_max_bytes: int = CREATED.request_max_bytes
+    response_max_bytes: int = CREATED.response_max_bytes
     is_observed: bool = False
     telemetry_topic: str = ""
     sightings_topic: str = ""
@@ -94,10 +98,26 @@ class TopicLayout:
 
     @property
     def request_record_max_bytes(self) -> int:
-        """The maximum size of a record of the requests topic, in bytes."""
+        """The maximum size of a record of the requests topic, in bytes: its `max.message.bytes`."""
         return self.request_max_bytes + RECORD_OVERHEAD_BYTES
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The maximum size of a record of an output topic, in bytes."""
+        """The maximum size of a record of the responses topic, in bytes. No output topic has larger ones."""
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES
+
+    @property
+    def view_max_bytes(self) -> int:
+        """The maximum size of a record's value on the other output topics."""
+        return min(self.response_max_bytes, VIEW_MAX_BYTES)
+
+    @property
+    def sizes(self) -> SizeLimits:
+        """All limits on sizes."""
+        return size_limits(self.request_record_max_bytes, self.response_record_max_bytes)
+
+    def with_sizes(self, sizes: SizeLimits) -> "TopicLayout":
+        """Return the layout with other limits on sizes."""
+        return replace(
+            self, request_max_bytes=sizes.request_max_bytes, response_max_bytes=sizes.response_max_bytes
+        )

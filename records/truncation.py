@@ -67,7 +67,7 @@ def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketM
             correlation_id=response.correlation_id,
             request=response.request,
             code=ResponseCode.SYSTEM_ERROR,
-            remark="the answer is larger than response.max.bytes",
+            remark="the answer is larger than a record of the responses topic may be",
         )
     return type(response)(
         group_id=response.group_id,

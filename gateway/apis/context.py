@@ -10,12 +10,14 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from clients.coordinator_client import Header
+from clients.pending import RequestTooLarge
 from gateway.apis.remembered import Remembered
 from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
+from gateway.coordinator.oversized import too_large
 from gateway.deliveries.service import Deliveries
 from gateway.fairness.room import Room
 from gateway.security.session import Session
@@ -39,6 +41,9 @@ class SendingBackend(Backend, Protocol):
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """As `ask`, without waiting. Requests are sent in the order of the calls."""
 
+    def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+        """Return the response to a request that is too large, which is not sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -47,6 +52,7 @@ class Services:
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
     gateway offers nothing of KIP-848. `telemetry` None: requests about clients' metrics pass to the brokers.
+    Larger frames than `frame_max_bytes` are refused.
     `deliveries` None: nothing is counted of share groups' records. `deciding` is held while the rights to a
     pattern's topics are decided, and `turns` between two slices of long work.
     """
@@ -59,6 +65,7 @@ class Services:
     transactions: Transactions
     share_groups: ShareGroups
     advertised: Callable[[int, int], Address | None]
+    frame_max_bytes: int
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
     consumer_protocol: bool = True
@@ -104,7 +111,8 @@ class FanOut(Protocol):
 class RequestContext(Struct, frozen=True):
     """The context of a request. `principal` is the client's as Kafka writes it, `User:NAME` or
     `User:ANONYMOUS`. `host` is the gateway's name in responses to this client. `node_id` is the broker whose
-    listener the client connected to, None for the first listener.
+    listener the client connected to, None for the first listener. `oversized_bytes` is the size of a frame
+    that is too large for the requests topic, else 0.
     """
 
     services: Services
@@ -116,6 +124,7 @@ class RequestContext(Struct, frozen=True):
     session: Session
     remembered: Remembered
     fan_out: FanOut
+    oversized_bytes: int = 0
 
     @property
     def version(self) -> int:
@@ -134,7 +143,10 @@ class RequestContext(Struct, frozen=True):
         )
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """Send a request to the coordinator: see `SendingBackend.send`."""
+        """Send a request to the coordinator, or refuse one in an oversized frame: see `SendingBackend`."""
+        if self.oversized_bytes:
+            error = too_large(request, self.oversized_bytes, self.services.frame_max_bytes)
+            return self.services.backend.refuse(request, error)
         return self.services.backend.send(request, timeout_ms)
 
     def slices(self) -> Slices:

@@ -21,6 +21,7 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topic_facts import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.kafka.requests import JoinGroup, Protocol
@@ -41,8 +42,11 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         return _refused(context.version)
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-    partitions_per_topic = await _partitions_per_topic(context, request.protocols)
-    topics = await _topics(context, request)
+    partitions_per_topic: dict[str, int] = {}
+    topics = None
+    if not context.oversized_bytes:
+        partitions_per_topic = await _partitions_per_topic(context, request.protocols)
+        topics = await _topics(context, request)
     response = context.send(
         JoinGroup(
             **context.to_group(request.group_id),
@@ -112,13 +116,25 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
-    names: set[str] = set()
-    for protocol in request.protocols:
-        with suppress(ProtocolError):  # the coordinator decides about such a protocol
-            subscription = decode_subscription(protocol.metadata)
-            names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
+    metadata = [protocol.metadata for protocol in request.protocols]
+    if sum(map(len, metadata)) <= beside.AT_ONCE_BYTES:
+        names = _named(metadata)
+    else:
+        names = await beside.run(_named, metadata)
+    if is_too_much(names):
+        return None
     images = await images_of(context, sorted(names))
     return None if is_too_much(images) else images
+
+
+def _named(metadata: Iterable[bytes]) -> set[str]:
+    """The topics that a member's protocols name."""
+    names: set[str] = set()
+    for one in metadata:
+        with suppress(ProtocolError):  # the coordinator decides about such a protocol
+            subscription = decode_subscription(one)
+            names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
+    return names
 
 
 API = Api(key=ApiKey.JoinGroup, serve=serve, parks=JoinGroupResponse)

@@ -27,7 +27,7 @@ NAMED_AGE_MAX_S = 1.0
 # Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
 ALL_AGE_MAX_S = 10.0
 
-# About half of what a record of the requests topic may have, which is 10,000 topics with names of 30 letters.
+# Half of what the smallest requests topic carries: 10,000 topics with names of 30 letters.
 FACTS_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 

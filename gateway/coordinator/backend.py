@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, ClientError, CoordinatorError, PendingRequest, SettledRequest
+from clients.pending import ClientClosed, ClientError, PendingRequest, RequestTooLarge, SettledRequest
+from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.held_requests import AdaptiveTimeout, HeldRequests
+from gateway.coordinator.oversized import refused
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.limits import Limits
 from gateway.log_text import quoted
@@ -100,6 +102,7 @@ class CoordinatorBackend:
         self._timer: asyncio.TimerHandle | None = None
         """The only timer of all held requests. None if there are none."""
         self._unanswered_warning = RateLimitedWarning()
+        self._oversized_warning = RateLimitedWarning("a request is too large", "requests")
         # The requests of one turn of the event loop are sent together.
         self._unsent: list[_Waiting] = []
         self._has_forgotten = False
@@ -211,13 +214,28 @@ class CoordinatorBackend:
         """End a request that got an error instead of a response."""
         if waiting.answered.done():
             return
+        if isinstance(error, RequestTooLarge):
+            refusing = self.refuse(waiting.request, error)  # type: ignore[arg-type]
+            refusing.add_done_callback(lambda refused: self._give(waiting, refused.result()))
+            return
+        failure = failure_of(error)
         if not isinstance(error, ClientClosed):
-            self._unanswered_warning.add(error=str(error))
-        self._fail(waiting, error_code_of(error))
+            self._unanswered_warning.add(error=str(error), answer=failure.error_code.name)
+        self._fail(waiting, failure.error_code)
+
+    def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+        """Return the response to a request that is too large for the requests topic."""
+        self._oversized_warning.add(error=str(error), size_bytes=error.size_bytes, max_bytes=error.max_bytes)
+        return refused(self, request, error)
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
-        waiting.answered.waiting = None
-        waiting.answered.set_result(failed(waiting.request, error_code))  # type: ignore[arg-type]
+        self._give(waiting, failed(waiting.request, error_code))  # type: ignore[arg-type]
+
+    def _give(self, waiting: _Waiting, response: Response) -> None:
+        """Answer a request that got no response of its own, unless nothing waits for it any more."""
+        if not waiting.answered.done():
+            waiting.answered.waiting = None
+            waiting.answered.set_result(response)
 
     def forget(self, waiting: _Waiting) -> None:
         """Keep nothing of a request for which nothing waits any more."""
@@ -228,18 +246,3 @@ class CoordinatorBackend:
         """Check the held requests no more. The owner of the client closes the client after this."""
         if self._timer is not None:
             self._timer.cancel()
-
-
-def error_code_of(error: ClientError) -> ErrorCode:
-    """The coordinator's refusal, else COORDINATOR_NOT_AVAILABLE: clients then find it again."""
-    if isinstance(error, CoordinatorError):
-        return error.error_code
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-def failed(request: Request[R], error_code: ErrorCode) -> R:
-    """A response that has only an error code."""
-    answer: type[R] = request.answer
-    return answer(
-        group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code
-    )

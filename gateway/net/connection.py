@@ -263,8 +263,9 @@ class Connection:
         self, api: Api, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
         """Start a request that the gateway answers."""
-        if len(message) > self._listener.limits.group_frame_bytes:
-            raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
+        oversized_bytes = 0
+        if len(message) > self._listener.services.frame_max_bytes:
+            oversized_bytes, place.sent_bytes = len(message), 0
         request = await api.decoded(header, message)
         if api.is_upstreams is not None and api.is_upstreams(request):
             await self._pass_on(tasks, header, message, place)
@@ -275,7 +276,7 @@ class Connection:
         if api.asks_coordinator:
             await self._responses.enter(api, place)
         try:
-            answer = await api.answer(self._call(header), request)
+            answer = await api.answer(self._call(header, oversized_bytes), request)
         except BaseException:
             self._responses.leave(place)
             raise
@@ -296,7 +297,7 @@ class Connection:
             await self._forward(tasks, header, message, place)
             return
         await self._in_order(place, Kind.BROKERS)
-        if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.group_frame_bytes:
+        if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.decoded_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await screening.screen(context, message)
         if screened is None:
@@ -382,7 +383,7 @@ class Connection:
             return await beside.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
 
-    def _call(self, header: RequestHeader) -> RequestContext:
+    def _call(self, header: RequestHeader, oversized_bytes: int = 0) -> RequestContext:
         return RequestContext(
             services=self._listener.services,
             header=header,
@@ -393,4 +394,5 @@ class Connection:
             session=self._session,
             remembered=self._remembered,
             fan_out=self._responses.fan_out,
+            oversized_bytes=oversized_bytes,
         )

@@ -14,7 +14,8 @@ class Place:
     response. It is None until the response is ready.
     `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
     `gateway.fairness.room`. `quota` is the quota that it is over, None if it is over none. `response_bytes`
-    of the response are counted as unread (`gateway.net.unread`).
+    of the response are counted as unread (`gateway.net.unread`). `sent_bytes` of the request go to the
+    coordinator: none if the gateway refuses it.
     """
 
     __slots__ = (
@@ -25,11 +26,12 @@ class Place:
         "quota",
         "request_bytes",
         "response_bytes",
+        "sent_bytes",
         "waits_for",
     )
 
     def __init__(self, request_bytes: int) -> None:
-        self.request_bytes = request_bytes
+        self.request_bytes = self.sent_bytes = request_bytes
         self.api_key = -1
         self.began_s = time.monotonic()
         self.quota: TokenBucket | None = None

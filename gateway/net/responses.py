@@ -61,7 +61,7 @@ class Responses:
         place.waits_for = answer.response
         answer.response.add_done_callback(partial(self._complete, api, place, header, answer.fields))
         if api.parks is not None:
-            number = self._all_parked.enter(place.request_bytes, self._give_up)
+            number = self._all_parked.enter(place.sent_bytes, self._give_up)
             self._parked = place, header, answer, number, api.parks
             if self._is_draining:
                 self._unpark(GatewayError.NOT_COORDINATOR)
@@ -76,17 +76,17 @@ class Responses:
 
     def enter_at_once(self, place: Place) -> bool:
         """Take room at the coordinator. Returns whether there is some."""
-        place.has_room = self._room.enter_at_once(place.request_bytes)
+        place.has_room = self._room.enter_at_once(place.sent_bytes)
         return place.has_room
 
     async def enter(self, api: Api, place: Place) -> None:
         """Wait for the turn of a large request, and then for room at the coordinator, which a request that
         may be parked does not take. While it waits for room, nothing is read of the client.
         """
-        await self._flow.enter(place.request_bytes)
+        await self._flow.enter(place.sent_bytes)
         if api.parks is None and not self.enter_at_once(place):
             self._client.pause(paused=True)
-            await self._room.enter(place.request_bytes)
+            await self._room.enter(place.sent_bytes)
             self._client.pause(paused=False)
             place.has_room = True
 
@@ -94,7 +94,7 @@ class Responses:
         """Give the room of a request back, if it has some."""
         if place.has_room:
             place.has_room = False
-            self._room.leave(place.request_bytes)
+            self._room.leave(place.sent_bytes)
 
     def _complete(
         self,

@@ -91,6 +91,7 @@ class Gateway:
             Transactions(cluster, layout),
             ShareGroups(cluster, options.share_groups),
             self._advertised.address,
+            layout.sizes.frame_max_bytes,
             authorizer,
             authorizer is not None and not security.by_broker,
             options.consumer_protocol,

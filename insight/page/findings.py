@@ -177,6 +177,7 @@ _SENTENCES = {
     CauseKind.JOINED_AGAIN: "a member joined again",
     CauseKind.SESSION_TIMEOUT: "the session of {client} timed out",
     CauseKind.SYNC_TIMEOUT: "{client} sent no SyncGroup in time",
+    CauseKind.REQUEST_TOO_LARGE: "the SyncGroup of {client} was too large",
     CauseKind.METADATA_CHANGED: "{client} changed its metadata",
     CauseKind.LEADER_REJOINED: "the leader {client} joined again",
     CauseKind.STATIC_MEMBER_RETURNED: "the static member {client} came back",

@@ -153,8 +153,7 @@ class GroupRun(Generic[K]):
                 is_handled,
                 sent,
                 tuple(
-                    Said(said, encode_event(said, self._layout.response_max_bytes))
-                    for said in effects.history
+                    Said(said, encode_event(said, self._layout.view_max_bytes)) for said in effects.history
                 ),
                 () if isinstance(effects, rocketmq.Effects) else tuple(effects.offsets),
                 too_large if failed is None else (*too_large, failed),

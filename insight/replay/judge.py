@@ -109,7 +109,7 @@ class _Judge:
         name = EventName(group.group_id, group.incarnation, group.seq)
         waiting = self.found.views.get(name)
         if waiting and any(event_fields(copy.value).at_ms == group.clock_ms for copy in waiting):
-            value = encode_view(view_of(group), self.layout.response_max_bytes)
+            value = encode_view(view_of(group), self.layout.view_max_bytes)
             left = [copy for copy in waiting if copy.value != value]
             self.groups[group.group_id].views += len(waiting) - len(left)
             self.found.views[name] = left

@@ -24,6 +24,8 @@ _BY_RULE = {
     "OB8": CauseKind.JOINED_AGAIN,
     "OB30": CauseKind.JOINED_AGAIN,
 }
+# Rows that begin a rebalance without another entry.
+_ALONE = {"S10": CauseKind.REQUEST_TOO_LARGE}
 
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
 
@@ -39,7 +41,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
     about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
     if not about:
         return Cause(
-            kind=_BY_RULE.get(opening.rule, CauseKind.UNKNOWN) if opening.observed else CauseKind.UNKNOWN,
+            kind=(_BY_RULE if opening.observed else _ALONE).get(opening.rule, CauseKind.UNKNOWN),
             reason=opening.reason,
             trigger=opening.cause,
             principal=opening.principal,

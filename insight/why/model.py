@@ -19,6 +19,7 @@ class CauseKind(StrEnum):
     JOINED_AGAIN = "a member joined again"
     SESSION_TIMEOUT = "session timeout"
     SYNC_TIMEOUT = "no SyncGroup in time"
+    REQUEST_TOO_LARGE = "a SyncGroup was too large"
     METADATA_CHANGED = "member changed its metadata"
     LEADER_REJOINED = "leader joined again"
     STATIC_MEMBER_RETURNED = "static member came back"

@@ -24,6 +24,9 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
         late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
         if late:
             found.append(f"{late} requests were applied late, after a deadline that had already fired")
+    refused = [e for e in group_lives[-1].entries if e.type == EntryType.JOIN_REFUSED]
+    if refused:
+        found.append(f"JoinGroups were refused, {len(refused)} times; the last time: {refused[-1].reason}")
     marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
     if marks and marks[-1].type == EntryType.QUARANTINED:
         found.append(f"the group is quarantined, its deadlines do not fire: {marks[-1].reason}")

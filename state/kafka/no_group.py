@@ -1,4 +1,4 @@
-"""A group id that has no group. Rows J4, J5, S1, H1, L1, O1, O2, TO2, TO3, Q1, D1, V1, K1.
+"""A group id that has no group. Rows J4, J5, J9, S1, H1, L1, O1, O2, TO2, TO3, Q1, D1, V1, K1.
 
 The classic protocol's requests are answered here, and those that are the same in every protocol. Other
 protocols' own requests are among their `without_own_group`.
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from state.errors import ErrorCode
 from state.kafka.classic import sync as classic_sync
 from state.kafka.classic.join import join_no_group
+from state.kafka.classic.oversized import oversized_no_group
 from state.kafka.classic.protocol import CLASSIC
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, deciding
@@ -23,6 +24,7 @@ from state.kafka.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    OversizedRequest,
     ReplyTo,
     SyncGroup,
     TxnOffsetCommit,
@@ -104,6 +106,7 @@ def delete(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
 HANDLERS_WITHOUT_GROUP: Mapping[type, Handler] = {
     JoinGroup: join_no_group,
     SyncGroup: sync,
+    OversizedRequest: oversized_no_group,
     Heartbeat: heartbeat,
     LeaveGroup: leave,
     OffsetCommit: commit,

@@ -23,6 +23,7 @@ from state.kafka.responses import (
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
+    OversizedRequestResponse,
     SyncGroupResponse,
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
@@ -85,6 +86,23 @@ class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True)
     protocol_type: ShortStr | None = None
     protocol_name: ShortStr | None = None
     assignments: list[MemberAssignment] = []
+
+
+class OversizedRequest(Request[OversizedRequestResponse], frozen=True, kw_only=True, tag=True):
+    """A JoinGroup or SyncGroup whose record would be too large, so that its sender appends this instead.
+
+    `size_bytes` is the size of the record, or of the client's frame, and `max_bytes` the limit. The other
+    fields are those of the request. Kafka has no such request, because its coordinator reads the client's.
+    """
+
+    kind: Literal["JoinGroup", "SyncGroup"]
+    size_bytes: Int64
+    max_bytes: Int64
+    generation_id: Int32 = -1
+    member_id: ShortStr = ""
+    group_instance_id: ShortStr | None = None
+    protocol_type: ShortStr | None = None
+    protocol_name: ShortStr | None = None
 
 
 class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True):
@@ -334,6 +352,7 @@ class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 AnyAnswered = (
     JoinGroup
     | SyncGroup
+    | OversizedRequest
     | Heartbeat
     | LeaveGroup
     | OffsetCommit

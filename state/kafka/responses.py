@@ -41,6 +41,10 @@ class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
     assignment: bytes = b""
 
 
+class OversizedRequestResponse(Response, frozen=True, kw_only=True, tag="OversizedRequest"):
+    """Only the error code."""
+
+
 class HeartbeatResponse(Response, frozen=True, kw_only=True, tag="Heartbeat"):
     """Only the error code."""
 

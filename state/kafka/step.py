@@ -14,6 +14,7 @@ from state.kafka.history import EntryType
 from state.kafka.offsets import retention
 from state.kafka.offsets.topic_metadata import topic_metadata
 from state.kafka.offsets.transactions import remember_longer, transaction_marker
+from state.kafka.oversized import oversized
 from state.kafka.protocol import Before
 from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
 from state.kafka.requests import (
@@ -22,6 +23,7 @@ from state.kafka.requests import (
     AnyRequest,
     DescribeGroupConfigs,
     JoinGroup,
+    OversizedRequest,
     ReplyTo,
     TopicMetadata,
     TransactionMarker,
@@ -202,6 +204,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
 _OF_ALL: dict[type, Handler] = {
     TransactionMarker: transaction_marker,
     ReleaseGroup: release,
+    OversizedRequest: oversized,
     DescribeGroupConfigs: describe_configs,
     AlterGroupConfigs: alter_configs,
 }

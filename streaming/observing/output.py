@@ -26,7 +26,7 @@ class ObservedOutput(OutputRows):
 
     def entry(self, entry: HistoryEntry) -> None:
         """Add an entry of a group's history."""
-        value = encode_event(entry, self._layout.response_max_bytes)
+        value = encode_event(entry, self._layout.view_max_bytes)
         self.add(self._layout.events_topic, value, entry.group_id.encode())
 
     def offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
@@ -43,7 +43,7 @@ class ObservedOutput(OutputRows):
 
     def view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
         """Add the group's latest view."""
-        value = encode_view(view_of(group, names), self._layout.response_max_bytes)
+        value = encode_view(view_of(group, names), self._layout.view_max_bytes)
         self.add(self._layout.groups_topic, value, group.group_id.encode())
 
     def tombstone(self, group_id: str) -> None:

@@ -9,6 +9,7 @@ from records.layout import TopicLayout
 from records.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from records.sharding import takes_packs
+from records.sizes import excess
 from state.dispatch import AnyRequest
 from state.kafka.requests import Unanswered
 from state.rocketmq.requests import ConnectionClosed
@@ -67,11 +68,8 @@ class Admission:
 
     def _decode(self, message: Message) -> AnyRequest | Refusal:
         # The topic's own limit applies to compressed bytes.
-        if len(message.value) > self.layout.request_max_bytes:
-            text = (
-                f"the record has {len(message.value)} bytes, "
-                f"request.max.bytes is {self.layout.request_max_bytes}"
-            )
+        text = excess(message.value, self.layout.request_max_bytes)
+        if text is not None:
             return refuse_unread(message.value, Reason.REQUEST_TOO_LARGE, text)
         if message.n is not None and not takes_packs(self.shards):
             text = f"{NO_PACKS}, because it has {self.shards} shards of a partition"

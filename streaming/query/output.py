@@ -54,7 +54,7 @@ class Output(OutputRows):
         for reply in effects.replies:
             self.reply(reply, message)
         for event in effects.history:
-            self.add(self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), key)
+            self.add(self._layout.events_topic, encode_event(event, self._layout.view_max_bytes), key)
         if isinstance(effects, rocketmq.Effects):
             for push in effects.pushes:
                 self._single(encode(push.message), push.reply_partition)
@@ -86,6 +86,9 @@ class Output(OutputRows):
         if not is_packed(request):
             self._single(value, reply.reply_partition)
             return
+        waiting = self._packs.get(reply.reply_partition)
+        if waiting is not None and waiting.size_bytes + len(value) > ANSWERS_MAX_BYTES:
+            self._close_pack(reply.reply_partition)  # with a large response it could exceed the topic's limit
         waiting = self._packs.setdefault(reply.reply_partition, _Pack([], 0))
         waiting.answers.append(value)
         waiting.size_bytes += len(value)
@@ -169,7 +172,7 @@ class Output(OutputRows):
 
     def snapshot(self, group: AnyGroup) -> None:
         """Add the group's latest view."""
-        value = encode_view(view_of(group), self._layout.response_max_bytes)
+        value = encode_view(view_of(group), self._layout.view_max_bytes)
         self.add(self._layout.groups_topic, value, group.group_id.encode())
 
     def dead_letter(self, letter: DeadLetter) -> None:

@@ -12,6 +12,7 @@ from records.codec import (
     encode,
     pending_transaction,
 )
+from records.sizes import LIMIT
 from records.truncation import too_large
 from state.kafka.effects import Effects, Reply, TransactionChange
 from state.kafka.group import Group
@@ -30,7 +31,7 @@ def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes
     value = encode(reply.response)
     if len(value) <= max_bytes:
         return value, None
-    text = f"the answer has more than response.max.bytes ({max_bytes})"
+    text = f"the answer has {len(value)} bytes, {LIMIT} is {max_bytes}"
     return encode(too_large(reply.response)), text
 
 

@@ -76,6 +76,9 @@ class Answers:
             commits = {0: committed} if committed else {}
             self._records.append(EarlyRecord(reply.reply_partition, value, {request: value}, commits))
             return
+        waiting = self._packs.get(reply.reply_partition)
+        if waiting is not None and waiting.size_bytes + len(value) > ANSWERS_MAX_BYTES:
+            self._close(reply.reply_partition)  # with a large response it could exceed the topic's limit
         waiting = self._packs.setdefault(reply.reply_partition, _Pack())
         if committed:
             waiting.commits[len(waiting.answers)] = committed

@@ -177,6 +177,7 @@ class Coordinator:
             found = prepare_topics(
                 options.client_config, options.layout, options.replication_factor, options.min_insync_replicas
             )
+            ours = ours.with_topic_sizes()
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
             if options.replica:
                 self._replica = Replica(
@@ -213,7 +214,7 @@ class Coordinator:
         taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
 
         def lead(leading: ExitStack, stopping: threading.Event) -> None:
-            rehearsal = Rehearsal(session, options.client_config, options.layout, options.folder, stopping)
+            rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
 
             def check() -> None:
                 rehearsal.check()

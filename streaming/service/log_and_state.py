@@ -1,10 +1,12 @@
 """What a coordinator works on: its topics, and the state that it makes of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from checkpoints.checkpoint import Checkpoint
 from connections.client_config import ClientConfig
 from records.layout import TopicLayout
+from records.topic_sizes import with_topic_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +16,7 @@ class LogAndState:
     client_config: ClientConfig
     layout: TopicLayout
     checkpoint: Checkpoint
+
+    def with_topic_sizes(self) -> Self:
+        """Return the same with the limits on sizes that the topics have. Raises KafkaError."""
+        return replace(self, layout=with_topic_sizes(self.client_config, self.layout))

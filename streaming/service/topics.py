@@ -9,7 +9,6 @@ from typing import Any
 
 import structlog
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from checkpoints.checkpoint import new_namespace
@@ -19,6 +18,12 @@ from connections.client_config import ClientConfig
 from connections.refusals import ClusterRefused, NoBroker
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
+from records.sizes import (
+    LEAST_REQUESTS_TOPIC_BYTES,
+    LEAST_RESPONSES_TOPIC_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
+from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings
 from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
 
 # How long to wait for a broker that is just starting.
@@ -118,8 +123,14 @@ def prepare_topics(
     None is the default of `Replication`. A log line names each existing topic that has less. Raises
     TopicsError with every problem. The identity's namespace is a new one.
     """
-    wanted, least = wanted_settings(layout), least_retentions(layout)
-    found = prepare(client_config, wanted, least, replication_factor, min_insync_replicas)
+    found = prepare(
+        client_config,
+        wanted_settings(layout),
+        least_retentions(layout),
+        replication_factor,
+        min_insync_replicas,
+        least_message_bytes(layout),
+    )
     return Identity(
         cluster_id=found.cluster_id,
         requests_topic=layout.requests_topic,
@@ -136,10 +147,13 @@ def prepare(
     least: Mapping[str, LeastRetention],
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
+    least_bytes: Mapping[str, int] = MappingProxyType({}),
 ) -> FoundTopics:
-    """Create and check these topics, as `prepare_topics` does."""
+    """Create and check these topics, as `prepare_topics` does. An existing topic may have a smaller
+    `max.message.bytes` than a new one where `least_bytes` has the topic.
+    """
     with _reported(client_config) as admin:
-        return _prepare(admin, wanted, least, replication_factor, min_insync_replicas)
+        return _prepare(admin, wanted, least, replication_factor, min_insync_replicas, least_bytes)
 
 
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
@@ -178,7 +192,7 @@ def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
 
 def wanted_settings(layout: TopicLayout) -> Wanted:
     """The number of partitions and the settings of each topic."""
-    output_bytes = str(layout.response_record_max_bytes)
+    output_bytes = str(layout.view_max_bytes + RECORD_OVERHEAD_BYTES)
     return {
         layout.requests_topic: (
             layout.request_partitions,
@@ -186,28 +200,32 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
                 "message.timestamp.type": "LogAppendTime",
                 **_DELETED_BY_TIME,
                 "retention.ms": str(7 * DAY_MS),
-                "max.message.bytes": str(layout.request_record_max_bytes),
+                MAX_MESSAGE_BYTES: str(layout.request_record_max_bytes),
             },
         ),
         layout.responses_topic: (
             layout.reply_partitions,
-            {**_DELETED_BY_TIME, "retention.ms": str(HOUR_MS), "max.message.bytes": output_bytes},
+            {
+                **_DELETED_BY_TIME,
+                "retention.ms": str(HOUR_MS),
+                MAX_MESSAGE_BYTES: str(layout.response_record_max_bytes),
+            },
         ),
         layout.groups_topic: (
             layout.request_partitions,
-            {"cleanup.policy": "compact", "max.message.bytes": output_bytes},
+            {"cleanup.policy": "compact", MAX_MESSAGE_BYTES: output_bytes},
         ),
         layout.offsets_topic: (
             layout.request_partitions,
-            {"cleanup.policy": "compact", "max.message.bytes": output_bytes},
+            {"cleanup.policy": "compact", MAX_MESSAGE_BYTES: output_bytes},
         ),
         layout.events_topic: (
             layout.request_partitions,
-            {**_DELETED_BY_TIME, "retention.ms": str(30 * DAY_MS), "max.message.bytes": output_bytes},
+            {**_DELETED_BY_TIME, "retention.ms": str(30 * DAY_MS), MAX_MESSAGE_BYTES: output_bytes},
         ),
         layout.dead_letters_topic: (
             1,
-            {**_DELETED_BY_TIME, "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
+            {**_DELETED_BY_TIME, "retention.ms": str(7 * DAY_MS), MAX_MESSAGE_BYTES: output_bytes},
         ),
         layout.owner_topic: (1, {"cleanup.policy": "compact"}),
         layout.txn_markers_topic: (
@@ -219,12 +237,23 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
     }
 
 
+def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
+    """The least `max.message.bytes` of existing topics. The limits of a coordinator follow from what they
+    have (`records.topic_sizes`).
+    """
+    return {
+        layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
+        layout.responses_topic: min(layout.response_record_max_bytes, LEAST_RESPONSES_TOPIC_BYTES),
+    }
+
+
 def _prepare(
     admin: KafkaAdminClient,
     wanted: Wanted,
     least: Mapping[str, LeastRetention],
     factor: int | None,
     min_in_sync: int | None,
+    least_bytes: Mapping[str, int],
 ) -> FoundTopics:
     cluster = admin.describe_cluster()
     live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
@@ -238,6 +267,7 @@ def _prepare(
         for topic, (partitions, settings) in wanted.items()
         for problem in (
             *_problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings),
+            *_size_problems(topic, found[topic], settings, least_bytes.get(topic)),
             *_retention_problems(topic, found[topic], least.get(topic)),
         )
     ]
@@ -252,7 +282,7 @@ def _prepare(
     )
 
 
-def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], dict[str, Settings]]:
+def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:
     """The description and the settings of each topic, which exist. A broker learns a moment later of topics
     that another one has created.
     """
@@ -262,7 +292,7 @@ def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], 
         described = {t["name"]: t for t in admin.describe_topics(topics)}
         try:
             if is_late or all(described[topic]["partitions"] for topic in topics):
-                return described, _configs(admin, topics)
+                return described, topic_settings(admin, topics)
         except UnknownTopicOrPartitionError:
             if is_late:
                 raise
@@ -305,13 +335,6 @@ def _create(
     admin.wait_for_topics(list(topics))
 
 
-def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, Settings]:
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-    answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
-    by_topic = next(iter(answer.values()))
-    return {topic: {name: str(c["value"]) for name, c in by_topic[topic].items()} for topic in topics}
-
-
 def _problems(
     topic: str, found_partitions: int, wanted_partitions: int, found: Settings, wanted: Settings
 ) -> list[str]:
@@ -323,10 +346,17 @@ def _problems(
     ]
     if found_partitions != wanted_partitions:
         problems.insert(0, f"{topic} has {found_partitions} partitions, {wanted_partitions} are expected")
-    max_bytes, wanted_bytes = found["max.message.bytes"], wanted.get("max.message.bytes", "0")
-    if int(max_bytes) < int(wanted_bytes):
-        problems.append(f"{topic} has max.message.bytes={max_bytes}, at least {wanted_bytes} is needed")
     return problems
+
+
+def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: int | None) -> Iterator[str]:
+    """Yield the problem of a topic whose records would be too small."""
+    if least_bytes is None:
+        least_bytes = int(wanted.get(MAX_MESSAGE_BYTES, "0"))
+    if int(found[MAX_MESSAGE_BYTES]) < least_bytes:
+        yield (
+            f"{topic} has {MAX_MESSAGE_BYTES}={found[MAX_MESSAGE_BYTES]}, at least {least_bytes} is needed"
+        )
 
 
 def _retention_problems(topic: str, found: Settings, least: LeastRetention | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
-from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
+from clients.pending import ClientClosed, CoordinatorError, RequestTimedOut, RequestTooLarge
 from embedded.broker import EmbeddedBroker
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout
@@ -246,9 +246,7 @@ def test_a_request_too_large_for_the_topic_is_not_sent(
         session_timeout_ms=1,
         rebalance_timeout_ms=1,
     )
-    with pytest.raises(
-        RequestNotSent, match=r"JoinGroup for group 'g' could not be sent: .*Message size too large"
-    ):
+    with pytest.raises(RequestTooLarge, match=r"JoinGroup for group 'g' is too large: the record has \d+"):
         future.result(PATIENCE_S)
     beat(client)
     assert isinstance(other_side.next().request, Heartbeat), "nothing of it is in the log"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from embedded.broker import EmbeddedBroker
 from gateway.wire.framing import STRING_MAX_BYTES
 from tests.e2e.gateway_clients import new_group
 from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, SYNC, join_fields
@@ -16,6 +17,7 @@ from tests.harness.raw_client import RawClient
 pytestmark = pytest.mark.e2e
 
 COORDINATOR_NOT_AVAILABLE, MEMBER_ID_REQUIRED = 15, 79
+UNKNOWN_SERVER_ERROR, REBALANCE_IN_PROGRESS = -1, 27
 ATTACKERS, MEMBERS = 2, 10
 GROUPS = 40_000
 BEATS, BEAT_S = 10, 0.2
@@ -29,20 +31,32 @@ async def connected(gateway: str) -> RawClient:
     return RawClient(*await asyncio.open_connection(host, int(port)))
 
 
-async def joined(gateway: str) -> tuple[RawClient, dict[str, Any]]:
-    """The only member of a group of its own, and the fields of its heartbeats."""
-    client = await connected(gateway)
+async def led(address: str) -> tuple[RawClient, dict[str, Any]]:
+    """The leader of a group of its own that has no assignment yet, and the fields of its heartbeats."""
+    client = await connected(address)
     fields = join_fields(group_id=new_group(), session_timeout_ms=SESSION_MS)
     first = await client.ask(JOIN, 9, **fields)
     assert first.error_code == MEMBER_ID_REQUIRED
     answer = await client.ask(JOIN, 9, **{**fields, "member_id": first.member_id})
     assert answer.error_code == 0
-    member = {"group_id": fields["group_id"], "generation_id": 1, "member_id": first.member_id}
-    assignments = [{"member_id": first.member_id, "assignment": b"all"}]
+    return client, {"group_id": fields["group_id"], "generation_id": 1, "member_id": first.member_id}
+
+
+async def synced(client: RawClient, member: dict[str, Any], assignment: bytes) -> int:
+    """The error of the leader's SyncGroup."""
+    assignments = [{"member_id": member["member_id"], "assignment": assignment}]
     named = {"protocol_type": "consumer", "protocol_name": "range"}
+    answer = await client.ask(SYNC, 5, **member, **named, assignments=assignments)
+    assert answer.assignment == (b"" if answer.error_code else assignment)
+    return int(answer.error_code)
+
+
+async def joined(gateway: str) -> tuple[RawClient, dict[str, Any]]:
+    """The only member of a group of its own, and the fields of its heartbeats."""
+    client, member = await led(gateway)
     error = COORDINATOR_NOT_AVAILABLE
     while error == COORDINATOR_NOT_AVAILABLE:
-        error = (await client.ask(SYNC, 5, **member, **named, assignments=assignments)).error_code
+        error = await synced(client, member, b"all")
     assert error == 0
     return client, member
 
@@ -109,3 +123,23 @@ def test_a_join_that_the_coordinator_could_not_answer_is_refused_at_once(gateway
             await client.ask(JOIN, 9, **fields)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("size", "codes"),
+    [(1_700_000, [0]), (8_300_000, [0]), (9_600_000, [UNKNOWN_SERVER_ERROR, REBALANCE_IN_PROGRESS])],
+)
+def test_large_assignment_has_the_codes_of_a_broker(
+    broker: EmbeddedBroker, gateway: str, size: int, codes: list[int]
+) -> None:
+    """The broker's own limit is 8 MiB. Above both limits the error is final, and the next round begins."""
+
+    async def codes_at(address: str) -> list[int]:
+        client, member = await led(address)
+        with closing(client.writer):
+            return [await synced(client, member, bytes(size)) for _ in codes]
+
+    async def play() -> list[list[int]]:
+        return [await codes_at(address) for address in (broker.bootstrap_servers, gateway)]
+
+    assert asyncio.run(play()) == [codes, codes]

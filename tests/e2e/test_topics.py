@@ -13,6 +13,8 @@ from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
 from gateway.telemetry.writer import expect_topic
 from records.layout import TopicLayout
+from records.sizes import CREATED_TOPIC_BYTES, LEAST_REQUESTS_TOPIC_BYTES, size_limits
+from records.topic_sizes import with_topic_sizes
 from streaming.service import topics
 from streaming.service.retention import DAY_MS
 from streaming.service.topics import TopicsError, prepare_topics, wanted_settings
@@ -88,12 +90,11 @@ def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> No
     }
     create_topic(broker.client_config, topic, 7, wrong)
     create_topic(broker.client_config, layout.groups_topic, 1, {"cleanup.policy": "delete"})
-    needed_bytes = layout.request_record_max_bytes
     assert refusal(broker, layout)[1:] == [
         f"{topic} has 7 partitions, 1 are expected",
         f"{topic} has message.timestamp.type=CreateTime, LogAppendTime is needed",
         f"{topic} has cleanup.policy=compact, delete is needed",
-        f"{topic} has max.message.bytes=1000000, at least {needed_bytes} is needed",
+        f"{topic} has max.message.bytes=1000000, at least {LEAST_REQUESTS_TOPIC_BYTES} is needed",
         f"{topic} has retention.ms={DAY_MS}, at least {3 * DAY_MS} is needed: "
         "a coordinator that was down would find requests gone",
         f"{layout.groups_topic} has cleanup.policy=delete, compact is needed",
@@ -131,15 +132,19 @@ def test_brokers_that_delete_by_size_do_not_do_so_in_new_topics(tmp_path: Path) 
     assert problem.startswith(f"{other.txn_markers_topic} has retention.bytes={2**40}, -1 is needed: ")
 
 
-def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) -> None:
+@pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])
+def test_limits_are_those_of_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
     layout = new_layout()
-    generous = {
-        "message.timestamp.type": "LogAppendTime",
-        "retention.ms": "-1",
-        "max.message.bytes": str(layout.request_record_max_bytes + 1),
-    }
-    create_topic(broker.client_config, layout.requests_topic, 1, generous)
+    settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+    create_topic(
+        broker.client_config, layout.requests_topic, 1, {**settings, "max.message.bytes": str(max_bytes)}
+    )
     assert prepare_topics(broker.client_config, layout).requests_topic == layout.requests_topic
+    with capture_logs() as logs:
+        sizes = with_topic_sizes(broker.client_config, layout).sizes
+    assert sizes == size_limits(max_bytes, CREATED_TOPIC_BYTES)
+    smaller = [log["topic"] for log in logs if log["log_level"] == "warning"]
+    assert smaller == ([layout.requests_topic] if max_bytes < CREATED_TOPIC_BYTES else [])
 
 
 def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: EmbeddedBroker) -> None:

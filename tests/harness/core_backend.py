@@ -10,8 +10,10 @@ from uuid import UUID
 from msgspec import UNSET
 
 from clients.coordinator_client import Header
-from gateway.coordinator.backend import failed
+from clients.pending import RequestTooLarge
+from gateway.coordinator.failures import failed
 from gateway.coordinator.groups import KnownGroup, known_of
+from gateway.coordinator.oversized import refused
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
@@ -102,6 +104,9 @@ class CoreBackend:
             self._waiting.pop(name, None)
         assert isinstance(response, request.answer)
         return response
+
+    def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+        return refused(self, request, error)
 
     def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
         """The early answer of a replica."""

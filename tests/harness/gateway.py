@@ -244,7 +244,8 @@ async def world(
     broker.answers[ApiKey.ApiVersions] = {"api_keys": [], **versions}
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
-    told = GatewayOptions(ClientConfig(str(broker.address)), LAYOUT, Address(HOST, 0), **options)
+    layout = options.pop("layout", LAYOUT)
+    told = GatewayOptions(ClientConfig(str(broker.address)), layout, Address(HOST, 0), **options)
     cluster, quotas = _Cluster([broker.address], told.limits), Quotas(told.limits, rules)
     evidence, interval_ms = Written(), told.telemetry_interval_ms
     telemetry = None if interval_ms is None else ClientTelemetry(interval_ms, evidence)

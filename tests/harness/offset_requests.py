@@ -1,6 +1,7 @@
 """The requests about offsets and groups, from scenario commands."""
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID, uuid5
 
 from state.kafka.requests import (
@@ -12,6 +13,7 @@ from state.kafka.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    OversizedRequest,
     TopicMetadata,
     TopicPartitions,
     TransactionMarker,
@@ -137,6 +139,20 @@ def _topic_metadata(common: Common, given: Given) -> AnyRequest:
     return TopicMetadata(group_id=common["group_id"], topics=topics)
 
 
+def _oversized(common: Common, given: Given) -> AnyRequest:
+    """A JoinGroup or SyncGroup (`kind`) that is too large for the log."""
+    kind: Any = given["kind"]
+    return OversizedRequest(
+        **common,
+        kind=kind,
+        size_bytes=int(given["bytes"]),
+        max_bytes=int(given["limit"]),
+        member_id=given["id"],
+        generation_id=int(given["generation"]),
+        group_instance_id=None if given["instance"] == "none" else given["instance"],
+    )
+
+
 # By the command's verb.
 REQUESTS: dict[str, Callable[[Common, Given], AnyRequest]] = {
     "commit": _commit,
@@ -145,6 +161,7 @@ REQUESTS: dict[str, Callable[[Common, Given], AnyRequest]] = {
     "fetch": _fetch,
     "delete-offsets": _delete_offsets,
     "topic-metadata": _topic_metadata,
+    "oversized": _oversized,
     "describe": lambda common, _: DescribeGroup(**common),
     "delete": lambda common, _: DeleteGroup(**common),
 }

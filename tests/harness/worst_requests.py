@@ -161,6 +161,10 @@ class WorstRequests:
             "DeleteGroup, of many offsets": Worst(
                 self.padded("DeleteGroup", api_version=0), [self.commit(small_partition)]
             ),
+            "OversizedRequest": Worst(
+                self.padded("OversizedRequest", api_version=0, kind="JoinGroup", size_bytes=1, max_bytes=0),
+                group,
+            ),
             "ReleaseGroup": Worst(self.padded("ReleaseGroup", api_version=0), group),
         }
 

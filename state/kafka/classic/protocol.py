@@ -7,13 +7,22 @@ from state.kafka.classic.describe import describe
 from state.kafka.classic.heartbeat import heartbeat
 from state.kafka.classic.join import join
 from state.kafka.classic.leave import leave
+from state.kafka.classic.oversized import oversized
 from state.kafka.classic.reported_topics import topic_metadata
 from state.kafka.classic.sync import sync
 from state.kafka.classic.timers import armed, armed_of
 from state.kafka.classic.view import view_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.protocol import KafkaProtocol, Learners
-from state.kafka.requests import DescribeGroup, Heartbeat, JoinGroup, LeaveGroup, SyncGroup, TopicMetadata
+from state.kafka.requests import (
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OversizedRequest,
+    SyncGroup,
+    TopicMetadata,
+)
 from state.protocol import Handlers
 
 
@@ -24,6 +33,7 @@ class Classic(KafkaProtocol[ClassicGroup]):
     handlers: ClassVar[Handlers] = {
         JoinGroup: join,
         SyncGroup: sync,
+        OversizedRequest: oversized,
         Heartbeat: heartbeat,
         LeaveGroup: leave,
         DescribeGroup: describe,

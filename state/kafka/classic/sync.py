@@ -4,7 +4,7 @@ from state.errors import ErrorCode
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.requests import ReplyTo, SyncGroup
+from state.kafka.requests import OversizedRequest, ReplyTo, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
 FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
@@ -12,7 +12,7 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     """Validate the member and its generation, then act by the group's state."""
-    refusal = _validate(context, request)
+    refusal = validate(context, request)
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
@@ -21,7 +21,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
         return
-    _remove_pending_sync_member(group, member)
+    remove_pending_sync_member(group, member)
     if group.state is GroupState.STABLE:
         # The session is not re-armed. Kafka 2.x re-armed it, current Kafka does not.
         rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
@@ -36,7 +36,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         rebalance.become_stable(context, row, assignments, f"leader {group.leader_id} brought the assignment")
 
 
-def validate_request(context: StepContext, request: SyncGroup) -> Verdict | None:
+def validate_request(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
     """Row S0: the check that does not need a group. None if the request passes."""
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
@@ -44,7 +44,7 @@ def validate_request(context: StepContext, request: SyncGroup) -> Verdict | None
     return None
 
 
-def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
+def validate(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
     """Rows S0 to S5: return the first that applies, None if none does."""
     refusal = validate_request(context, request)
     if refusal is not None:
@@ -69,7 +69,8 @@ def _differ(given: str | None, own: str | None) -> bool:
     return given is not None and own is not None and given != own
 
 
-def _remove_pending_sync_member(group: ClassicGroup, member: Member) -> None:
+def remove_pending_sync_member(group: ClassicGroup, member: Member) -> None:
+    """Note that the member has sent its SyncGroup. The last one disarms the sync deadline."""
     group.set_pending_sync(member, False)
     if not group.pending_syncs:
         group.sync_deadline_ms = None

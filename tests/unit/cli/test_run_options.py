@@ -17,10 +17,11 @@ from streaming.service.options import Options
 NOT_OF_RUN = {"rest_interval_ms", "first_request_wait_s"}
 EACH = """
     --bootstrap-servers kafka:9092 --checkpoint /shared/checkpoint --prefix other --request-partitions 3
-    --reply-partitions 5 --replication-factor 2 --min-insync-replicas 2 --shards 8 -c group.max.size=7
-    --tick-interval-ms 50 --topic-interval-ms 700 --no-replica --batch-interval-ms 20 --clock-lag-ms 30
-    --skip-record other-requests-0-1 --ui-host 127.0.0.2 --ui-port 4041 --take-over-topics --standby
-    --master spark://a:7077 --driver-host 10.0.0.1 --state-partitions 2 --spark-conf spark.executor.cores=2
+    --reply-partitions 5 --max-message-bytes 8000000 --replication-factor 2 --min-insync-replicas 2 --shards 8
+    -c group.max.size=7 --tick-interval-ms 50 --topic-interval-ms 700 --no-replica --batch-interval-ms 20
+    --clock-lag-ms 30 --skip-record other-requests-0-1 --ui-host 127.0.0.2 --ui-port 4041 --take-over-topics
+    --standby --master spark://a:7077 --driver-host 10.0.0.1 --state-partitions 2 --spark-conf
+    spark.executor.cores=2
 """
 
 
@@ -44,6 +45,7 @@ def test_each_option_reaches_the_coordinator() -> None:
     assert options.settings == {"group.max.size": "7"}
     assert options.layout.requests_topic == "other-requests"
     assert (options.layout.request_partitions, options.layout.reply_partitions) == (3, 5)
+    assert options.layout.request_record_max_bytes == options.layout.response_record_max_bytes == 8_000_000
     assert (options.master, options.driver_host) == ("spark://a:7077", "10.0.0.1")
 
 

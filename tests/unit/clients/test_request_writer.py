@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from clients.pending import FutureRequest, Pending, RequestNotSent, resolve_futures
+from clients.pending import FutureRequest, Pending, RequestNotSent, RequestTooLarge, resolve_futures
 from clients.request_writer import RequestWriter
 from connections import kafka_clients
 from connections.client_config import ClientConfig
@@ -18,6 +18,7 @@ from state.kafka.requests import Heartbeat
 NO_BROKER = "127.0.0.1:1"
 TIMEOUT_MS = 2_000
 PATIENCE_S = 30.0
+MAX_BYTES = 2 * PACK_MAX_BYTES
 FATAL = KafkaException(KafkaError(KafkaError._FATAL, "a gap in the sequence", True))
 
 
@@ -48,7 +49,7 @@ def pending() -> Pending:
 
 @pytest.fixture
 def writer(pending: Pending) -> Iterator[RequestWriter]:
-    writer = RequestWriter(producer, "requests", 1, pending, "writer")
+    writer = RequestWriter(producer, "requests", 1, pending, "writer", MAX_BYTES)
     yield writer
     writer.close(0)
 
@@ -78,7 +79,7 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(writer: RequestWrit
 
 
 def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pending) -> None:
-    writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer")
+    writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer", MAX_BYTES)
     too_large, other = asked(0, "m" * (PACK_MAX_BYTES + 1)), asked(1)
     write(writer, pending, too_large, other)
     with pytest.raises(RequestNotSent, match="Message size too large"):
@@ -87,11 +88,13 @@ def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pe
     writer.close(0)
 
 
-def test_a_request_that_cannot_be_encoded_fails_alone(writer: RequestWriter, pending: Pending) -> None:
-    odd, other = asked(0, "\ud800"), asked(1)
-    write(writer, pending, odd, other)
+def test_a_request_that_cannot_be_written_fails_alone(writer: RequestWriter, pending: Pending) -> None:
+    odd, large, other = asked(0, "\ud800"), asked(1, "m" * MAX_BYTES), asked(2)
+    write(writer, pending, odd, large, other)
     with pytest.raises(RequestNotSent, match="surrogates not allowed"):
         odd.future.result(0)
+    with pytest.raises(RequestTooLarge, match=rf"has \d+ bytes, the limit .* is {MAX_BYTES}"):
+        large.future.result(0)
     assert not other.future.done()
 
 
@@ -102,7 +105,7 @@ def test_a_producer_that_failed_for_good_is_replaced(pending: Pending) -> None:
 
     settings = {"bootstrap.servers": NO_BROKER, "log_level": 0}
     producers = iter([Failing(settings), producer()])
-    writer = RequestWriter(lambda: next(producers), "requests", 1, pending, "writer")
+    writer = RequestWriter(lambda: next(producers), "requests", 1, pending, "writer", MAX_BYTES)
     request = asked(0)
     write(writer, pending, request)
     assert not request.future.done(), "the second producer has it"
@@ -113,7 +116,7 @@ def test_a_producer_that_failed_for_good_is_replaced(pending: Pending) -> None:
 
 def test_closing_writes_what_waits_for_a_bounded_time(pending: Pending) -> None:
     settings = {"bootstrap.servers": NO_BROKER, "log_level": 0}
-    writer = RequestWriter(lambda: Producer(settings), "requests", 1, pending, "writer")
+    writer = RequestWriter(lambda: Producer(settings), "requests", 1, pending, "writer", MAX_BYTES)
     write(writer, pending, asked(0), asked(1))
     began_s = time.monotonic()
     writer.close(0.3)

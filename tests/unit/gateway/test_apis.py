@@ -1,13 +1,21 @@
 """Each API over the coordinator's core: a client's request on the wire, and its response."""
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
-from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
+from clients.pending import (
+    ClientClosed,
+    ClientError,
+    CoordinatorError,
+    RequestNotSent,
+    RequestTimedOut,
+    RequestTooLarge,
+)
 from gateway.apis import REFUSED, SERVED
-from gateway.coordinator.backend import error_code_of
+from gateway.coordinator.failures import failure_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
 from state.errors import ErrorCode
@@ -203,14 +211,30 @@ async def test_groups_that_are_not_read_yet_are_not_listed(world: GatewayFixture
     assert (await (await world.client()).ask(LIST, 4)).error_code == 14
 
 
+def not_sent(cause: Exception) -> RequestNotSent:
+    error = RequestNotSent("it could not be sent")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (CoordinatorError("Heartbeat", "g", ErrorCode.INVALID_REQUEST, "so it is"), 42),
         (RequestTimedOut("no answer"), 15),
-        (RequestNotSent("no broker"), 15),
         (ClientClosed("closed"), 15),
+        (RequestTooLarge("too large", 2, 1), -1),
+        (ClientError("no more memory"), 15),
+        (not_sent(UnicodeError("surrogates")), -1),
+        (not_sent(BufferError("queue full")), 15),
+        (not_sent(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))), -1),
+        (not_sent(KafkaException(KafkaError(KafkaError.INVALID_RECORD))), -1),
+        (not_sent(KafkaException(KafkaError(KafkaError.NOT_ENOUGH_REPLICAS))), 15),
+        (not_sent(KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))), 15),
+        (not_sent(KafkaException(KafkaError(KafkaError._FATAL))), 15),
     ],
 )
-def test_failures_have_codes(error: ClientError, code: int) -> None:
-    assert error_code_of(error) == code
+def test_permanent_failures_have_a_final_code_and_others_a_retriable_one(
+    error: ClientError, code: int
+) -> None:
+    assert failure_of(error).error_code == code

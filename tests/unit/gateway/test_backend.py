@@ -11,17 +11,17 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, Pending, PendingRequest
+from clients.pending import ClientClosed, Pending, PendingRequest, RequestTooLarge
 from gateway.coordinator.backend import (
     ANSWER_TIMEOUT_MS,
     PARKED_TIMEOUT_MS,
     CoordinatorBackend,
-    failed,
 )
+from gateway.coordinator.failures import failed
 from gateway.limits import Limits
 from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup
-from state.kafka.responses import HeartbeatResponse
+from state.kafka.requests import Heartbeat, JoinGroup, OversizedRequest
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from tests.harness.waiting import until
 
 HELD_S = 0.2
@@ -39,6 +39,10 @@ class Log(CoordinatorClient):
         self.turns: list[int] = []
         """How many requests were sent together."""
         self.refusal: Exception | None = None
+        self.reply_partition = 0
+
+    def next_correlation_id(self) -> str:
+        return f"c-{next(_numbers)}"
 
     def send_all(self, requests: Sequence[PendingRequest]) -> None:
         if self.refusal is not None:
@@ -256,6 +260,23 @@ async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorB
         answer = await backend.ask(beat())
     assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert logs[0]["error"] == "OSError('no more memory')"
+
+
+@played
+async def test_group_is_told_of_a_join_that_is_too_large(backend: CoordinatorBackend, log: Log) -> None:
+    join = JoinGroup(
+        **header(), session_timeout_ms=1, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[]
+    )
+    asked = asyncio.create_task(backend.ask(join, PARKED_TIMEOUT_MS))
+    with capture_logs() as logs:
+        log.pending.fail([await log.nth(0)], RequestTooLarge("the record has 9 bytes", 9, 8))
+        notice = await log.nth(1)
+    assert isinstance(notice.request, OversizedRequest)
+    assert (notice.request.kind, notice.request.size_bytes, notice.request.max_bytes) == ("JoinGroup", 9, 8)
+    assert [(line["size_bytes"], line["max_bytes"]) for line in logs] == [(9, 8)]
+    log.answer(notice)
+    answer = await asked
+    assert (type(answer), answer.error_code) == (JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 @played

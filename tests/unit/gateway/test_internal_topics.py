@@ -329,7 +329,7 @@ def test_metadata_tell_which_topics_are_internal(exposed: bool) -> None:
     play()
 
 
-@internal(group_frame_bytes=1_000)
+@internal(decoded_frame_bytes=1_000)
 async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.answers[ApiKey.Produce] = {"responses": []}

@@ -80,7 +80,7 @@ async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> No
         (framed(bytes.fromhex("000c 0063 00000001 ffff 00")), "api 12 version 99 is not served"),
         (
             framed(bytes.fromhex("000b 0009 00000001 ffff") + bytes(3 * 1024 * 1024)),
-            "bytes to the coordinator",
+            "not a JoinGroupRequest v9",
         ),
     ],
 )

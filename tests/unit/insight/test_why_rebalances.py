@@ -137,6 +137,7 @@ def causes(name: str) -> list[CauseKind]:
         ("timeline_2_follower_dies", CauseKind.SESSION_TIMEOUT),
         ("timeline_3_follower_never_rejoins", CauseKind.LEADER_REJOINED),
         ("timeline_4_static_member_absent", CauseKind.SYNC_TIMEOUT),
+        ("too_large", CauseKind.REQUEST_TOO_LARGE),
         ("timeline_6_everyone_leaves", CauseKind.MEMBER_LEFT),
         ("static_member_changes_protocol", CauseKind.STATIC_MEMBER_RETURNED),
         ("join_again", CauseKind.METADATA_CHANGED),

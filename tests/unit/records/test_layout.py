@@ -1,7 +1,8 @@
 """Names and sizes of a coordinator's topics."""
 
 from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS
-from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
+from records.layout import TopicLayout
+from records.sizes import RECORD_OVERHEAD_BYTES
 
 
 def test_names_begin_with_the_prefix() -> None:
@@ -23,4 +24,4 @@ def test_sizes_can_be_given() -> None:
 def test_a_dead_letter_always_fits() -> None:
     """The sink fails every time on a record that is too large, so no input may cause one."""
     worst = 2 * DEAD_LETTER_MAX_BYTES * 4 // 3 + DEAD_LETTER_MAX_BYTES + 6 * MESSAGE_MAX_CHARS
-    assert worst < TopicLayout.named().response_max_bytes
+    assert worst < TopicLayout.named().view_max_bytes

@@ -164,7 +164,10 @@ def test_a_number_that_python_would_not_print_is_refused() -> None:
 @pytest.mark.parametrize("reason", Reason)
 def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
     response = Refusal(reason, "why", ADDRESS).response("requests-0-1")
-    expected = {Reason.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION}
+    expected = {
+        Reason.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+        Reason.REQUEST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
     assert response is not None
     assert msgspec.json.decode(encode(response)) == {
         "type": "Error",

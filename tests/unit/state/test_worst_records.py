@@ -12,8 +12,8 @@ from typing import get_args
 
 import pytest
 
-from records.layout import REQUEST_MAX_BYTES
 from records.partitioner import partition_of
+from records.sizes import DENSE_RECORD_BYTES
 from state.dispatch import AnyRequest
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst
@@ -26,7 +26,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 # In ordinary runs the records are smaller. Cost that grows with the square of the size still shows.
 PART = 32
-SMALL = all_worst(REQUEST_MAX_BYTES // PART)
+SMALL = all_worst(DENSE_RECORD_BYTES // PART)
 # Memory that does not depend on the record: pandas, an assignment of group.max.partitions.
 FIXED_BYTES = 24 * 1024 * 1024
 
@@ -34,7 +34,7 @@ FIXED_BYTES = 24 * 1024 * 1024
 @functools.cache
 def large() -> dict[str, Worst]:
     """Return the cases of the greatest size. They take seconds to make, and 200 MB."""
-    return all_worst(REQUEST_MAX_BYTES)
+    return all_worst(DENSE_RECORD_BYTES)
 
 
 def cost(worst: Worst) -> tuple[float, int]:
@@ -76,6 +76,6 @@ def test_every_type_of_request_is_tried_and_within_the_greatest_size() -> None:
     tags = {str(type_.__struct_config__.tag) for type_ in get_args(AnyRequest)}
     assert {name.partition(",")[0] for name in large()} == tags
     for worst in large().values():
-        assert all(len(value) <= REQUEST_MAX_BYTES for value in [*worst.before, worst.value])
+        assert all(len(value) <= DENSE_RECORD_BYTES for value in [*worst.before, worst.value])
     sizes = [max(map(len, [*worst.before, worst.value])) for worst in large().values()]
-    assert sum(size > REQUEST_MAX_BYTES * 0.7 for size in sizes) > len(sizes) / 2
+    assert sum(size > DENSE_RECORD_BYTES * 0.7 for size in sizes) > len(sizes) / 2

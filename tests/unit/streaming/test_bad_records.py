@@ -70,7 +70,12 @@ BAD_RECORDS = {
     "no request, and no such reply partition": Case(
         b"x", changed(type="?", reply_partition=99), INVALID, None
     ),
-    "too large": Case(b"x", changed(member_id="m" * 2 * MIB), Reason.REQUEST_TOO_LARGE, REFUSED),
+    "too large": Case(
+        b"x",
+        changed(member_id="m" * LAYOUT.request_max_bytes),
+        Reason.REQUEST_TOO_LARGE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ),
     "a closed connection without its name": Case(
         b"x", b'{"type":"CONNECTION_CLOSED","group_id":"x"}', INVALID, None
     ),

@@ -265,7 +265,7 @@ def test_worst_records_fit_the_real_limit() -> None:
     group.quarantined = worst * 60
     output.snapshot(group)
     (frame,) = output.frame()
-    assert max(len(value) for value in frame["value"].dropna()) <= LAYOUT.response_max_bytes
+    assert max(len(value) for value in frame["value"].dropna()) <= LAYOUT.view_max_bytes
 
 
 def test_a_dead_letter_shows_the_record() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from records.codec import encode
-from records.pack import is_pack, pack, pack_key, slot_of, unpack
+from records.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from records.sharding import MAX_SHARDS
 from state.dispatch import AnyRequest
@@ -61,8 +61,11 @@ def test_answers_to_packs_are_one_record_and_others_are_single() -> None:
 
 def test_a_full_pack_of_answers_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_module, "ANSWERS_MAX_BYTES", 400)
-    frames = call([packed(Log(), *(heartbeat("g", f"m{n}") for n in range(7)))], spark_state())
-    assert len(answer_records(frames)) > 1
+    beats = [heartbeat("g", f"m{n}") for n in range(7)]
+    frames = call([packed(Log(), *beats)], spark_state())
+    sizes = [len(value) for value in answer_records(frames)]
+    assert len(sizes) > 1
+    assert max(sizes) <= 400 + len(PACK_PREFIX) + len(beats), "a large response has a record of its own"
     assert [answer["request"][-2:] for answer in answers(frames)] == [f"#{n}" for n in range(7)]
 
 

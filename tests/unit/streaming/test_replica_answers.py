@@ -56,10 +56,21 @@ LARGE = "x" * (ANSWERS_MAX_BYTES // 3)
         ),
         (
             [reply(f"t-0-1#{n}", text=LARGE) for n in range(5)],
-            [(0, ["t-0-1#0", "t-0-1#1", "t-0-1#2"]), (0, ["t-0-1#3", "t-0-1#4"])],
+            [(0, ["t-0-1#0", "t-0-1#1"]), (0, ["t-0-1#2", "t-0-1#3"]), (0, ["t-0-1#4"])],
+        ),
+        (
+            [reply("t-0-1#0"), reply("t-0-1#1", text=3 * LARGE), reply("t-0-1#2")],
+            [(0, ["t-0-1#0"]), (0, ["t-0-1#1"]), (0, ["t-0-1#2"])],
         ),
     ],
-    ids=["single", "by reply partition", "a single one between packs", "many", "large"],
+    ids=[
+        "single",
+        "by reply partition",
+        "a single one between packs",
+        "many",
+        "large",
+        "as large as the topic",
+    ],
 )
 def test_answers_to_packed_requests_are_packed_in_their_order(
     replies: list[Reply], records: list[tuple[int, list[str]]]

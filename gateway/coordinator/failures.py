@@ -1,0 +1,113 @@
+"""The error that a client gets where the coordinator gave no answer: one table for all requests.
+
+A permanent failure is the request's own, so a client that sent it again would get it again, for ever. A
+client raises UNKNOWN_SERVER_ERROR to its application. A retriable failure is of brokers, or of the
+coordinator: after COORDINATOR_NOT_AVAILABLE a client looks for the coordinator, finds a gateway, and sends
+the request again.
+
+Source: CoordinatorOperationExceptionHelper.handleOperationException, except for NOT_LEADER_OR_FOLLOWER and
+KAFKA_STORAGE_ERROR: there the coordinator has moved with its partition (NOT_COORDINATOR), here it has not.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from clients.pending import (
+    ClientClosed,
+    ClientError,
+    CoordinatorError,
+    RequestNotSent,
+    RequestTimedOut,
+    RequestTooLarge,
+)
+from state.errors import ErrorCode
+from state.messages import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+
+class Failure(NamedTuple):
+    """The code for a failure, and why it is permanent or retriable."""
+
+    error_code: ErrorCode
+    why: str
+
+    @property
+    def is_permanent(self) -> bool:
+        return self.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _permanent(why: str) -> Failure:
+    return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, why)
+
+
+def _retriable(why: str) -> Failure:
+    return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
+
+
+BY_TYPE: Mapping[type[ClientError], Failure] = MappingProxyType(
+    {
+        RequestTooLarge: _permanent("the requests topic cannot carry it, today or tomorrow"),
+        RequestTimedOut: _retriable("the coordinator is away or slow"),
+        ClientClosed: _retriable("this gateway ends, and another one may be found"),
+        RequestNotSent: _retriable("no broker took it, see BY_CODE"),
+        ClientError: _retriable("a fault of the gateway, not the request's own"),
+    }
+)
+"""By the class of the error; the first that fits counts. A CoordinatorError has a code of its own."""
+
+NOT_ENCODED = _permanent("no record can have its text")
+"""Of a request that was not sent for another reason than a broker or the producer."""
+
+BY_CODE: Mapping[int, Failure] = MappingProxyType(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE: _permanent(
+            "max.message.bytes of the topic is smaller than at the start"
+        ),
+        KafkaError.RECORD_LIST_TOO_LARGE: _permanent("segment.bytes of the topic is smaller than the record"),
+        KafkaError.INVALID_RECORD: _permanent("the broker accepts no such record"),
+        KafkaError.POLICY_VIOLATION: _permanent("the broker accepts no such record"),
+        KafkaError._BAD_MSG: _permanent("the client library accepts no such record"),
+        KafkaError._INVALID_ARG: _permanent("the client library accepts no such record"),
+        KafkaError.INVALID_MSG: _retriable("it was damaged on its way"),
+        KafkaError._QUEUE_FULL: _retriable("too much waits to be written"),
+        KafkaError._MSG_TIMED_OUT: _retriable("no broker took it in time"),
+        KafkaError._TRANSPORT: _retriable("no broker is reached"),
+        KafkaError._ALL_BROKERS_DOWN: _retriable("no broker is reached"),
+        KafkaError._PURGE_QUEUE: _retriable("the producer was replaced before it was sent"),
+        KafkaError._PURGE_INFLIGHT: _retriable("the producer was replaced before it was acknowledged"),
+        KafkaError.NOT_LEADER_FOR_PARTITION: _retriable("the partition moves to another broker"),
+        KafkaError.KAFKA_STORAGE_ERROR: _retriable("the partition moves to another disk or broker"),
+        KafkaError.NOT_ENOUGH_REPLICAS: _retriable("brokers are away"),
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _retriable("brokers are away"),
+        KafkaError.REQUEST_TIMED_OUT: _retriable("brokers are away or slow"),
+        KafkaError.UNKNOWN_TOPIC_OR_PART: _retriable("the broker does not know the topic yet"),
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: _retriable("the gateway's rights are not the client's fault"),
+    }
+)
+"""Of a request that was not sent, by the broker's or librdkafka's code. Any other code is retriable."""
+
+
+def failure_of(error: ClientError) -> Failure:
+    """Return the row of the tables that applies."""
+    if isinstance(error, CoordinatorError):
+        return Failure(error.error_code, "the coordinator's own refusal")
+    if isinstance(error, RequestNotSent) and (cause := error.__cause__) is not None:
+        if isinstance(cause, BufferError):
+            return BY_CODE[KafkaError._QUEUE_FULL]
+        if not isinstance(cause, KafkaException):
+            return NOT_ENCODED
+        if (found := BY_CODE.get(cause.args[0].code())) is not None:
+            return found
+    return next(failure for kind, failure in BY_TYPE.items() if isinstance(error, kind))
+
+
+def failed(request: Request[R], error_code: ErrorCode) -> R:
+    """Return a response that has only an error code."""
+    answer: type[R] = request.answer
+    return answer(
+        group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code
+    )

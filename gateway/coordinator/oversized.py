@@ -1,0 +1,99 @@
+"""Refuses requests that the requests topic cannot carry.
+
+The group learns of a JoinGroup or SyncGroup that it never sees: its history has the sizes, and members that
+wait for an assignment get the error, too (rows J9 and S10). Of other requests there is a log line alone.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from msgspec import structs
+
+from clients.coordinator_client import Header
+from clients.pending import RequestTooLarge
+from gateway.coordinator.failures import failed, failure_of
+from records.sizes import LIMIT
+from state.errors import ErrorCode
+from state.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
+from state.kafka.responses import OversizedRequestResponse
+from state.messages import ANONYMOUS, Request, Response
+
+R = TypeVar("R", bound=Response)
+
+
+class Sender(Protocol):
+    """Sends requests to the coordinator: see `gateway.coordinator.backend.Backend`."""
+
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header: ...
+
+    def send(
+        self, request: Request[OversizedRequestResponse], timeout_ms: int | None = None
+    ) -> asyncio.Future[OversizedRequestResponse]: ...
+
+
+def too_large(request: Request[Any], frame_bytes: int, max_bytes: int) -> RequestTooLarge:
+    """Return the error of a request whose frame is larger than a record may be."""
+    return RequestTooLarge(
+        f"{type(request).__name__} for group {request.group_id!r} is too large: "
+        f"the frame has {frame_bytes} bytes, {LIMIT} is {max_bytes}",
+        frame_bytes,
+        max_bytes,
+    )
+
+
+def refused(sender: Sender, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+    """Return the response to a request that is too large, when the group knows of it."""
+    response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    notice = _notice(sender, request, error)
+    permanent = failure_of(error).error_code
+    if notice is None:
+        response.set_result(failed(request, permanent))
+    else:
+        sender.send(notice).add_done_callback(partial(_settle, response, request, permanent))
+    return response
+
+
+def _settle(
+    response: asyncio.Future[R],
+    request: Request[R],
+    permanent: ErrorCode,
+    noticed: asyncio.Future[OversizedRequestResponse],
+) -> None:
+    """Answer as the group does, or with the permanent error if the coordinator gives no answer."""
+    if response.done() or noticed.cancelled():
+        return
+    answer = noticed.result()
+    response.set_result(failed(request, answer.error_code if answer.request else permanent))
+
+
+def _notice(sender: Sender, request: Request[Any], error: RequestTooLarge) -> OversizedRequest | None:
+    """Return what tells the group of the request, or None if no group would act on it."""
+    if not isinstance(request, JoinGroup | SyncGroup):
+        return None
+    header = sender.header(
+        request.group_id,
+        request.api_version,
+        request.client_id,
+        request.client_host,
+        request.principal or ANONYMOUS,
+    )
+    notice = OversizedRequest(
+        **header,
+        kind="JoinGroup",
+        size_bytes=error.size_bytes,
+        max_bytes=error.max_bytes,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+    )
+    if isinstance(request, JoinGroup):
+        return notice
+    return structs.replace(
+        notice,
+        kind="SyncGroup",
+        generation_id=request.generation_id,
+        protocol_name=request.protocol_name,
+    )

@@ -1,0 +1,77 @@
+"""The limits on sizes of existing topics. The coordinator and every gateway read them at their start, so they
+agree.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from connections import kafka_clients
+from connections.client_config import ClientConfig
+from records.layout import TopicLayout
+from records.sizes import (
+    CREATED,
+    LEAST_REQUESTS_TOPIC_BYTES,
+    LEAST_RESPONSES_TOPIC_BYTES,
+    SizeLimits,
+    size_limits,
+)
+
+MAX_MESSAGE_BYTES = "max.message.bytes"
+
+log = structlog.get_logger()
+
+
+def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return all settings of each topic, with those that are the brokers' own. There are none of a topic that
+    does not exist or whose settings may not be read. Raises KafkaError.
+    """
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+    answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
+    by_topic = next(iter(answer.values()))
+    return {topic: {name: str(c["value"]) for name, c in by_topic[topic].items()} for topic in topics}
+
+
+def with_topic_sizes(client_config: ClientConfig, layout: TopicLayout) -> TopicLayout:
+    """Return the layout with the limits of the existing topics, and log them. Raises KafkaError.
+
+    Without the right to DESCRIBE_CONFIGS of a topic its limit is the least that such a topic may have.
+    """
+    topics = layout.requests_topic, layout.responses_topic
+    with closing(kafka_clients.admin(client_config)) as admin:
+        settings = topic_settings(admin, topics)
+    unread = [topic for topic in topics if MAX_MESSAGE_BYTES not in settings[topic]]
+    if unread:
+        log.warning(
+            f"{MAX_MESSAGE_BYTES} of topics cannot be read, so the least is assumed: allow DESCRIBE_CONFIGS",
+            topics=unread,
+        )
+    least = LEAST_REQUESTS_TOPIC_BYTES, LEAST_RESPONSES_TOPIC_BYTES
+    sizes = size_limits(
+        *(
+            int(settings[topic].get(MAX_MESSAGE_BYTES, least_bytes))
+            for topic, least_bytes in zip(topics, least, strict=True)
+        )
+    )
+    _report(layout, sizes)
+    return layout.with_sizes(sizes)
+
+
+def _report(layout: TopicLayout, sizes: SizeLimits) -> None:
+    log.info("limits on sizes", **sizes._asdict())
+    for topic, found_bytes, created_bytes in (
+        (layout.requests_topic, sizes.request_max_bytes, CREATED.request_max_bytes),
+        (layout.responses_topic, sizes.response_max_bytes, CREATED.response_max_bytes),
+    ):
+        if found_bytes < created_bytes:
+            log.warning(
+                "a topic carries smaller records than a new one would",
+                topic=topic,
+                max_bytes=found_bytes,
+                new_max_bytes=created_bytes,
+                remedy=f"raise {MAX_MESSAGE_BYTES}, then restart the coordinator and its gateways",
+            )
