@@ -153,7 +153,7 @@ class _Cutter:
         so has a share group, whose state is not that of its members (SP25).
         """
         last = None if self._segment is None else self._segment.entries[-1]
-        if last is None or last.observed:
+        if last is None or last.observed or self._is_amid_a_removal(last):
             return
         if last.group_type == _SHARE:
             if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
@@ -161,6 +161,14 @@ class _Cutter:
             return
         if last.to_state == ConsumerGroupState.STABLE:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
+
+    def _is_amid_a_removal(self, last: HistoryEntry) -> bool:
+        """Return True if the entry that ends the removal is still to come: the next epoch, or a share group's
+        Empty. A reader of the topic may have only some of a request's entries.
+        """
+        if last.group_type == _SHARE:
+            return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
+        return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
         """Whether the known history begins with this entry, in the middle of a rebalance."""
