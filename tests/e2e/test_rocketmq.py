@@ -171,6 +171,7 @@ def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
     old = produce(broker, topic, range(97, 100))
     with RunningConsumer(broker, topic, "silent") as consumer:
         consumer.wait_for(lambda c: c.consumed.keys() >= old)
+        wait_until(lambda: "silent" in groups(broker), "the view of its group")
         consumer.go_on.clear()
         before = produce(broker, topic, range(100, 103))
         consumer.wait_for(lambda c: c.consumed.keys() & before)
