@@ -1,7 +1,6 @@
 """A request that is too large for the requests topic has a final error, and leaves the connection open."""
 
 from dataclasses import replace
-from typing import Any
 
 from state.errors import ErrorCode
 from state.kafka.requests import OversizedRequest
@@ -30,11 +29,7 @@ small_topic = played(layout=replace(LAYOUT, request_max_bytes=FRAME_MAX_BYTES))
 
 @small_topic
 async def test_every_group_request_that_is_too_large_gets_the_final_error(world: GatewayFixture) -> None:
-    client = await world.client()
-
-    async def ask(api_key: int, version: int, **fields: Any) -> Any:
-        return await client.ask(api_key, version, **fields)
-
+    ask = (await world.client()).ask
     named = {"generation_id": 1, "member_id": "m", "group_id": LARGE}
     assert (await ask(HEARTBEAT, 4, **named)).error_code == FAILED
     assert (await ask(LEAVE, 4, group_id=LARGE, members=[])).error_code == FAILED
