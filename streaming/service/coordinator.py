@@ -160,7 +160,7 @@ class Coordinator:
         options = self.options
         lock_fd = self._folder.lock()
         started.callback(self._folder.unlock)
-        started.callback(self._say_stopped)
+        started.callback(lambda: self.status.enter(Phase.STOPPED, self.failure or "stopped in order"))
         if options.replica:
             watch = ReplicaWatch(self.replica, self.status, self._stopping.is_set)
             watch.start()
@@ -381,9 +381,6 @@ class Coordinator:
         """
         self._stopping.set()
         self._running.close()
-
-    def _say_stopped(self) -> None:
-        self.status.enter(Phase.STOPPED, self.failure or "stopped in order")
 
     def __enter__(self) -> Self:
         self.start()
