@@ -12,11 +12,11 @@ from uuid import UUID
 
 from bench.core import BEGIN_MS, CONFIG, GROUP_ID, QUICK_ROUNDS, ROUNDS, decode, encode
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, ConsumerGroup
+from state.kafka.effects import Effects
 from state.kafka.requests import ConsumerGroupHeartbeat, TopicIdPartitions
 from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
 from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
-from tests.harness.common import kafka_effects
 
 SIZES = (50, 200, 1_000)
 TOPICS = 4
@@ -102,8 +102,9 @@ class FormedConsumers:
         row = self.row(client)
         began_ns = time.process_time_ns()
         self.timeline.apply(row)
-        [effects] = kafka_effects(self.timeline.drain_effects())
+        [effects] = self.timeline.drain_effects()
         ns = time.process_time_ns() - began_ns
+        assert isinstance(effects, Effects)
         [reply] = effects.replies
         answer = reply.response
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlencode
 
+from bench.browser import browser
 from bench.page_story import START_S, Consumers, Page, observing, producing
 from cli.processes.child import Child
-from tests.harness.browser import browser
 
 FOLDER = Path(__file__).parents[1] / "docs" / "plots"
 KILLED = 3

@@ -132,7 +132,7 @@ def test_kafka_clients_are_made_in_one_place() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KAFKA_CLIENTS
     }
     rows = {f"bench/rows/{name}.py" for name in ("applications", "browser", "hostile", "passthrough")}
-    others = {f"bench/{name}.py" for name in ("lag_play", "load/topics", "observing", "page_story")}
+    others = {f"bench/{name}.py" for name in ("load/topics", "observing", "page_story")}
     measured = others | rows
     assert made_by == {"connections/kafka_clients.py", "cli/demo/consumer.py", *measured}
 

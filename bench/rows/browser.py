@@ -18,6 +18,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from assignors.kafka.sticky.assignor import StickyAssignor
+from bench.browser import CHROMIUM, DRIVER, MISSING, browser
 from bench.page_browser import Opened, drag, opened, seen_ms, wait_for_answer, watch
 from bench.page_history import GROUP_ID, RestartedGroup
 from bench.page_records import (
@@ -42,7 +43,6 @@ from cli.processes.child import Child, ChildFailed
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
-from tests.harness.browser import CHROMIUM, DRIVER, MISSING, browser
 
 LOOKS = 5
 SMALL_RESTARTS = 1

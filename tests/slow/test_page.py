@@ -17,6 +17,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
+from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 from cli.run_page import log_source
 from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
@@ -33,7 +34,6 @@ from state.rocketmq.requests import (
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
-from tests.harness.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 from tests.harness.shared import Coordinated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]

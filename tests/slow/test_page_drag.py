@@ -15,6 +15,7 @@ from selenium.webdriver.common.by import By
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 from bench.page_browser import drag, opened
 from bench.page_cost import BEGIN_MS, bench_of
 from bench.page_history import GROUP_ID
@@ -23,7 +24,6 @@ from insight.page.security import Access
 from insight.page.server import Web, listening_at, names_of, url_of
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
-from tests.harness.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 
 pytestmark = [
     pytest.mark.one_form,
