@@ -14,7 +14,6 @@ from gateway.apis.internal_topics import mark
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 
-_ENDPOINTS_TAG = 0
 _FIRST_QUORUM_WITH_NODES = 2
 
 
@@ -52,19 +51,14 @@ def names_controllers(version: int, response: bytes) -> bool:
 
 
 def carries_endpoints(key: ApiKey, first_version: int) -> Callable[[int, bytes], bool]:
-    """Whether a response has a tagged field with addresses, which it may have from this version on. Responses
-    without addresses pass undecoded.
+    """Return whether a response has addresses, which it may have from this version on. A response without
+    addresses passes as it is.
     """
 
     def carries(version: int, response: bytes) -> bool:
-        return version >= first_version and _ENDPOINTS_TAG in codec.response_tags(key, version, response)
+        return version >= first_version and bool(codec.decode_frequent(key, version, response).node_endpoints)
 
     return carries
-
-
-def ends_with_endpoints(key: ApiKey) -> Callable[[int, bytes], bool]:
-    """Whether a response has addresses in its last field. Responses without addresses pass undecoded."""
-    return lambda version, response: codec.last_length(key, version, response) > 0
 
 
 async def _rewrite(context: RequestContext, named: Iterable[tuple[int, Any]]) -> None:

@@ -74,7 +74,7 @@ ROWS = (
         screen=screen_session,
         is_screened=True,
         rewrite=nodes.rewrite_endpoints,
-        is_rewritten=nodes.ends_with_endpoints(ApiKey.ShareAcknowledge),
+        is_rewritten=nodes.carries_endpoints(ApiKey.ShareAcknowledge, 0),
     ),
     Passed(
         key=ApiKey.DescribeShareGroupOffsets,

@@ -125,7 +125,7 @@ async def rewrite_fetch(context: RequestContext, response: Any) -> None:
 def is_fetch_rewritten(version: int, response: bytes) -> bool:
     """Whether `rewrite_fetch` changes a response."""
     failed = share_responses.error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
-    return failed or nodes.ends_with_endpoints(ApiKey.ShareFetch)(version, response)
+    return failed or nodes.carries_endpoints(ApiKey.ShareFetch, 0)(version, response)
 
 
 def _begins(context: RequestContext, request: Any) -> bool:

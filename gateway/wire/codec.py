@@ -18,7 +18,6 @@ from kafka.protocol.api_message import ApiMessage
 from gateway.wire import group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
-from gateway.wire.schema_validator import SchemaValidator
 from records.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
 _ROOMS = admin, consumer, metadata, producer, sasl, group_messages, newer_messages
@@ -150,22 +149,6 @@ def extend(message: Any, name: str, entries: list[Fields]) -> None:
     getattr(message, name).extend(_value(type(message).fields[name], entries))
 
 
-def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[int]:
-    """Return the tags of a response's tagged fields, without decoding it. Raises ProtocolError."""
-    at = _CORRELATION_ID_BYTES
-    if RESPONSES[api_key].flexible_version_q(api_version):
-        at = skip_tagged_fields(response, at)
-    return _response_validator(api_key, api_version).tags(response, at)
-
-
-def last_length(api_key: int, api_version: int, response: bytes) -> int:
-    """Return the length of the array that is a response's last field, without decoding it. The version is a
-    flexible one. Raises ProtocolError.
-    """
-    at = skip_tagged_fields(response, _CORRELATION_ID_BYTES)
-    return _response_validator(api_key, api_version).last_length(response, at)
-
-
 def versions(api_key: int) -> range:
     """The versions of an API that can be decoded and encoded."""
     first, last = REQUESTS[api_key].valid_versions
@@ -181,11 +164,6 @@ def _body_at(header: RequestHeader, message: bytes) -> int:
 @cache
 def _reader(api_key: int, api_version: int, unknown_tags: bool) -> SchemaReader:
     return SchemaReader(REQUESTS[api_key], api_version, unknown_tags=unknown_tags)
-
-
-@cache
-def _response_validator(api_key: int, api_version: int) -> SchemaValidator:
-    return SchemaValidator(RESPONSES[api_key].json, api_version)
 
 
 @cache

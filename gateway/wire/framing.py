@@ -172,14 +172,8 @@ def skip_compact_bytes(data: bytes, at: int) -> int:
 
 def skip_tagged_fields(data: bytes, at: int) -> int:
     """Return the position after the tagged fields. Raises ProtocolError."""
-    return read_tags(data, at)[1]
-
-
-def read_tags(data: bytes, at: int) -> tuple[frozenset[int], int]:
-    """Return the tags of the tagged fields and the position after them. Raises ProtocolError."""
     count, at = read_varint(data, at)
-    tags, last = set(), -1
+    last = -1
     for _ in range(count):
         last, _, at = next_tag(data, at, last)
-        tags.add(last)
-    return frozenset(tags), at
+    return at
