@@ -23,7 +23,8 @@ from connections.client_config import ClientConfig
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
-from insight.metrics.http import HttpPort, MetricsUnavailable
+from insight.metrics.http import HttpPort
+from insight.web import WebUnavailable
 from records.layout import DEFAULT_PREFIX
 from streaming.query.session import LOOPBACK
 
@@ -87,7 +88,7 @@ def gateway(
                 raise click.ClickException(stop.failure)
             exit_on_signals()  # a second one ends it at once
             served.drain(listening.drain_timeout_s)
-    except (*STARTUP_ERRORS, ProcessFailed, MetricsUnavailable, ClientError, KafkaError) as error:
+    except (*STARTUP_ERRORS, ProcessFailed, WebUnavailable, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -23,9 +23,9 @@ from connections.client_config import ClientConfig
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.metrics.http import MetricsUnavailable
 from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, observer_metrics_of
+from insight.web import WebUnavailable
 from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,
@@ -47,7 +47,7 @@ STARTUP_ERRORS = (
     FolderError,
     JarsUnavailable,
     JavaNotFound,
-    MetricsUnavailable,
+    WebUnavailable,
     SparkFailed,
     TopicsError,
 )

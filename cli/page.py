@@ -21,7 +21,8 @@ from connections.client_config import ClientConfig
 from gateway.security.credentials import InvalidEntry, Users
 from insight.page.commands import Source
 from insight.page.security import Access
-from insight.page.server import Page, PageUnavailable, Tls, is_loopback, listening_at, url_of
+from insight.page.server import Page, is_loopback
+from insight.web import Tls, WebUnavailable, listening_at, url_of
 from records.layout import DEFAULT_PREFIX
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -115,7 +116,7 @@ def page(options: PageOptions) -> None:
             stop_on_signals(stop)
             show(f"ready: {url_of(listening, has_tls=tls is not None)}")
             stop.wait()
-    except (ClientError, PageUnavailable) as error:
+    except (ClientError, WebUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {client_config}: {error}") from error

@@ -24,9 +24,8 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from insight.metrics.http import MetricsUnavailable
-from insight.page.server import PageUnavailable
 from insight.view import LiveView
+from insight.web import WebUnavailable
 from streaming.query.session import SparkFailed
 from streaming.service.coordinator import Coordinator
 from streaming.service.ownership.owner import NotOwner
@@ -38,8 +37,7 @@ STARTUP_ERRORS = (
     FolderError,
     JarsUnavailable,
     JavaNotFound,
-    MetricsUnavailable,
-    PageUnavailable,
+    WebUnavailable,
     SparkFailed,
     TopicsError,
 )

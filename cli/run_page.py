@@ -15,7 +15,7 @@ from cli.page_child import Start
 from connections.client_config import ClientConfig
 from connections.properties import properties_text
 from insight.page.commands import Source
-from insight.page.server import listening_at, url_of
+from insight.web import listening_at, url_of
 from records.layout import TopicLayout
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 class RunPage:
     """Serves the page on this machine from `start` to `stop`. Its process is started again when it has ended.
 
-    The socket is open from the beginning, so that the address is known and stays. Raises PageUnavailable.
+    The socket is open from the beginning, so that the address is known and stays. Raises WebUnavailable.
     """
 
     def __init__(self, port: int) -> None:

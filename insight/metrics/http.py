@@ -6,26 +6,23 @@ leaves a check out, as at Kubernetes' own API server. `/status` is the service's
 All other paths are the metrics.
 """
 
+import gzip
 import json
-import socket
-import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from socketserver import TCPServer
-from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qs
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Self
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from insight.client_slots import ClientSlots
 from insight.service_state import PATH
+from insight.web import Web, listening_at, url_of
 
 MAX_CONNECTIONS = 100
-SILENT_MAX_S = 10
-"""The time for which a connection may neither send nor read anything."""
 
 
 class Note(NamedTuple):
@@ -38,15 +35,13 @@ Checks = Mapping[str, str | Note | None]
 """The reason why a check fails, by the check's name. None or a note: it does not fail."""
 Check = Callable[[Collection[str]], Checks]
 """Makes the checks, except those of the given names."""
-
-
-class MetricsUnavailable(RuntimeError):
-    """The metrics cannot be served; the message names the address and the reason."""
+Endpoint = Callable[[Request], Response]
+"""Called in a thread of its own, so that a long scrape delays no check."""
 
 
 class HttpPort:
     """Serves until closed. `checks` are by path. `state` returns the service's state as JSON. Port 0 means
-    any free port. Raises MetricsUnavailable.
+    any free port. Raises WebUnavailable.
     """
 
     def __init__(
@@ -57,43 +52,21 @@ class HttpPort:
         checks: Mapping[str, Check] | None = None,
         state: Callable[[], bytes] | None = None,
     ) -> None:
-        self._host = host
-        self._metrics = make_wsgi_app(registry)
-        self._checks = checks or {}
-        self._state = state
-        # Two scrapes at the same time would only slow each other, and the threads of the process.
-        self._scraping = threading.Lock()
-
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-            class Server(_BoundedServer):
-                address_family = family
-
-                def server_bind(self) -> None:
-                    """Bind. HTTPServer would wait for DNS, because it asks for the full name of the host."""
-                    TCPServer.server_bind(self)
-                    address, self.server_port = self.server_address[:2]
-                    self.server_name = str(address)
-                    self.setup_environ()
-
-            self._server = make_server(host, port, self._answer, Server, handler_class=_Quiet)
-        except OSError as error:
-            raise MetricsUnavailable(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
+        endpoints = {path: _checked(check) for path, check in (checks or {}).items()}
+        if state is not None:
+            endpoints[PATH] = lambda _: Response(state(), media_type="application/json")
+        endpoints["/{path:path}"] = _scraped(registry)
+        self._listening = listening_at(host, port, "metrics")
+        self.url = f"{url_of(self._listening)}metrics"
         """The URL to scrape."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._server.server_port}/metrics"
+        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        self._web = Web(Starlette(routes=routes), self._listening, max_connections=MAX_CONNECTIONS)
+        self._web.start()
 
     def close(self) -> None:
         """End the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._web.stop()
+        self._listening.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,19 +74,28 @@ class HttpPort:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if self._state is not None and environ["PATH_INFO"] == PATH:
-            document = self._state()
-            start_response("200 OK", [("Content-Type", "application/json")])
-            return [document]
-        check = self._checks.get(environ["PATH_INFO"])
-        if check is None:
-            with self._scraping:
-                metrics: Iterable[bytes] = self._metrics(environ, start_response)
-            return metrics
-        exclude = parse_qs(environ.get("QUERY_STRING", "")).get("exclude", [])
+
+def _scraped(registry: CollectorRegistry) -> Endpoint:
+    # Two scrapes at the same time would only slow each other, and the threads of the process.
+    scraping = threading.Lock()
+
+    def scrape(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        headers = {"Content-Type": content_type}
+        names = request.query_params.getlist("name[]")
+        with scraping:
+            body = encode(registry.restricted_registry(names) if names else registry)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        return Response(body, headers=headers)
+
+    return scrape
+
+
+def _checked(check: Check) -> Endpoint:
+    def answer(request: Request) -> Response:
         try:
-            found = check(exclude)
+            found = check(request.query_params.getlist("exclude"))
         except Exception as error:  # noqa: BLE001 - a check that fails in any way is a reason
             found = {"check": repr(error)}
         failures = {name: reason for name, reason in found.items() if isinstance(reason, str)}
@@ -122,56 +104,10 @@ class HttpPort:
             "checks": {name: failures.get(name, "ok") for name in found},
             "notes": {name: note.text for name, note in found.items() if isinstance(note, Note)},
         }
-        start_response(
-            "503 Service Unavailable" if failures else "200 OK", [("Content-Type", "application/json")]
+        return Response(
+            json.dumps(body).encode() + b"\n",
+            status_code=503 if failures else 200,
+            media_type="application/json",
         )
-        return [json.dumps(body).encode() + b"\n"]
 
-
-class _BoundedServer(ThreadingWSGIServer):
-    """A server with a thread for each of at most MAX_CONNECTIONS connections."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._slots = ClientSlots[socket.socket](
-            MAX_CONNECTIONS, lambda connection: connection not in self.answered, ends_busy=False
-        )
-        self.answered: set[socket.socket] = set()
-        """The connections whose request has come."""
-        super().__init__(*args, **options)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """See `socketserver.BaseServer`."""
-        ended = self._slots.add(client_address[0], request)
-        if ended is request:
-            self.shutdown_request(request)
-            return
-        if ended is not None:
-            with suppress(OSError):  # its thread has just ended it
-                ended.shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        """See `socketserver.BaseServer`."""
-        self._slots.remove(request)
-        self.answered.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """See `socketserver.BaseServer`. A client that goes, or sends nothing, is no error."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-class _Quiet(WSGIRequestHandler):
-    """Logs no requests."""
-
-    timeout = SILENT_MAX_S
-    server: _BoundedServer
-
-    def get_environ(self) -> dict[str, Any]:
-        """See `WSGIRequestHandler`, which calls it when the request has come."""
-        self.server.answered.add(self.connection)
-        return super().get_environ()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        """See `BaseHTTPRequestHandler`."""
+    return answer

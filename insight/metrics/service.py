@@ -179,7 +179,7 @@ class Metrics:
     served besides, and `checks` by their paths: see `insight.metrics.http`.
 
     `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
-    and a check have to be answered. It raises MetricsUnavailable if the port cannot be bound; port 0 means
+    and a check have to be answered. It raises WebUnavailable if the port cannot be bound; port 0 means
     any free port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch`
     may be called at any time.
     """

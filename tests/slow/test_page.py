@@ -23,7 +23,8 @@ from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.page.commands import Source
-from insight.page.server import Page, listening_at, url_of
+from insight.page.server import Page
+from insight.web import listening_at, url_of
 from records.layout import TopicLayout
 from state.rocketmq.requests import (
     MessageModel,

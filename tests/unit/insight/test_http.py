@@ -113,14 +113,6 @@ def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> 
         assert silent[0].recv(1) == b"", "the oldest one was ended"
 
 
-def test_a_connection_that_stays_silent_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert http._Quiet.timeout == http.SILENT_MAX_S
-    monkeypatch.setattr(http._Quiet, "timeout", 0.05)
-    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, closing(connected(port)) as silent:
-        silent.sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert silent.recv(1) == b""
-
-
 class Together(Collector):
     """Notes whether two scrapes were made at the same time."""
 

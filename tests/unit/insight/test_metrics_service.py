@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from connections.client_config import ClientConfig
-from insight.metrics.http import MetricsUnavailable
 from insight.metrics.service import Metrics, Readings
+from insight.web import WebUnavailable
 from records.layout import TopicLayout
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     with closing(socket.create_server((LOOPBACK, 0))) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            MetricsUnavailable, match=rf"cannot serve metrics on 127\.0\.0\.1:{port}: Address already in use"
+            WebUnavailable, match=rf"cannot serve metrics on 127\.0\.0\.1:{port}: Address already in use"
         ):
             metrics(ClientConfig("127.0.0.1:9"), port).start()
 

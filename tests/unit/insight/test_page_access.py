@@ -25,8 +25,9 @@ from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.page.members import EMPTY
 from insight.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
-from insight.page.server import MAX_CONNECTIONS, Web, is_loopback, listening_at, names_of
+from insight.page.server import is_loopback
 from insight.page.service_topics import ServiceTopics
+from insight.web import MAX_CONNECTIONS, Web, listening_at, names_of
 from insight.why.history import History, read_history
 from records.layout import TopicLayout
 
