@@ -85,7 +85,7 @@ class Service:
         self.query.committed.clear()
 
     def start_query(self) -> None:
-        outages = self._continuity.outages(no_spark)
+        outages = self._continuity.end_outage_or_promote(no_spark)
         self.query = Query(
             self._world.broker,
             self._world.layout,

@@ -65,11 +65,11 @@ class Continuity:
         log.info("the outage ends", because="a request came" if has_come else "no request came in time")
         self._first_request = None
 
-    def outages(self, spark: Spark) -> list[KnownOutage]:
-        """Return the outages that the next query has to know. One ends now, unless the replica answers.
+    def end_outage_or_promote(self, spark: Spark) -> list[KnownOutage]:
+        """End the outage, or promote the replica that stands by. Return the outages that the next query has
+        to know. Raises KafkaError.
 
-        While the replica answers, clients see a coordinator. So sessions go on, and there is no outage. One
-        that stands by is promoted. Raises KafkaError.
+        While the replica answers, clients see a coordinator. So sessions go on, and there is no outage.
         """
         if self._begun is None and self._replica is not None and self._replica.stands_by:
             self.promote(spark)

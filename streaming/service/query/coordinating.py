@@ -119,7 +119,7 @@ class CoordinatorsQuery(SupervisedQuery):
             self._options.first_request_wait_s, stopping.is_set, partial(self._status.enter, Phase.STARTING)
         )
         check_can_continue(self._options.client_config, self._checkpoint)
-        outages = self._continuity.outages(lambda: self._session.spark)
+        outages = self._continuity.end_outage_or_promote(lambda: self._session.spark)
         running = pipeline.start(
             self._session.spark,
             self._options.client_config,
