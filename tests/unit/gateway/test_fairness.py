@@ -9,17 +9,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from kafka.protocol.api_key import ApiKey
-
 from gateway.fairness.queue import TENANT, FairQueue
-from gateway.fairness.room import Room
 from gateway.fairness.thread import FairThread
 from gateway.net.flow import SMALL_BYTES, Flow
-from gateway.net.forwarding import Forwarded, Forwarding
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
-from gateway.wire import beside, codec
-from gateway.wire.framing import RequestHeader
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
@@ -107,25 +101,6 @@ async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -
 
 
 @asynchronous
-async def test_room_is_given_by_turns_and_given_back() -> None:
-    room, entered = Room(1), list[str]()
-
-    async def enter() -> None:
-        async with room:
-            entered.append(TENANT.get())
-            await asyncio.sleep(0)
-
-    tasks = [of("many", enter()) for _ in range(10)]
-    one = of("one", enter())
-    await asyncio.sleep(0)
-    tasks[5].cancel()
-    await asyncio.gather(*tasks, one, return_exceptions=True)
-    assert room.waiting == 0
-    assert room.enter_at_once()
-    assert entered == ["many", "many", "one", *["many"] * 7]
-
-
-@asynchronous
 async def test_the_thread_works_for_tenants_by_turns() -> None:
     thread, free, done = FairThread("test"), Event(), list[str]()
 
@@ -141,51 +116,6 @@ async def test_the_thread_works_for_tenants_by_turns() -> None:
     free.set()
     await asyncio.gather(blocking, *many, one, return_exceptions=True)
     assert done == ["many-0", "one", "many-2", "many-3"]
-
-
-@asynchronous
-async def test_what_fails_in_the_thread_fails_for_its_caller_alone() -> None:
-    thread = FairThread("test")
-    failed, fine = thread.run(int, "x"), thread.run(int, "1")
-    assert [type(failure) for failure in await asyncio.gather(failed, return_exceptions=True)] == [ValueError]
-    assert await fine == 1
-
-
-@played
-async def test_what_brokers_answer_the_gateway_is_not_decoded_behind_its_callers_requests(
-    _: GatewayFixture,
-) -> None:
-    """Callers of other tenants may wait for the same answer."""
-    topics: list[codec.Fields] = [
-        {"name": f"{number:032}", "topic_id": None, "partitions": []} for number in range(500)
-    ]
-    answer = {"brokers": [], "cluster_id": "c", "controller_id": 1, "topics": topics}
-    response = codec.encode_response(RequestHeader(ApiKey.Metadata, 12, 1, "gateway", 0), answer)
-    assert len(response) > beside.AT_ONCE_BYTES
-    TENANT.set("many")
-    free, first = Event(), Event()
-    own = [beside.run(event.wait, PATIENCE_S) for event in (first, first, free)]
-    decoding = asyncio.create_task(beside.decode_frequent(ApiKey.Metadata, 12, response))
-    await asyncio.sleep(0)
-    first.set()
-    async with asyncio.timeout(PATIENCE_S / 2):
-        assert len((await decoding).topics) == len(topics)
-    free.set()
-    await asyncio.gather(*own)
-
-
-@played
-async def test_names_of_one_tenant_delay_another_by_one_request_to_the_brokers(world: GatewayFixture) -> None:
-    before = world.broker.metadata_asked
-    many = [
-        of("many", world.cluster.topics([f"absent-{caller}-{number}" for number in range(500)]))
-        for caller in range(40)
-    ]
-    await asyncio.sleep(0)
-    assert await of("one", world.cluster.topics(["orders"]))
-    assert world.broker.metadata_asked - before <= 3
-    await asyncio.gather(*many)
-    assert world.broker.metadata_asked - before > 10
 
 
 @asynccontextmanager
@@ -254,18 +184,3 @@ async def test_requests_behind_others_leave_places_at_brokers_to_other_clients(w
     answers = [await many.receive_bytes() for _ in range(10)]
     assert [int.from_bytes(answer[:4], "big") for answer in answers] == [*range(10)]
     await until(lambda: world.gateway.numbers()["in_flight"]["brokers",] == [0])
-
-
-@asynchronous
-async def test_a_connection_gives_all_its_places_at_brokers_back() -> None:
-    async def never() -> None:
-        raise AssertionError("there are places behind others")
-
-    forwarding = Forwarding(6)
-    for _ in range(3):
-        mine = Forwarded(forwarding)
-        for _ in range(4):
-            await mine.enter(never)
-        mine.leave()
-        mine.close()
-        assert mine.requests == 0

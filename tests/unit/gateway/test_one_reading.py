@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from struct import pack
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -97,16 +96,6 @@ def test_tags_of_a_replica_state_are_a_fault_of_the_client() -> None:
     assert codec.decode_request(request_header(message), message).replica_state.replica_id == 1
 
 
-@given(st.binary(max_size=8))
-def test_a_number_has_one_encoding(data: bytes) -> None:
-    try:
-        number, end = read_varint(data, 0)
-    except ProtocolError:
-        return
-    assert number < 2**31
-    assert data[:end] == varint(number)
-
-
 @pytest.mark.parametrize("number", [0, 1, 0x7F, 0x80, 2**14, 2**28, 2**31 - 1])
 def test_numbers_that_are_longer_than_needed_or_than_31_bits_are_refused(number: int) -> None:
     whole = varint(number)
@@ -134,20 +123,6 @@ def test_numbers_that_are_longer_than_needed_or_than_31_bits_are_refused(number:
 def test_tags_have_the_encoding_that_kafka_gives_them(section: bytes, why: str) -> None:
     read(fetch_with(tags(tag(0, bytes(15) + b"\1"))))
     assert why in refusal(fetch_with(section))
-
-
-def test_tags_have_kafkas_order() -> None:
-    cluster, state = tag(0, compact(b"c")), tag(1, pack(">iq", -1, -1) + b"\0")
-    read(fetch_ending(tags(cluster, state)))
-    assert "tag 0 after tag 1" in refusal(fetch_ending(tags(state, cluster)))
-
-
-def test_a_header_with_tags_does_not_pass() -> None:
-    for header_tags in (tags(tag(0, b"x")), varint(0, 2)):
-        whole = fetch(fetch_topic(ALLOWED_ID, fetch_partition()))
-        at = request_header(whole).client_id_end
-        with pytest.raises(ProtocolError):
-            read(whole[:at] + header_tags + whole[at + 1 :])
 
 
 def test_what_the_gateway_answers_itself_may_have_tags_that_it_does_not_know() -> None:
@@ -285,7 +260,3 @@ def test_an_array_that_claims_more_than_the_message_has_costs_nothing() -> None:
         with pytest.raises(ProtocolError):
             apis.SERVED[15].decode(request_header(message), message, None)
     assert time.process_time() - began < 0.1
-
-
-def test_an_id_of_zeros_is_none() -> None:
-    assert read(fetch(fetch_topic(UUID(int=0)))).topics[0].topic_id is None
