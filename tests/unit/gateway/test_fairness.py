@@ -10,8 +10,10 @@ from threading import Event
 from typing import Any, TypeVar
 
 from gateway.fairness.queue import TENANT, FairQueue
+from gateway.fairness.room import Room
 from gateway.fairness.thread import FairThread
 from gateway.net.flow import SMALL_BYTES, Flow
+from gateway.net.forwarding import Forwarded, Forwarding
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
 from tests.harness.coroutines import asynchronous
@@ -101,6 +103,25 @@ async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -
 
 
 @asynchronous
+async def test_room_is_given_by_turns_and_given_back() -> None:
+    room, entered = Room(1), list[str]()
+
+    async def enter() -> None:
+        async with room:
+            entered.append(TENANT.get())
+            await asyncio.sleep(0)
+
+    tasks = [of("many", enter()) for _ in range(10)]
+    one = of("one", enter())
+    await asyncio.sleep(0)
+    tasks[5].cancel()
+    await asyncio.gather(*tasks, one, return_exceptions=True)
+    assert room.waiting == 0
+    assert room.enter_at_once()
+    assert entered == ["many", "many", "one", *["many"] * 7]
+
+
+@asynchronous
 async def test_the_thread_works_for_tenants_by_turns() -> None:
     thread, free, done = FairThread("test"), Event(), list[str]()
 
@@ -116,6 +137,20 @@ async def test_the_thread_works_for_tenants_by_turns() -> None:
     free.set()
     await asyncio.gather(blocking, *many, one, return_exceptions=True)
     assert done == ["many-0", "one", "many-2", "many-3"]
+
+
+@played
+async def test_names_of_one_tenant_delay_another_by_one_request_to_the_brokers(world: GatewayFixture) -> None:
+    before = world.broker.metadata_asked
+    many = [
+        of("many", world.cluster.topics([f"absent-{caller}-{number}" for number in range(500)]))
+        for caller in range(40)
+    ]
+    await asyncio.sleep(0)
+    assert await of("one", world.cluster.topics(["orders"]))
+    assert world.broker.metadata_asked - before <= 3
+    await asyncio.gather(*many)
+    assert world.broker.metadata_asked - before > 10
 
 
 @asynccontextmanager
@@ -184,3 +219,18 @@ async def test_requests_behind_others_leave_places_at_brokers_to_other_clients(w
     answers = [await many.receive_bytes() for _ in range(10)]
     assert [int.from_bytes(answer[:4], "big") for answer in answers] == [*range(10)]
     await until(lambda: world.gateway.numbers()["in_flight"]["brokers",] == [0])
+
+
+@asynchronous
+async def test_a_connection_gives_all_its_places_at_brokers_back() -> None:
+    async def never() -> None:
+        raise AssertionError("there are places behind others")
+
+    forwarding = Forwarding(6)
+    for _ in range(3):
+        mine = Forwarded(forwarding)
+        for _ in range(4):
+            await mine.enter(never)
+        mine.leave()
+        mine.close()
+        assert mine.requests == 0

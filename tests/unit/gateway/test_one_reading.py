@@ -125,6 +125,20 @@ def test_tags_have_the_encoding_that_kafka_gives_them(section: bytes, why: str) 
     assert why in refusal(fetch_with(section))
 
 
+def test_tags_have_kafkas_order() -> None:
+    cluster, state = tag(0, compact(b"c")), tag(1, pack(">iq", -1, -1) + b"\0")
+    read(fetch_ending(tags(cluster, state)))
+    assert "tag 0 after tag 1" in refusal(fetch_ending(tags(state, cluster)))
+
+
+def test_a_header_with_tags_does_not_pass() -> None:
+    for header_tags in (tags(tag(0, b"x")), varint(0, 2)):
+        whole = fetch(fetch_topic(ALLOWED_ID, fetch_partition()))
+        at = request_header(whole).client_id_end
+        with pytest.raises(ProtocolError):
+            read(whole[:at] + header_tags + whole[at + 1 :])
+
+
 def test_what_the_gateway_answers_itself_may_have_tags_that_it_does_not_know() -> None:
     """A broker ignores them, too: KIP-482."""
     body = array(compact(b"g")) + b"\0" + tags(tag(3, b"new"))

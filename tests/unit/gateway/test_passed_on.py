@@ -2,6 +2,7 @@
 answers to the same requests is in `tests/e2e/test_gateway_acls.py`.
 """
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +14,12 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import MIB
 from gateway.security.authentication import Security
+from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from state.messages import ANONYMOUS
-from tests.harness.gateway import GatewayFixture, Right, played, topic_id
+from tests.harness.gateway import LAYOUT, GatewayFixture, Right, played, topic_id
+from tests.harness.sasl import authenticate, by_password
 
 REFUSED, NO_SESSION, UNKNOWN_ID = 29, 70, 100
 SESSION = 4_711
@@ -140,6 +143,16 @@ async def test_the_allowed_part_of_a_produce_goes_on(world: GatewayFixture, vers
     assert world.broker.messages[-1] == whole
 
 
+@played(rights=[])
+async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayFixture) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        await client.send(ApiKey.Produce, 9, **produce("orders", acks=0))
+        assert await client.is_closed()
+    assert "may not change" in logs[0]["why"]
+    assert not world.broker.passed
+
+
 UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
 
 
@@ -158,6 +171,25 @@ async def test_a_request_without_a_rule_is_for_super_users(
     await client.send_bytes(len(message).to_bytes(4) + message)
     assert await client.is_closed() is not super_user
     assert len(world.broker.passed) == super_user
+
+
+def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
+
+    @played(rights=[], security=Security(SecuritySettings(users=users)))
+    async def play(world: GatewayFixture) -> None:
+        client = await world.client()
+        settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
+        assert (await authenticate(client, settings)).error_code == 0
+        with capture_logs() as logs:
+            await client.send_bytes(bytes.fromhex("0000000a 3039 0000 00000001 ffff"))
+            assert await client.is_closed()
+        assert "'User:a\\x1b[2Jbbb" in logs[0]["why"]
+        assert "may not send a request of api 12345" in logs[0]["why"]
+        assert len(logs[0]["why"]) < 150
+
+    play()
 
 
 @played(rights=[(Operation.DESCRIBE, CLUSTER, "kafka-cluster")])
@@ -180,6 +212,23 @@ async def test_the_api_with_a_telling_cursor_is_offered_where_brokers_see_the_cl
     keys = {api.api_key for api in (await world.ask(ApiKey.ApiVersions, 0)).api_keys}
     assert ApiKey.Metadata in keys
     assert (ApiKey.DescribeTopicPartitions in keys) is by_broker
+
+
+OWN = LAYOUT.requests_topic
+
+
+@played(
+    rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)],
+    expose_internal_topics=False,
+)
+async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(
+    world: GatewayFixture,
+) -> None:
+    world.broker.answers[ApiKey.Produce] = produced("orders")
+    answer = await world.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
+    assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
+    refused = await world.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))
+    assert errors_of(refused) == {OWN: 17, "prices": REFUSED}
 
 
 NEW = "new-topic"

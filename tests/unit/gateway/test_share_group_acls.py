@@ -6,12 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from gateway.apis.fetch_sessions import CheckedTopics, ShareSession
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from tests.harness.gateway import GatewayFixture, Right, topic_id
 from tests.harness.gateway import played as any_played
+from tests.harness.gateway_requests import LIST
 from tests.harness.share_frames import (
     ACKNOWLEDGE,
     ALTER_OFFSETS,
@@ -24,6 +26,7 @@ from tests.harness.share_frames import (
     error_of,
     fetched,
     finds_share_groups,
+    listed,
 )
 
 played = partial(any_played, share_groups=Coordinators.BROKERS)
@@ -86,6 +89,20 @@ async def test_the_partitions_of_a_topic_that_a_member_may_not_read_have_the_err
 
 
 @played(rights=READER)
+async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: GatewayFixture) -> None:
+    """A request names only what is new in its session, and a new session names all."""
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    world.allow(IN_GROUP, ORDERS, PRICES)
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
+    world.allow(IN_GROUP, PRICES)
+    assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
+    (refused,) = (await client.ask(FETCH, 2, **fetched("orders"))).responses
+    assert [one.error_code for one in refused.partitions] == [TOPIC_DENIED]
+
+
+@played(rights=READER)
 async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acls_change(
     world: GatewayFixture,
 ) -> None:
@@ -98,6 +115,20 @@ async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acl
     assert (await client.ask(FETCH, 2, **fetched(epoch=2))).error_code == NO_SESSION
     assert not (await client.ask(FETCH, 2, **fetched("orders", "prices"))).responses
     assert topics_passed(world, FETCH)[-1] == [topic_id("orders"), topic_id("prices")]
+
+
+@played(rights=READER)
+async def test_a_share_session_does_not_continue_where_it_did_not_begin(world: GatewayFixture) -> None:
+    world.broker.answers[FETCH] = {"error_code": 0}
+    client = await finds_share_groups(world)
+    assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
+    elsewhere = await world.client()
+    passed = len(world.broker.messages)
+    for epoch in (1, 2, 2**31 - 1, -2):
+        for topics in ((), ("orders",)):
+            assert (await elsewhere.ask(FETCH, 2, **fetched(*topics, epoch=epoch))).error_code == NO_SESSION
+    assert len(world.broker.messages) == passed
+    assert (await client.ask(FETCH, 2, **fetched(epoch=1))).error_code == 0
 
 
 def members_passed(world: GatewayFixture) -> list[str]:
@@ -144,6 +175,20 @@ async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_
     world.broker.open.set()
     assert [(await client.receive())[1].error_code for _ in range(2)] == [0, NO_SESSION]
     assert len(world.broker.messages) <= passed + 1
+
+
+def test_a_beginning_does_not_count_once_there_is_another() -> None:
+    """The broker may be busy with the second when it has answered the first."""
+    accepted = bytes(20)
+    session, both = (
+        ShareSession(),
+        [CheckedTopics({topic_id(name)}, 1, False) for name in ("orders", "prices")],
+    )
+    first, second = (session.begin(topics) for topics in both)
+    first(accepted)
+    assert session.checked is None
+    second(accepted)
+    assert session.checked is both[1]
 
 
 @played(rights=READER)
@@ -261,3 +306,10 @@ async def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
     (message,) = world.broker.messages[-1:]
     passed = codec.decode_request(request_header(message), message)
     assert [topic.topic_name for topic in passed.topics] == ["orders"]
+
+
+@played(rights=[(Operation.DESCRIBE, GROUP, "seen")])
+async def test_a_list_has_the_share_groups_that_the_client_may_describe(world: GatewayFixture) -> None:
+    client = await finds_share_groups(world)
+    world.broker.answers[LIST] = listed(("seen", "share"), ("hidden", "share"))
+    assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["seen"]
