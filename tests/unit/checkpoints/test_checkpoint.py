@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Callable
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import pytest
@@ -67,16 +66,6 @@ def test_another_topic_is_refused_by_name(checkpoint: Checkpoint, field: str, no
     assert checkpoint.pin(IDENTITY) == IDENTITY
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"cluster_id": 1, "epochs": 1}'])
-@pytest.mark.parametrize("name", ["identity.json", "owners/1.json"])
-def test_a_damaged_file_is_named(checkpoint: Checkpoint, name: str, content: bytes) -> None:
-    (path_of(checkpoint) / name).write_bytes(content)
-    with pytest.raises(FolderError, match=f"{name} is damaged"):
-        checkpoint.pin(IDENTITY) if name == "identity.json" else checkpoint.epochs(
-            OLD, [], "1", after_ms=AFTER_MS
-        )
-
-
 @pytest.mark.parametrize("name", ["identity.json", "owners/1.json"])
 def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> None:
     """Else a namespace, a setting or an outage would be another one, and members and answers with it."""
@@ -93,26 +82,6 @@ def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> 
             assert (checkpoint.identity(), checkpoint.record()) == kept
         except FolderError as error:
             assert f"{name} is damaged" in str(error)
-
-
-@pytest.mark.parametrize("missing", ["crc32", "shards"])
-def test_a_file_that_lacks_a_field_is_refused(checkpoint: Checkpoint, missing: str) -> None:
-    checkpoint.pin(IDENTITY)
-    path = path_of(checkpoint) / "identity.json"
-    content = msgspec.json.decode(path.read_bytes())
-    del content[missing]
-    if missing != "crc32":
-        content["crc32"] = crc32(msgspec.json.encode({k: v for k, v in content.items() if k != "crc32"}))
-    path.write_bytes(msgspec.json.encode(content))
-    why = "it has no checksum" if missing == "crc32" else f"missing required field `{missing}`"
-    with pytest.raises(FolderError, match=f"identity.json is damaged, or of another version: .*{why}"):
-        checkpoint.pin(IDENTITY)
-
-
-def test_the_last_batch_counts_numbers_and_not_text(checkpoint: Checkpoint) -> None:
-    assert checkpoint.last_batch("offsets") == -1
-    plan(checkpoint, 10, 9)
-    assert (checkpoint.last_batch("offsets"), checkpoint.last_batch("commits")) == (10, 9)
 
 
 def test_an_outage_is_known_to_batches_that_are_not_planned_yet(checkpoint: Checkpoint) -> None:
@@ -182,14 +151,6 @@ def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpo
     shutil.rmtree(spark_of(checkpoint))
     with pytest.raises(FolderError, match=r"batch 7 was committed.* is none\. 51 records of requests that"):
         checkpoint.check_committed("requests")
-
-
-def test_a_batch_that_is_planned_and_lost_its_commit_runs_again(checkpoint: Checkpoint) -> None:
-    """It reads the same and writes the same again, as after a crash between its output and its commit."""
-    plan(checkpoint, 7, 6)
-    (spark_of(checkpoint) / "offsets" / "7").write_text('v1\n{}\n{"requests":{"0":42}}')
-    checkpoint.pin_committed(7, "requests")
-    checkpoint.check_committed("requests")
 
 
 def test_a_plan_that_another_driver_replaced_after_the_commit_is_refused(checkpoint: Checkpoint) -> None:

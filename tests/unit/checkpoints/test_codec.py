@@ -238,15 +238,6 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
-def test_groups_that_resemble_each_other_take_little_space() -> None:
-    groups: dict[str, AnyGroup] = {}
-    for n in range(100):
-        group = sample()
-        group.group_id = f"group-{n}"
-        groups[group.group_id] = group
-    assert len(encode(groups)[1]) < len(codec.encode_group(sample(), None).group) * len(groups) / 10
-
-
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
@@ -279,10 +270,3 @@ def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
         codec.decode_group(name, Entry(STATE_VERSION, None, msgspec.msgpack.encode(longer)))
-
-
-def test_the_row_has_the_columns_of_sparks_schema() -> None:
-    columns = [column.split() for column in codec.STATE_SCHEMA.split(", ")]
-    assert columns == [["version", "int"], ["payload", "binary"]]
-    version, payload = encode({})
-    assert (type(version), type(payload)) == (int, bytes)

@@ -67,31 +67,6 @@ def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
     assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == both
 
 
-def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(checkpoint: Checkpoint) -> None:
-    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
-    plan(checkpoint, 6, 6)
-    assert checkpoint.epochs(OLD, ["a-0-9"], "1", after_ms=AFTER_MS) == [
-        Epoch(0, OLD, [], "1"),
-        Epoch(7, OLD, ["a-0-9"], "1"),
-    ]
-
-
-def test_a_configuration_has_the_time_after_which_it_is_in_force(checkpoint: Checkpoint) -> None:
-    """A later one is never in force before an earlier one: retention may have deleted the last records."""
-    checkpoint.epochs(OLD, [], "1", after_ms=0)
-    plan(checkpoint, 6, 5)
-    checkpoint.epochs(NEW, ["eu-requests-0-45"], "1", after_ms=1_000)
-    plan(checkpoint, 8, 8)
-    epochs = checkpoint.epochs(OLD, [], "1", after_ms=0)
-    assert [(epoch.from_batch, epoch.after_ms) for epoch in epochs] == [
-        (0, 0),
-        (6, 0),
-        (7, 1_000),
-        (9, 1_000),
-    ]
-    assert again(checkpoint).record().epochs == epochs
-
-
 def test_a_configuration_that_no_batch_knows_is_kept_if_something_has_happened_under_it(
     checkpoint: Checkpoint,
 ) -> None:
@@ -104,16 +79,6 @@ def test_a_configuration_that_no_batch_knows_is_kept_if_something_has_happened_u
         Epoch(7, NEW, [], "1", 900),
         Epoch(7, OLD, [], "1", 950),
     ]
-
-
-def test_a_configuration_is_in_force_after_the_outages_that_a_batch_knows(checkpoint: Checkpoint) -> None:
-    """A request that was appended in an outage was handled at its end."""
-    checkpoint.epochs(OLD, [], "1", after_ms=0)
-    plan(checkpoint, 6, 6)
-    checkpoint.outages(900, 2_000)
-    plan(checkpoint, 7, 6)
-    checkpoint.outages(1_500, 3_000)
-    assert checkpoint.epochs(NEW, [], "1", after_ms=1_500)[-1] == Epoch(8, NEW, [], "1", 2_000)
 
 
 def test_configurations_of_epochs_by_time() -> None:

@@ -95,18 +95,3 @@ def test_an_export_never_replaces_a_file(path: Path) -> None:
     with pytest.raises(ExportError, match=r"state\.export exists"):
         write_export(path, HEADER, [])
     assert path.read_bytes() == before
-
-
-def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    def groups() -> list[ExportedGroup]:
-        raise RuntimeError("the state cannot be read")
-
-    path = tmp_path / "state.export"
-    with pytest.raises(RuntimeError):
-        write_export(path, HEADER, (group for group in groups()))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"absent/state\.export cannot be written: No such file"):
-        write_export(tmp_path / "absent" / "state.export", HEADER, [])

@@ -33,19 +33,6 @@ def test_new_folders_are_synced_before_their_file_has_its_name(
     assert steps == [*made, "sync 1.new", "name 1", "sync x"]
 
 
-def test_created_file_and_its_name_are_synced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = record_disk_steps(monkeypatch)
-    assert LocalFiles(folder).create("a", b"1")
-    assert steps[0].startswith("sync a.")
-    assert steps[-2:] == ["name a", "sync folder"]
-
-
-def test_file_system_that_cannot_sync_a_folder_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", refusing(errno.EINVAL, folder))
-    LocalFiles(folder).write("a", b"1")
-    assert (folder / "a").read_bytes() == b"1"
-
-
 def test_folder_that_cannot_be_synced_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", refusing(errno.EIO, folder))
     with pytest.raises(FolderNotWritable, match=r"folder/a cannot be written: Input/output error"):

@@ -13,7 +13,6 @@ import pytest
 
 from checkpoints.files import FolderError
 from checkpoints.folder import Folder, Owner
-from tests.harness.open_files import open_files
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.
@@ -118,28 +117,3 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file/coordinator cannot be used: "):
         Folder(tmp_path / "file" / "coordinator").lock()
-
-
-def test_no_descriptor_is_left_open_by_a_lock_that_cannot_be_opened(folder: Folder) -> None:
-    (folder.path / "owner").mkdir(parents=True)
-    before = open_files()
-    for _ in range(2):  # the second is refused as the first
-        with pytest.raises(FolderError, match=r"cannot be used: .*Is a directory"):
-            folder.lock()
-    assert open_files() == before
-
-
-def test_the_folder_is_locked_for_a_block(folder: Folder) -> None:
-    with folder.locked() as lock:
-        assert lock == folder.lock(), "it is locked again by its owner"
-    with pytest.raises(ZeroDivisionError), folder.locked():
-        raise ZeroDivisionError
-    with Folder(folder.path).locked():
-        pass
-
-
-@pytest.mark.parametrize("service", ["observer", "notifier"])
-def test_the_service_is_named(folder: Folder, service: str) -> None:
-    same = Folder(folder.path, service)
-    with folder.locked(), pytest.raises(FolderError, match=f"is in use by the {service} with process id"):
-        same.lock()

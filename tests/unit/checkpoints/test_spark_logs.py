@@ -54,12 +54,6 @@ def test_the_next_watermark_is_changed_alone(checkpoint: LocalFiles) -> None:
     assert '"stateUniqueIds":{}' in (checkpoint.local / "spark" / "commits" / "0").read_text()
 
 
-def test_a_rewritten_file_has_no_checksum_of_the_old_one(checkpoint: LocalFiles) -> None:
-    rewrite_planned(checkpoint, 0, KAFKA, "requests")
-    rewrite_next_watermark_ms(checkpoint, 0, 1)
-    assert list(checkpoint.local.rglob("*.crc")) == []
-
-
 @pytest.mark.parametrize(
     "content", ["", "v1", "v1\n{}\n{}", 'v1\n{"batchWatermarkMs":1}\n{"requests":{"0":1}}']
 )

@@ -59,9 +59,3 @@ def test_an_error_in_the_middle_refuses_its_group_and_shows_what_was_moved(
         ("b", "refused", f"{THERE}: the connection is lost: look at it, and start again"),
         ("c", "moved", ""),
     ]
-
-
-def test_the_usage_names_the_files_that_may_have_the_servers() -> None:
-    result = CliRunner().invoke(cli.adopt.adopt, ["--from", HERE])
-    assert result.exit_code == 2
-    assert "or --from-config and --to-config with bootstrap.servers" in result.output

@@ -38,26 +38,6 @@ def test_what_is_held_now_is_a_strategys(tmp_path: Path) -> None:
     assert run(*THREE, "--current", str(path), "--strategy", "sticky", "-o", "json").stdout == from_strategy
 
 
-def test_a_file_with_weights(tmp_path: Path) -> None:
-    group, weights = (tmp_path / name for name in ("group.json", "weights.json"))
-    group.write_text('{"topics": {"orders": 2}, "members": {"a": {"instance_id": "i-1"}, "b": {}}}')
-    weights.write_text('{"orders": [3, 4]}')
-    arguments = ["--input", str(group), "--weights", str(weights), "--summary"]
-    result = run(*arguments, "--without", "i-1", "--strategy", "lag-aware")
-    assert result.stdout.splitlines()[1].split() == [
-        "lag-aware",
-        "2",
-        "2",
-        "0.0",
-        "7",
-        "7",
-        "0",
-        "1",
-        "0",
-        "1",
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [

@@ -79,15 +79,6 @@ def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> N
     assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"
 
 
-@pytest.mark.parametrize("command", [["describe", "--state"], ["delete"], ["release"]])
-@pytest.mark.usefixtures("client")
-def test_groups_are_named_by_arguments_and_by_options(command: list[str]) -> None:
-    where = ["--bootstrap-servers", "127.0.0.1:1", "-o", "json"]
-    result = CliRunner().invoke(groups, [*command, *where, "billing", "nobody", "--group", "late"])
-    assert result.exit_code == 0, result.output
-    assert sorted(answer["group"] for answer in json.loads(result.stdout)) == ["billing", "late", "nobody"]
-
-
 def test_release_of_all_groups_means_the_quarantined_ones(client: CoreClient) -> None:
     out, _ = release("--all-groups", "-o", "json")
     assert json.loads(out) == [{"group": "orders", "error": None}]

@@ -2,7 +2,6 @@
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from cli import main
 from cli.parameters import INT64, DecimalNumber, WholeNumber
@@ -27,20 +26,3 @@ def test_option_of_a_number_reads_only_ascii_digits(path: tuple[str, ...], optio
     for text in ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "nan", "9" * 5_000):
         with pytest.raises(click.BadParameter, match=r"is not a whole number|is not a number|is not between"):
             option.type.convert(text, option, context)
-
-
-def test_range_is_checked_after_the_form() -> None:
-    kind = WholeNumber(10)
-    assert kind.convert("010", None, None) == 10
-    with pytest.raises(click.BadParameter, match="9 is not in the range x>=10"):
-        kind.convert("9", None, None)
-    with pytest.raises(click.BadParameter, match="2147483648 is not between"):
-        kind.convert("2147483648", None, None)
-    assert WholeNumber(0, 2**40).convert(str(2**33), None, None) == 2**33
-
-
-@pytest.mark.parametrize("value", ["3_000", "\N{ARABIC-INDIC DIGIT THREE}", "1e3", "9" * 5_000])
-def test_setting_of_the_coordinator_is_a_number_of_ascii_digits(value: str) -> None:
-    result = CliRunner().invoke(main, ["run", "-c", f"group.initial.rebalance.delay.ms={value}"])
-    assert result.exit_code == 2
-    assert "Invalid value for -c: group.initial.rebalance.delay.ms must be " in result.stderr

@@ -113,13 +113,6 @@ def test_the_guard_escapes_what_comes_past_the_writer(monkeypatch: pytest.Monkey
     assert terminal.getvalue().startswith("\torders\\x1b[2J\\r\nError")
 
 
-def test_a_file_or_pipe_has_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = io.StringIO()
-    monkeypatch.setattr("sys.stdout", pipe)
-    guard_terminals()
-    assert sys.stdout is pipe
-
-
 def test_a_live_view_moves_the_cursor_and_its_values_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.own_packages import OWN_PACKAGES, ROOT, check_own_packages
+from cli.own_packages import OWN_PACKAGES, ROOT
 
 COMMAND = "from cli import main; main()"
 ELSEWHERE = [name for name in OWN_PACKAGES if name != "cli"]  # another `cli` runs in the place of the command
@@ -38,21 +38,3 @@ def test_a_foreign_package_ends_the_start(names: list[str], tmp_path: Path) -> N
         f"Error: the project needs its own packages, which are in {ROOT}, but {which}: install it in a "
         "virtual environment that has nothing else, and take folders with such names off PYTHONPATH\n"
     )
-
-
-def test_a_module_counts_as_a_package_does(tmp_path: Path) -> None:
-    (tmp_path / "state.py").write_text("")
-    ended = start(tmp_path, "--help")
-    assert ended.returncode == 78
-    assert f"'state' is {tmp_path / 'state.py'}:" in ended.stderr
-
-
-def test_folders_of_these_names_without_a_package_do_no_harm(tmp_path: Path) -> None:
-    for name in OWN_PACKAGES:
-        (tmp_path / name).mkdir()
-    assert start(tmp_path, "--version").returncode == 0
-
-
-def test_the_projects_own_packages_pass() -> None:
-    check_own_packages()
-    assert start(None, "--version").returncode == 0

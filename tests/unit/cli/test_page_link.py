@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cli.page_link import VARIABLE, link
+from cli.page_link import link
 
 NOBODY = ("--bootstrap-servers", "127.0.0.1:1")
 
@@ -15,12 +15,6 @@ def test_a_link_leads_to_the_group_whatever_its_name_is(page_url: str) -> None:
     assert link(page_url, "orders") == "http://127.0.0.1:8080/group?id=orders"
     assert link(page_url, "a&b=c/\N{SNOWMAN}\n") == (
         "http://127.0.0.1:8080/group?id=a%26b%3Dc%2F%E2%98%83%0A"
-    )
-
-
-def test_a_page_behind_a_path_keeps_it() -> None:
-    assert link("https://ops.example.org/coordinator/", "g") == (
-        "https://ops.example.org/coordinator/group?id=g"
     )
 
 
@@ -39,9 +33,3 @@ def test_what_is_no_address_of_a_web_server_is_wrong_usage(command: list[str], u
     result = CliRunner().invoke(main, [*command, url, *NOBODY])
     assert result.exit_code in (1, 2)
     assert "expected is an address such as http://127.0.0.1:8080/" in result.stderr
-
-
-def test_the_environment_may_say_where_the_page_is() -> None:
-    result = CliRunner().invoke(main, ["why", "g", *NOBODY], env={VARIABLE: "nowhere"})
-    assert result.exit_code == 2
-    assert "'nowhere' is not the address of a web server" in result.stderr

@@ -66,11 +66,3 @@ def test_bad_arguments_are_named_before_anything_starts(
     assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert exit_code == 1 or not (tmp_path / "data").exists()
-
-
-def test_data_dir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "coordinator").write_text("a file in the way")
-    arguments = ["run", "--data-dir", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
-    outcome = CliRunner().invoke(main, arguments)
-    assert outcome.exit_code == 1
-    assert f"Error: {tmp_path / 'coordinator'} cannot be used: " in outcome.stderr

@@ -47,8 +47,3 @@ def test_each_option_reaches_the_coordinator() -> None:
     assert (options.layout.request_partitions, options.layout.reply_partitions) == (3, 5)
     assert options.layout.request_record_max_bytes == options.layout.response_record_max_bytes == 8_000_000
     assert (options.master, options.driver_host) == ("spark://a:7077", "10.0.0.1")
-
-
-def test_without_options_the_coordinator_has_the_defaults() -> None:
-    client_config, folder = ClientConfig("kafka:9092"), Path("folder")
-    assert told().coordinator(client_config, folder) == Options(client_config, folder)

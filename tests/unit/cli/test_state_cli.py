@@ -8,10 +8,9 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from checkpoints import codec
-from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, Header, write_export
 from checkpoints.folder import Folder
-from checkpoints.metadata import Identity, OwnerRecord
+from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 from state.kafka.classic_group import ClassicGroup
@@ -139,25 +138,3 @@ def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path, states
     found = run("diff", *states.format(tmp_path).split())
     assert found.exit_code == 2
     assert why in found.output
-
-
-def test_the_outputs_of_read_exclude_each_other(tmp_path: Path) -> None:
-    result = run("read", "--data-dir", tmp_path, "--what", "groups", "--sql", "SELECT 1")
-    assert result.exit_code == 2
-    assert "--what, --sql and --parquet exclude each other" in result.output
-
-
-def test_another_folder_is_not_the_one_a_backup_was_made_of(tmp_path: Path) -> None:
-    checkpoint = Checkpoint.at(tmp_path / "old" / "coordinator")
-    checkpoint.create(replace(HEADER.identity, requests_topic_id="another"), OwnerRecord())
-    result = run(
-        "import",
-        export_in(tmp_path, batch=4),
-        "--data-dir",
-        tmp_path / "new",
-        "--old-data-dir",
-        tmp_path / "old",
-    )
-    assert result.exit_code == 1
-    assert "is not the checkpoint that the file was made of" in result.output
-    assert not (tmp_path / "new").exists()

@@ -38,9 +38,3 @@ def test_wrong_usage(options: list[str], message: str) -> None:
     result = CliRunner().invoke(main, [*COMMAND, *options])
     assert result.exit_code == 2
     assert message in result.stderr
-
-
-def test_a_group_that_the_recording_lacks() -> None:
-    result = CliRunner().invoke(main, ["whatif", "other", "--from", str(RECORDING)])
-    assert result.exit_code == 1
-    assert "the log has no request of group other" in result.stderr

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 
 import pytest
-from kafka import KafkaConsumer
 from kafka.cluster import ClusterMetadata
-from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
+from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -85,32 +84,6 @@ def kept(before: Owned, after: Owned) -> int:
 def join(group: RebalancingConsumers, assignor: str, members: Iterable[str]) -> None:
     for member_id in members:
         group.assignors[member_id] = AssignorAdapter(EVERY[assignor])
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_it_is_an_assignor_of_kafka_python(name: str) -> None:
-    adapter = AssignorAdapter(EVERY[name])
-    assert isinstance(adapter, AbstractPartitionAssignor)
-    assert adapter.name == name
-    cooperative = name == CooperativeStickyAssignor.name
-    expected = RebalanceProtocol.COOPERATIVE if cooperative else RebalanceProtocol.EAGER
-    assert adapter.supported_protocols() == [expected]
-
-
-def test_a_consumer_takes_them_and_offers_them_in_its_order() -> None:
-    consumer = KafkaConsumer(
-        "t",
-        bootstrap_servers=["127.0.0.1:1"],  # the consumer does not connect before its first poll
-        api_version=(2, 5),
-        group_id="g",
-        partition_assignment_strategy=[
-            AssignorAdapter(ASSIGNORS["sticky"], "east"),
-            LagAwareAdapter(lambda _: {}),
-        ],
-    )
-    offered = {name: metadata.rack_id for name, metadata in consumer._coordinator.group_protocols()}
-    consumer.close(autocommit=False, timeout_ms=0)
-    assert list(offered.items()) == [("sticky", "east"), ("lag-aware", None)]
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -112,12 +112,3 @@ def test_a_producer_that_failed_for_good_is_replaced(pending: Pending) -> None:
     with pytest.raises(RequestNotSent, match="timed out"):
         request.future.result(PATIENCE_S)
     writer.close(0)
-
-
-def test_closing_writes_what_waits_for_a_bounded_time(pending: Pending) -> None:
-    settings = {"bootstrap.servers": NO_BROKER, "log_level": 0}
-    writer = RequestWriter(lambda: Producer(settings), "requests", 1, pending, "writer", MAX_BYTES)
-    write(writer, pending, asked(0), asked(1))
-    began_s = time.monotonic()
-    writer.close(0.3)
-    assert 0.3 <= time.monotonic() - began_s < 30.0

@@ -52,16 +52,6 @@ def test_s3_wake_ups_coalesce_and_wait_for_a_second_between_rounds() -> None:
     assert schedule.due_ms == 21_000
 
 
-def test_s4_a_notification_rebalances_all_groups_of_the_client() -> None:
-    world = SimulatedRocketMq(t=2, u=2)
-    world.start("A", consumer("g", "t"), consumer("h", "u"))
-    world.run_for(A_MOMENT_MS)
-    world.topics["u"] = 4
-    world.start("B", consumer("g", "t"))  # a new client only in g
-    world.run_for(A_MOMENT_MS)
-    assert world.shares("u")["c1"] == [0, 1, 2, 3]
-
-
 class Broken:
     """A listener that fails for one topic."""
 
@@ -168,20 +158,6 @@ def test_s1_s12_s17_clients_share_the_queues_as_soon_as_another_starts() -> None
     world.start("C", consumer())
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": [0, 1, 2], "c2": [3, 4], "c3": [5, 6]}
-
-
-def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
-    world = SimulatedRocketMq(t=4)
-    world.start("A", consumer())
-    dead = world.start("B", consumer())
-    world.run_for(A_MOMENT_MS)
-    world.crash(dead, seen=False)
-    for _ in range(12):
-        world.run_for(10_000)
-        pulled(world)
-    assert world.shares() == {"c1": [0, 1]}
-    world.run_for(30_000)
-    assert world.shares() == {"c1": [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.instance import GroupTaken
 from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS
-from state.rocketmq.requests import MessageModel
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, queues_of
 
 
@@ -66,24 +65,6 @@ def test_a_killed_orderly_client_keeps_others_out_for_the_life_of_its_locks() ->
     assert world.shares() == {"c2": [0]}
 
 
-def test_an_orderly_client_that_stops_gives_its_locks_back() -> None:
-    world = SimulatedRocketMq(t=1)
-    first = world.start("A", consumer(orderly=True))
-    world.run_for(A_MOMENT_MS)
-    world.start("B", consumer(orderly=True))
-    world.stop(first)
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c2": [0]}
-
-
-def test_broadcasting_takes_all_queues_without_asking_or_locking() -> None:
-    world = SimulatedRocketMq(t=3)
-    for client_id in ("A", "B"):
-        world.start(client_id, consumer(message_model=MessageModel.BROADCASTING, orderly=True))
-    world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1, 2], "c2": [0, 1, 2]}
-
-
 def test_a_queue_that_is_not_pulled_is_created_again() -> None:
     world = SimulatedRocketMq(t=1)
     client = world.start("A", consumer())
@@ -94,15 +75,6 @@ def test_a_queue_that_is_not_pulled_is_created_again() -> None:
     world.run_for(PULL_MAX_IDLE_MS + 20_000)
     assert group.process_queues[queue] is not process
     assert group.process_queues[queue].next_offset == 9
-
-
-def test_a_change_heartbeats_at_once_with_a_newer_version() -> None:
-    world = SimulatedRocketMq(t=1)
-    client = world.start("A", consumer())
-    before_ms = client.groups["g"].subscription_version_ms
-    world.run_for(A_MOMENT_MS)
-    assert client.groups["g"].subscription_version_ms > before_ms
-    assert not client.groups["g"].heartbeat_is_due
 
 
 def test_a_paused_consumer_is_never_balanced() -> None:

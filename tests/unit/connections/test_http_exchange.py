@@ -5,7 +5,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from http.client import HTTPException
 from types import TracebackType
 from typing import Self
 
@@ -134,12 +133,6 @@ def test_a_server_that_reads_nothing_is_cut() -> None:
         assert is_cut(f"http://127.0.0.1:{server.port}/", body=bytes(32 * 1024 * 1024))
 
 
-def test_a_proxy_that_drips_is_cut() -> None:
-    with Dripping(OK, b"A: b\r\n") as server:
-        proxy = urllib.request.ProxyHandler({"https": f"http://127.0.0.1:{server.port}"})
-        assert is_cut("https://receiver.example.org/", handlers=(proxy,))
-
-
 def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight addresses whose queues of connections are full, so that a connect waits."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
@@ -166,9 +159,3 @@ def test_what_is_in_time_is_as_urllib_has_it() -> None:
         asked(f"http://127.0.0.1:{free_port()}/")
     with Webhook(Reply(HANG)) as webhook:
         assert is_cut(webhook.url())
-
-
-def test_what_the_block_raises_in_time_is_not_replaced() -> None:
-    for error in (HTTPException("bad"), ValueError("no JSON"), KeyError("a")):
-        with pytest.raises(type(error)), exchange(60.0):
-            raise error

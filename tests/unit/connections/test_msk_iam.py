@@ -69,20 +69,6 @@ def test_token_is_the_url_that_aws_signs(session: str | None, signed: str) -> No
     assert "=" not in text
 
 
-def test_environment_comes_before_the_file_and_a_profile_before_both(
-    no_credentials: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_credentials.write_text(
-        "[default]\naws_access_key_id = AKIDFILE\naws_secret_access_key = of%the/file\n"
-        "[ops]\naws_access_key_id=AKIDOPS\naws_secret_access_key=ops\naws_session_token=now\n"
-    )
-    assert credentials_of(IamLogin("eu-west-1")) == Credentials("AKIDFILE", "of%the/file")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDENV")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    assert credentials_of(IamLogin("eu-west-1")) == Credentials("AKIDENV", SECRET)
-    assert credentials_of(IamLogin("eu-west-1", "ops")) == Credentials("AKIDOPS", "ops", "now")
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -157,15 +143,3 @@ def test_region_is_that_of_the_brokers_or_of_the_environment(
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     login = config_of(tmp_path, IAM, servers)._security().login
     assert login == IamLogin(region)
-
-
-def test_unknown_region_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"needs the region of the cluster, .*: set AWS_REGION"):
-        config_of(tmp_path, IAM, "proxy.example:9098")
-
-
-def test_profile_of_the_login_module_is_kept(tmp_path: Path) -> None:
-    text = IAM.replace("required;", 'required awsProfileName="ops";')
-    config = config_of(tmp_path, text)
-    assert config._security().login == IamLogin("eu-west-1", "ops")
-    assert config.java_settings()["sasl.jaas.config"] == f'{MODULE} required awsProfileName="ops";'

@@ -87,12 +87,6 @@ def test_a_refused_client_is_named_without_its_secret(endpoint: TokenEndpoint) -
     )
 
 
-def test_an_endpoint_that_is_not_there_is_named(endpoint: TokenEndpoint) -> None:
-    url = endpoint.url.replace("http:", "https:")  # it speaks no TLS
-    with pytest.raises(TokenError, match=r"gives client me no token: .*SSL"):
-        TokenSource(TokenLogin(url, "me", SECRET)).token()
-
-
 def test_a_token_in_a_file_is_read_when_it_is_due(tmp_path: Path, issuer: TokenIssuer) -> None:
     path = tmp_path / "a token"
     source = TokenSource(TokenLogin(path.as_uri()))
@@ -103,13 +97,6 @@ def test_a_token_in_a_file_is_read_when_it_is_due(tmp_path: Path, issuer: TokenI
     path.write_text(issuer.token("me", lifetime_s=-1))
     with pytest.raises(TokenError, match="has expired"):
         TokenSource(source.login).token()
-
-
-def test_an_unsecured_token_names_its_subject() -> None:
-    token = TokenSource(TokenLogin(None, subject="alice")).token()
-    assert claims_of(token.text)["sub"] == "alice"
-    assert token.text.endswith(".")
-    assert token.expires_s > time.time()
 
 
 def test_no_text_has_a_secret() -> None:

@@ -25,14 +25,3 @@ def test_an_outage_of_two_minutes_is_three_lines() -> None:
         ("reading works again", 80),
     ]
     assert lines[1]["for_s"] == 60.0
-
-
-def test_the_next_outage_is_told_at_once() -> None:
-    now_s = 0.0
-    warning = OutageWarning("reading", now_s=lambda: now_s)
-    with capture_logs() as lines:
-        for _ in range(2):
-            warning.failed(ConnectionError("refused"))
-            now_s += 10.0
-            warning.worked()
-    assert [line["event"] for line in lines] == ["reading failed, trying again", "reading works again"] * 2

@@ -42,13 +42,6 @@ def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
         assert requirement.specifier.contains(pin.version), f"{requirement}: run `make lock`"
 
 
-def test_the_two_locks_agree() -> None:
-    smaller, larger = map(locked, LOCKS)
-    assert {name: larger[name].specifier for name in smaller} == {
-        name: pin.specifier for name, pin in smaller.items()
-    }
-
-
 def test_what_is_installed_is_what_is_locked() -> None:
     for name, pin in locked("requirements-dev.lock").items():
         if pin.marker is None or pin.marker.evaluate():
@@ -62,7 +55,3 @@ def test_the_set_up_takes_no_package_without_its_hash() -> None:
     hashes, no_packages = (line.split() for line in setup[1].splitlines() if "pip install" in line)
     assert {"--require-hashes", "--requirement", "requirements-dev.lock"} <= {*hashes}
     assert "--no-deps --no-build-isolation --editable ." in " ".join(no_packages)
-
-
-def test_the_build_is_asked_for_in_one_way() -> None:
-    assert PROJECT["dependency-groups"]["build"] == PROJECT["build-system"]["requires"]

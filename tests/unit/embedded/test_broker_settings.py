@@ -48,10 +48,6 @@ def test_a_value_brings_no_line_of_its_own() -> None:
         check_broker_settings({"num.partitions": "1\nlisteners=CLIENT://0.0.0.0:9092"})
 
 
-def test_what_a_person_wants_to_try_can_be_set() -> None:
-    check_broker_settings({"auto.create.topics.enable": "true", "log.retention.hours": "1", "a.plugin": ""})
-
-
 def test_values_stand_in_the_file_as_java_reads_them() -> None:
     assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
 

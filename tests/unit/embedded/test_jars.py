@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import shutil
 import socket
 from pathlib import Path
 from typing import get_args
@@ -13,7 +12,6 @@ from embedded import ivy, jars
 from embedded.ivy import Artifact
 from embedded.jars import (
     JARS_TOML,
-    PROGRAM_SETS,
     JarsUnavailable,
     LockedFile,
     SetName,
@@ -21,7 +19,6 @@ from embedded.jars import (
     read_jar_sets,
     render_lock,
 )
-from embedded.paths import cache_dir
 
 
 @pytest.fixture
@@ -88,18 +85,6 @@ def test_the_jars_of_spark_have_pysparks_version() -> None:
     assert set(versions.values()) == {importlib.metadata.version("pyspark")}
 
 
-def test_the_tools_are_those_of_the_brokers_version() -> None:
-    sets = read_jar_sets(JARS_TOML.read_text())
-    versions = {
-        artifact.name: artifact.version for name in ("broker", "tools") for artifact in sets[name].artifacts
-    }
-    assert versions["kafka-tools"] == versions["kafka_2.13"]
-    brokers, tools = ({file.name: file for file in sets[name].files} for name in ("broker", "tools"))
-    shared = brokers.keys() & tools.keys()
-    assert len(shared) > len(brokers) / 2
-    assert {name: tools[name] for name in shared} == {name: brokers[name] for name in shared}
-
-
 def test_faults_name_each_file(tmp_path: Path) -> None:
     good, changed, lost = (locked(name, name.encode()) for name in ("good.jar", "changed.jar", "lost.jar"))
     (tmp_path / "good.jar").write_bytes(b"good.jar")
@@ -121,19 +106,6 @@ def test_fetched_once_then_taken_from_the_cache(
     assert jar.is_relative_to(cache)
     monkeypatch.setattr(jars, "retrieve", lambda *_, **__: pytest.fail("nothing is to be fetched"))
     assert jars.spark_jars() == [jar]
-
-
-def test_what_two_sets_share_is_fetched_once(repository: Path) -> None:
-    jars.broker_classpath()
-    shutil.rmtree(repository)
-    (jar,) = jars.jar_paths("tools")
-    assert jar.read_bytes() == b"thing"
-
-
-def test_the_command_fetches_what_the_programs_run_on(cache: Path, repository: Path) -> None:
-    jars.main([])
-    fetched = {path.parent.name.rpartition("-")[0] for path in (cache / "jars").glob("*/*.jar")}
-    assert fetched == set(PROGRAM_SETS) == {"spark", "broker"}
 
 
 def test_jar_cut_short_in_the_cache_is_fetched_again(repository: Path) -> None:
@@ -174,13 +146,6 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     assert all("Connection refused" in line for line in lines[1:])
 
 
-def test_missing_artifact_is_named(repository: Path) -> None:
-    shutil.rmtree(repository)
-    repository.mkdir()
-    with pytest.raises(JarsUnavailable, match=r"org\.example:thing:1\.0: not found"):
-        jars.spark_jars()
-
-
 @pytest.mark.parametrize(
     ("mirror_of", "used"),
     [("central", True), ("*", True), ("external:*", True), ("*, !central", False), ("other", False)],
@@ -197,25 +162,3 @@ def test_mirror_in_mavens_settings(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
     assert ivy.maven_mirror() == ("http://mirror.invalid/maven" if used else None)
-
-
-def test_no_mirror_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
-    assert ivy.maven_mirror() is None
-
-
-@pytest.mark.parametrize(
-    ("own", "xdg", "expected"),
-    [
-        ("/a/own", "/a/xdg", "/a/own"),
-        ("", "/a/xdg", "/a/xdg/spark-group-coordinator"),
-        ("", "", "/a/home/.cache/spark-group-coordinator"),
-        ("", "not/absolute", "/a/home/.cache/spark-group-coordinator"),
-    ],
-)
-def test_cache_dir(own: str, xdg: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_GROUP_COORDINATOR_CACHE", own)
-    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    monkeypatch.setenv("HOME", "/a/home")
-    assert cache_dir() == Path(expected)

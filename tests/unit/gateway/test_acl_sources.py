@@ -12,11 +12,7 @@ from structlog.testing import capture_logs
 from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.authorization.sources import AclOptions, CurrentAcls, of_cluster, of_file
-from gateway.limits import Limits
-from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import Address
-from tests.harness.coroutines import asynchronous
+from gateway.authorization.sources import CurrentAcls, of_cluster, of_file
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.waiting import until
 
@@ -88,12 +84,6 @@ def test_a_file_in_each_form(tmp_path: Path, name: str) -> None:
     assert read_acl_file(written(tmp_path, name, texts[name])) == [READ, DELETE, BOBS]
 
 
-def test_the_cluster_needs_no_name_in_a_file(tmp_path: Path) -> None:
-    text = '[[acls]]\nprincipal = "User:ann"\nresource_type = "CLUSTER"\noperations = ["DESCRIBE"]\n'
-    (found,) = read_acl_file(written(tmp_path, "acls.toml", text))
-    assert (found.resource_type, found.name) == (ResourceType.CLUSTER, "kafka-cluster")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -119,20 +109,6 @@ def test_a_malformed_file_names_what_is_wrong(
 
 def may_read(acls: CurrentAcls, group: str) -> bool:
     return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, group)
-
-
-@asynchronous
-async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
-    path = written(tmp_path, "acls.toml", TOML)
-    acls = CurrentAcls(Authorizer(), of_file(path), 0.05)
-    assert not may_read(acls, "pay-1")
-    await acls.refresh()
-    assert may_read(acls, "pay-1")
-    async with acls.followed():
-        # By the rename of a new file, as editors and Kubernetes do it.
-        written(tmp_path, "new", TOML.replace('"pay"', '"other"')).replace(path)
-        await until(lambda: not may_read(acls, "pay-1"))
-    assert may_read(acls, "other-1")
 
 
 def test_acls_stay_in_force_while_they_cannot_be_read_which_is_logged_once() -> None:
@@ -186,10 +162,3 @@ async def test_why_the_clusters_acls_cannot_be_read(world: GatewayFixture, error
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": error, "resources": []}
     with pytest.raises(AclsUnreadable, match=reason):
         await of_cluster(world.cluster)()
-
-
-@asynchronous
-async def test_a_cluster_that_cannot_be_reached() -> None:
-    nobody = Cluster([Address(HOST, 1)], Limits())
-    with pytest.raises(AclsUnreadable, match="no connection to the broker"):
-        await CurrentAcls.of(AclOptions(), nobody).refresh()

@@ -100,13 +100,6 @@ async def test_groups_that_may_not_be_described_are_not_listed(world: GatewayFix
     assert (answer.error_code, answer.groups) == (0, [])
 
 
-@played(rights=[(Operation.READ, GROUP, "g")])
-async def test_a_right_that_is_taken_away_ends_the_next_heartbeat(world: GatewayFixture) -> None:
-    assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code != GROUP_REFUSED
-    world.allow()
-    assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code == GROUP_REFUSED
-
-
 @played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DELETE, GROUP, "g")])
 async def test_the_operations_of_a_group_are_the_clients(world: GatewayFixture) -> None:
     (group,) = (await world.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups

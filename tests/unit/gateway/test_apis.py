@@ -28,7 +28,6 @@ from tests.harness.gateway_requests import (
     HEARTBEAT,
     JOIN,
     LEAVE,
-    LIST,
     OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC,
@@ -152,16 +151,6 @@ async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(wor
     assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0005")
 
 
-@played
-async def test_a_broker_may_refuse_to_tell_its_versions(world: GatewayFixture) -> None:
-    world.broker.answers[ApiKey.ApiVersions] = {"error_code": 42}
-    client = await world.client()
-    for version in range(6):
-        number = await client.send(ApiKey.ApiVersions, version)
-        header = RequestHeader(ApiKey.ApiVersions, version, number, None, 0)
-        assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
-
-
 # Of other group protocols, and of delegation tokens: a broker would make them for the gateway's principal.
 @pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93, 38, 39, 40, 41])
 @played
@@ -203,12 +192,6 @@ async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world
     assert (await world.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
     groups = [{"group_id": "g", "topics": wanted}]
     assert (await world.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 14
-
-
-@played
-async def test_groups_that_are_not_read_yet_are_not_listed(world: GatewayFixture) -> None:
-    world.core.unread = True
-    assert (await (await world.client()).ask(LIST, 4)).error_code == 14
 
 
 def not_sent(cause: Exception) -> RequestNotSent:

@@ -99,14 +99,6 @@ def played(test: Callable[[CoordinatorBackend, Log], Awaitable[None]]) -> Callab
 
 
 @played
-async def test_an_answer_in_time_is_given(backend: CoordinatorBackend, log: Log) -> None:
-    request = beat()
-    asked = asyncio.create_task(backend.ask(request))
-    log.answer(await log.nth(0))
-    assert await asked == beaten(request)
-
-
-@played
 async def test_requests_of_a_turn_are_sent_together_and_in_order(
     backend: CoordinatorBackend, log: Log
 ) -> None:
@@ -117,87 +109,6 @@ async def test_requests_of_a_turn_are_sent_together_and_in_order(
     assert [waiting.request for waiting in log.sent] == requests
     log.answer(*log.sent)
     assert await asyncio.gather(*futures) == [beaten(request) for request in requests]
-
-
-@played
-async def test_answers_that_come_together_wake_the_loop_once(backend: CoordinatorBackend, log: Log) -> None:
-    loop = asyncio.get_running_loop()
-    wake, woken = loop.call_soon_threadsafe, []
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        woken.append(args)
-        return wake(*args, **kwargs)
-
-    futures = [backend.send(beat()) for _ in range(100)]
-    await asyncio.sleep(0)
-    loop.call_soon_threadsafe = watched  # type: ignore[assignment,method-assign]
-    log.answer(*log.sent)
-    await asyncio.gather(*futures)
-    assert len(woken) == 1
-
-
-@played
-async def test_held_requests_share_one_timer(backend: CoordinatorBackend, log: Log) -> None:
-    loop = asyncio.get_running_loop()
-    timer, timers = loop.call_later, []
-
-    def watched(delay_s: float, callback: Any, *args: Any, **kwargs: Any) -> Any:
-        timers.append(callback)
-        return timer(delay_s, callback, *args, **kwargs)
-
-    loop.call_later = watched  # type: ignore[assignment,method-assign]
-    futures = [backend.send(beat()) for _ in range(100)]
-    await asyncio.sleep(0)
-    log.answer(*log.sent)
-    await asyncio.gather(*futures)
-    assert timers.count(backend._check_held) == 1
-
-
-@played
-async def test_a_coordinator_that_is_away_holds_each_heartbeat_for_a_moment(
-    backend: CoordinatorBackend, log: Log
-) -> None:
-    """Each heartbeat is in the log, as a sign of life, and none keeps the member from its next one."""
-    for number in range(3):
-        answer = await backend.ask(beat())
-        assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert len(log.pending) == number + 1
-    assert [waiting.timeout_ms for waiting in log.sent] == [ANSWER_TIMEOUT_MS] * 3
-
-
-@played
-async def test_a_slow_coordinator_is_waited_for_once_it_is_known_to_be_slow(
-    backend: CoordinatorBackend, log: Log
-) -> None:
-    answer = await backend.ask(beat())
-    assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    await asyncio.sleep(10 * HELD_S)
-    log.answer(await log.nth(0))
-    asked = asyncio.create_task(backend.ask(beat()))
-    second = await log.nth(1)
-    await asyncio.sleep(2 * HELD_S)
-    log.answer(second)
-    assert (await asked).error_code is ErrorCode.NONE
-
-
-@played
-async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Log) -> None:
-    join = JoinGroup(
-        **header(),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        member_id="",
-        protocol_type="consumer",
-        protocols=[],
-    )
-    asked = asyncio.create_task(backend.ask(join, PARKED_TIMEOUT_MS))
-    await log.nth(0)
-    held = asyncio.create_task(backend.ask(beat()))
-    assert (await held).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not asked.done()
-    joined = failed(join, ErrorCode.MEMBER_ID_REQUIRED)
-    log.pending.settle([joined])
-    assert await asked is joined
 
 
 @played
@@ -237,18 +148,6 @@ async def test_a_request_that_nothing_waits_for_is_not_kept(backend: Coordinator
 
 
 @played
-async def test_a_request_without_an_answer_ends_when_the_client_says_so(
-    backend: CoordinatorBackend, log: Log
-) -> None:
-    asked = asyncio.create_task(backend.ask(beat(), ANSWER_TIMEOUT_MS))
-    await log.nth(0)
-    with capture_logs() as logs:
-        log.pending.expire(time.monotonic() + ANSWER_TIMEOUT_MS / 1000)
-        assert (await asked).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert logs[0]["error"] == "Heartbeat for group 'g' had no answer within 25000 ms"
-
-
-@played
 async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorBackend, log: Log) -> None:
     log.refusal = ClientClosed("the client was closed")
     with capture_logs() as logs:
@@ -277,16 +176,6 @@ async def test_group_is_told_of_a_join_that_is_too_large(backend: CoordinatorBac
     log.answer(notice)
     answer = await asked
     assert (type(answer), answer.error_code) == (JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-@played
-async def test_requests_without_an_answer_share_a_log_line(backend: CoordinatorBackend, log: Log) -> None:
-    with capture_logs() as logs:
-        await asyncio.gather(*(backend.ask(beat()) for _ in range(300)))
-        await until(lambda: len(logs) >= 2)
-    assert [entry["event"] for entry in logs] == ["no answer from the coordinator"] * 2
-    assert [entry["requests"] for entry in logs] == [1, 299]
-    assert logs[0]["error"].startswith("Heartbeat for group 'g' was held for ")
 
 
 @played

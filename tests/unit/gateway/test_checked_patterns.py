@@ -75,18 +75,6 @@ async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixt
     assert str(topic_id("prices")).encode() not in encode(asked)
 
 
-@played
-async def test_without_acls_nothing_is_told_of_them(world: GatewayFixture) -> None:
-    client = await world.client()
-    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
-    assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
-    await beat(client, answer.member_epoch)
-    for asked in world.core.asked:
-        assert b"checks_topics" not in encode(asked)
-        assert b"seen" not in encode(asked)
-        assert b"looked" not in encode(asked)
-
-
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
 async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: GatewayFixture) -> None:

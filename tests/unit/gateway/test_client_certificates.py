@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gateway.security import authentication
 from gateway.security.authentication import Security
 from gateway.security.principal_mapping import PrincipalMapper
-from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
+from gateway.security.settings import ClientAuth, SecuritySettings
 from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
 from gateway.wire.framing import framed
@@ -203,15 +203,6 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
     play()
 
 
-@played(security=lambda authority, server: secured(authority, server, ClientAuth.NONE))
-async def test_where_clients_show_no_certificates_tls_1_2_is_served(
-    world: GatewayFixture, authority: Authority, server: Issued
-) -> None:
-    tls = context_of(authority)
-    tls.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert await principal_of(world, tls) == "User:ANONYMOUS"
-
-
 @pytest.mark.usefixtures("often")
 def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
     users = tmp_path / "users"
@@ -255,31 +246,3 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(
         assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
 
     play()
-
-
-def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
-    server = authority.issue("gateway", password="secret")
-    security = Security(SecuritySettings(keystore=server.both, key_password="secret"))
-    assert "secret" not in repr(security.settings)
-
-    @played(security=security)
-    async def play(world: GatewayFixture) -> None:
-        assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
-
-    play()
-    with pytest.raises(SecurityError, match="cannot be used"):
-        Security(SecuritySettings(keystore=server.both))
-
-
-def test_a_broken_file_does_not_keep_the_others_from_being_read(
-    authority: Authority, server: Issued, tmp_path: Path
-) -> None:
-    """A user who is removed is gone, whatever is wrong with the certificate."""
-    users = tmp_path / "users"
-    users.write_text("ann:secret\nbob:secret\n")
-    security = Security(SecuritySettings(keystore=server.both, users=users))
-    replaced(server.both, b"nonsense")
-    replaced(users, b"bob:secret\n")
-    security.refresh()
-    assert not value_of(security.users).has_password("ann", b"secret")
-    assert value_of(security.users).has_password("bob", b"secret")

@@ -1,20 +1,16 @@
 """The gateway's own requests to brokers, for many callers at once, and while brokers hang."""
 
 import asyncio
-from statistics import median
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.limits import Limits
-from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
+from gateway.upstream.connections import CLIENT_ID, Upstream, UpstreamLost
 from gateway.wire import codec
-from state.kafka.requests import ConsumerGroupHeartbeat
 from tests.harness.gateway import GatewayFixture, played, topic_id
 from tests.harness.waiting import until
 
-HEARTBEAT = 68
 CALLERS = 1_000
 
 
@@ -40,42 +36,6 @@ async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world
         {"absent": False, "orders": True},
         {},
     ]
-
-
-@played(upstream_timeout_s=0.5)
-async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_long(
-    world: GatewayFixture,
-) -> None:
-    world.broker.silent = True
-    connected = len(world.broker.writers)
-    looks = (world.cluster.described([f"topic-{number}"], 1.0) for number in range(CALLERS))
-    outcomes = await asyncio.gather(*looks, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {UpstreamLost}
-    # A request is sent to each address in turn: the broker's, and that of the start.
-    assert len(world.broker.writers) - connected <= 4
-    world.broker.silent = False
-    assert await world.cluster.described(["orders"], 1.0)
-
-
-@played(topics_look_up_s=0.5)
-async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(
-    world: GatewayFixture,
-) -> None:
-    world.broker.silent = True
-    now_s = asyncio.get_running_loop().time
-
-    async def full_heartbeat(topic: str) -> float:
-        began_s = now_s()
-        fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000}
-        await world.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
-        asked = world.core.asked[-1]
-        assert isinstance(asked, ConsumerGroupHeartbeat)
-        assert asked.topics is None
-        return now_s() - began_s
-
-    first_s = await full_heartbeat("orders")
-    assert first_s >= 0.5
-    assert median([await full_heartbeat(f"topic-{number}") for number in range(5)]) < first_s
 
 
 @played
@@ -104,17 +64,6 @@ async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: Gateway
         assert await world.cluster.topics_by_id(ids, 30.0) == {}
     assert world.cached_topics() <= 20_000
     assert await world.cluster.topics(["orders"])
-
-
-def test_first_contacts_spread_over_the_live_brokers() -> None:
-    """Else all would wait for the first broker where it hangs."""
-    bootstrap = Address("bootstrap", 9092)
-    cluster = Cluster([bootstrap], Limits())
-    cluster.learn({node: Address(f"broker-{node}", 9092) for node in range(3)}, all_of_them=True)
-    cluster.learn({7: Address("gone", 9092)})
-    drawn = [cluster.addresses() for _ in range(200)]
-    assert {addresses[0].host for addresses in drawn} == {"broker-0", "broker-1", "broker-2"}
-    assert all(len(set(addresses)) == 4 and addresses[-1] == bootstrap for addresses in drawn)
 
 
 BODY = {"topics": [], "allow_auto_topic_creation": False}

@@ -69,15 +69,6 @@ async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(wor
     assert world.broker.metadata_asked == before
 
 
-@played
-async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: GatewayFixture) -> None:
-    before = world.broker.metadata_asked
-    for number in range(5):
-        await world.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
-        assert last_asked(world).topics == {"orders": image("orders")}
-    assert world.broker.metadata_asked == before + 1
-
-
 @played(topics_look_up_s=0.05)
 async def test_mi1_mi2_without_brokers_a_request_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
     world.broker.silent = True
@@ -111,14 +102,6 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
     regex = last_asked(world).regex
     assert regex is not None
     assert regex.topics == {}  # the whole name has to match
-
-
-@played
-async def test_rx1_patterns_share_a_look_at_all_topics(world: GatewayFixture) -> None:
-    before = world.broker.metadata_asked
-    for number, pattern in enumerate((".*", "o.*", ".*s")):
-        await world.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
-    assert world.broker.metadata_asked == before + 1
 
 
 @played(topics_look_up_s=0.05)
@@ -195,13 +178,6 @@ async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: Gatewa
     images = {name: TopicImage(topic_id(name), partitions) for name, partitions in TOPICS.items()}
     assert asked.topics == {**images, "absent": None}
     assert asked.partitions_per_topic == {}
-
-
-@played
-async def test_mi2_a_join_of_another_protocol_type_says_nothing_of_topics(world: GatewayFixture) -> None:
-    await world.ask(JOIN, 9, **join_fields(protocol_type="connect"))
-    assert last_join(world).topics is None
-    assert world.broker.metadata_asked == 1  # at the gateway's start
 
 
 @played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])

@@ -100,17 +100,6 @@ class World:
         return self.deliveries.totals.suspected
 
 
-def test_sp29_types_are_counted_by_ranges_and_by_offsets_and_gaps_apart() -> None:
-    world = World()
-    world.get("a", 0, 9)
-    world.acknowledge("a", 0, 4, Type.ACCEPT)
-    world.acknowledge("a", 5, 9, Type.REJECT, Type.GAP, Type.GAP, Type.RELEASE, Type.ACCEPT)
-    row = world.row()
-    assert (row.accepted, row.rejected, row.released, row.gaps) == (6, 1, 1, 2)
-    assert row.delivered == 10
-    assert row.acknowledged == 8
-
-
 def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
     world = World()
     world.get("a", 0, 9)
@@ -128,15 +117,6 @@ def test_sp30_only_what_a_leader_took_counts(key: int, answer: dict[str, int]) -
     ask(**answer) if "error" in answer else world.ask("a")(**answer)
     assert world.row().accepted == 0
     assert world.offsets_held("a") == 10
-
-
-def test_sp30_an_acknowledgement_after_the_lock_is_late() -> None:
-    world = World()
-    world.get("a", 0, 9)
-    world.pass_ms(LOCK_MS + GRACE_MS)
-    world.acknowledge("a", 0, 3, Type.ACCEPT, error=LATE)
-    row = world.row()
-    assert (row.late, row.accepted, row.expired) == (4, 0, 10)
 
 
 def test_sp30_a_range_of_all_offsets_counts_what_the_member_holds() -> None:
@@ -193,16 +173,6 @@ def test_sp32_a_record_whose_last_delivery_came_to_nothing_is_gone(how: str) -> 
     else:
         world.ask("a", epoch=-1, key=ACKNOWLEDGE)()
     assert {offset: one.outcome for offset, one in world.suspects().items()} == {4: GONE}
-
-
-def test_sp32_the_limit_of_the_group_holds() -> None:
-    world = World()
-    world.member("a").group.limit = 2
-    world.get("a", 4, 4, 2)
-    world.acknowledge("a", 4, 4, Type.RELEASE)
-    assert world.suspects()[4].outcome == GONE
-    world.get("b", 4, 4, 3)
-    assert world.suspects()[4].outcome == OPEN, "it was delivered again, so it was not archived"
 
 
 def test_sp32_what_was_delivered_before_the_limit_was_known_is_gone_by_it() -> None:
@@ -301,11 +271,3 @@ def test_sp34_what_all_members_hold_has_a_bound(monkeypatch: pytest.MonkeyPatch)
     assert (row.delivered, row.unfollowed) == (5, 2)
     world.acknowledge("a", 0, 9, Type.ACCEPT)
     assert world.row().accepted == 3
-
-
-def test_sp34_nothing_is_written_of_a_minute_in_which_nothing_happened() -> None:
-    world = World()
-    world.get("a", 0, 9)
-    assert len(world.records()) == 1
-    world.ask("a")()
-    assert world.records() == []

@@ -5,7 +5,6 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.deliveries.reports import DeliveryReports
-from gateway.net.relay import HELD_MAX_BYTES
 from gateway.wire import codec
 from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
 from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched, finds_share_groups
@@ -71,17 +70,6 @@ async def test_what_passes_is_counted_and_written_with_the_names_of_topics(world
 
 
 @played
-async def test_a_large_response_is_counted_as_it_passes(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[FETCH] = response((0, 9, 1), (10, 10, 2), records=b"r" * (5 * HELD_MAX_BYTES))
-    answer = await client.ask(FETCH, 2, **fetched("orders"))
-    assert len(answer.responses[0].partitions[0].records) == 5 * HELD_MAX_BYTES
-    numbers = world.gateway.numbers()
-    assert value(numbers, "share_records_delivered_total") == 11
-    assert value(numbers, "share_records_redelivered_total") == 1
-
-
-@played
 async def test_the_end_of_a_connection_releases_what_its_member_held(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[FETCH] = response((0, 9, 5))
@@ -96,16 +84,6 @@ async def test_the_end_of_a_connection_releases_what_its_member_held(world: Gate
     await reports(world).write()
     (record,) = world.evidence.deliveries
     assert (record.rows[0].ended, len(record.suspects), record.sessions) == (10, 10, 0)
-
-
-@played
-async def test_the_last_counts_are_written_when_the_gateway_ends(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[FETCH] = response((0, 9, 1))
-    await client.ask(FETCH, 2, **fetched("orders"))
-    await world.gateway.close()
-    (record,) = world.evidence.deliveries
-    assert (record.rows[0].delivered, record.rows[0].ended) == (10, 10)
 
 
 @played
@@ -131,27 +109,3 @@ async def test_the_brokers_are_asked_for_the_limit_of_a_group_once(world: Gatewa
     await reports(world).write()
     (record,) = world.evidence.deliveries
     assert (record.delivery_limit, record.is_limit_known, record.rows[0].last) == (3, True, 1)
-
-
-@played
-async def test_where_the_limit_is_not_told_kafkas_default_holds(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    denied = {"resource_type": 32, "resource_name": "g", "error_code": 30, "configs": []}
-    world.broker.answers |= {
-        FETCH: response((0, 0, 5)),
-        ApiKey.DescribeConfigs: {"results": [denied]},
-    }
-    await client.ask(FETCH, 2, **fetched("orders"))
-    await reports(world).learn_limits()
-    await reports(world).write()
-    (record,) = world.evidence.deliveries
-    assert (record.delivery_limit, record.is_limit_known, record.rows[0].last) == (5, False, 1)
-
-
-@played
-async def test_a_topic_that_is_gone_has_its_id_for_a_name(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[FETCH] = response((0, 0, 1), topic="deleted")
-    await client.ask(FETCH, 2, **fetched("orders"))
-    await reports(world).write()
-    assert world.evidence.deliveries[0].rows[0].topic == str(topic_id("deleted"))

@@ -18,7 +18,7 @@ from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 from tests.unit.gateway.test_security import PEM
-from tests.unit.gateway.test_server import park, passed_on
+from tests.unit.gateway.test_server import park
 
 NOT_COORDINATOR = 16
 
@@ -65,20 +65,6 @@ async def test_requests_under_way_are_answered_before_the_end_and_later_ones_are
 
 
 @played
-async def test_requests_at_the_broker_are_answered_before_the_end(world: GatewayFixture) -> None:
-    client = await world.client()
-    world.broker.open.clear()
-    await client.send_bytes(passed_on(7))
-    await until(lambda: world.broker.passed)
-    draining = asyncio.create_task(world.gateway.drain(10))
-    await until(lambda: world.gateway.is_draining)
-    world.broker.open.set()
-    assert await client.receive_bytes() == (7).to_bytes(4, "big")
-    assert await ended(client) == b""
-    await draining
-
-
-@played
 async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_member_id(
     world: GatewayFixture,
 ) -> None:
@@ -104,14 +90,6 @@ async def test_the_drain_ends_after_its_time(world: GatewayFixture) -> None:
     assert len(world.gateway.connections()) == 1
     await world.gateway.close()
     assert await client.is_closed()
-
-
-@played
-async def test_a_client_that_does_not_close_its_side_is_closed(world: GatewayFixture) -> None:
-    await park(world, await world.client())
-    async with asyncio.timeout(10):
-        await world.gateway.drain(10)
-    assert world.gateway.connections() == []
 
 
 @played

@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from kafka.protocol.api_key import ApiKey
-
 from gateway.fairness.queue import TENANT, FairQueue
 from gateway.fairness.room import Room
 from gateway.fairness.thread import FairThread
@@ -18,8 +16,6 @@ from gateway.net.flow import SMALL_BYTES, Flow
 from gateway.net.forwarding import Forwarded, Forwarding
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
-from gateway.wire import beside, codec
-from gateway.wire.framing import RequestHeader
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
@@ -141,37 +137,6 @@ async def test_the_thread_works_for_tenants_by_turns() -> None:
     free.set()
     await asyncio.gather(blocking, *many, one, return_exceptions=True)
     assert done == ["many-0", "one", "many-2", "many-3"]
-
-
-@asynchronous
-async def test_what_fails_in_the_thread_fails_for_its_caller_alone() -> None:
-    thread = FairThread("test")
-    failed, fine = thread.run(int, "x"), thread.run(int, "1")
-    assert [type(failure) for failure in await asyncio.gather(failed, return_exceptions=True)] == [ValueError]
-    assert await fine == 1
-
-
-@played
-async def test_what_brokers_answer_the_gateway_is_not_decoded_behind_its_callers_requests(
-    _: GatewayFixture,
-) -> None:
-    """Callers of other tenants may wait for the same answer."""
-    topics: list[codec.Fields] = [
-        {"name": f"{number:032}", "topic_id": None, "partitions": []} for number in range(500)
-    ]
-    answer = {"brokers": [], "cluster_id": "c", "controller_id": 1, "topics": topics}
-    response = codec.encode_response(RequestHeader(ApiKey.Metadata, 12, 1, "gateway", 0), answer)
-    assert len(response) > beside.AT_ONCE_BYTES
-    TENANT.set("many")
-    free, first = Event(), Event()
-    own = [beside.run(event.wait, PATIENCE_S) for event in (first, first, free)]
-    decoding = asyncio.create_task(beside.decode_frequent(ApiKey.Metadata, 12, response))
-    await asyncio.sleep(0)
-    first.set()
-    async with asyncio.timeout(PATIENCE_S / 2):
-        assert len((await decoding).topics) == len(topics)
-    free.set()
-    await asyncio.gather(*own)
 
 
 @played

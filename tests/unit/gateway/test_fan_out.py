@@ -12,7 +12,7 @@ from gateway.quotas.rules import QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from state.kafka.requests import Heartbeat
-from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, until_asked
@@ -114,40 +114,6 @@ async def test_each_group_of_a_request_counts_for_the_quota(world: GatewayFixtur
     began_s = time.monotonic()
     await world.ask(api_key, version, **fields)
     assert time.monotonic() - began_s >= 0.45, "five of them wait 0.1 s each"
-
-
-@played(rules=TEN_A_SECOND, **NO_BURST)
-async def test_groups_that_wait_for_the_quota_take_no_room(world: GatewayFixture) -> None:
-    client = await world.client()
-    await client.send(DESCRIBE, 5, groups=[f"g-{n}" for n in range(100)])
-    await until_asked(world, 2)
-    assert in_flight(world) <= 2
-
-
-@played
-async def test_the_groups_of_requests_are_counted(world: GatewayFixture) -> None:
-    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(30)])
-    await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(12)])
-    assert world.gateway.numbers()["request_groups"] == {("DescribeGroups",): [42]}
-
-
-@played
-async def test_a_client_that_goes_away_gives_its_places_back(world: GatewayFixture) -> None:
-    client = await world.client()
-    for n in range(1_000):
-        hold(world, f"g-{n}")
-    await client.send(DESCRIBE, 5, groups=[f"g-{n}" for n in range(1_000)])
-    await until_asked(world, AT_ONCE + 1)
-    client.writer.transport.abort()
-    await until(lambda: not in_flight(world) and not world.core.waiting)
-    await nothing_more(world, AT_ONCE + 1)
-    other = await world.client()
-    await many_beats(other)
-
-
-async def many_beats(client: RawClient) -> None:
-    for _ in range(10):
-        await client.ask(HEARTBEAT, 4, **beat("alive"))
 
 
 @played(rights=[])

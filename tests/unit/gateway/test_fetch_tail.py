@@ -1,7 +1,6 @@
 """Large Fetch responses in parts: what a client gets, whatever the parts are."""
 
 from typing import Any
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,15 +128,3 @@ def test_a_share_fetch_in_parts_keeps_its_size_and_has_no_address_of_a_broker(
     assert not codec.decode_frequent(SHARE_FETCH, version, passed).node_endpoints
     without = codec.encode_response(header, {**fields, "node_endpoints": []})
     assert passed.startswith(without[:-1])
-
-
-def test_nothing_before_the_addresses_is_held_back() -> None:
-    records = b"r" * 1_000_000
-    partition = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": records}
-    topic = {"topic_id": UUID(int=7), "partitions": [partition]}
-    header = RequestHeader(FETCH, FIRST_VERSION, 5, "me", 0)
-    message = codec.encode_response(header, {"responses": [topic]})
-    tail = tail_for(header)
-    assert tail.feed(message[:500_000]) == message[:500_000]
-    assert len(tail.feed(message[500_000:])) == 500_000 + len(message) - 1_000_000 - 1
-    assert tail.end() == b"\0"

@@ -16,21 +16,6 @@ SLOW: dict[str, Any] = {"large_bytes_per_s": 1, "large_burst_bytes": LARGE}
 
 
 @asynchronous
-async def test_who_is_gone_loses_its_turn() -> None:
-    flow = Flow(10 * LARGE, LARGE)
-    await flow.enter(2 * LARGE)
-    gone = [asyncio.create_task(flow.enter(1_000 * LARGE)) for _ in range(10)]
-    stays = asyncio.create_task(flow.enter(LARGE))
-    await asyncio.sleep(0)
-    assert flow.waiting == 11
-    for task in gone:
-        task.cancel()
-    async with asyncio.timeout(10):
-        await stays
-    assert flow.waiting == 0
-
-
-@asynchronous
 async def test_small_requests_do_not_wait() -> None:
     flow = Flow(1, 1)
     large = [asyncio.create_task(flow.enter(LARGE)) for _ in range(2)]

@@ -1,18 +1,13 @@
 """ListGroups includes every change that any client, at any gateway, had a response about before."""
 
-import asyncio
-from typing import Any
-
 from msgspec import UNSET
 from structlog.testing import capture_logs
 
-from gateway.coordinator.fresh_groups import FreshGroups, Listing
-from gateway.limits import Limits
 from records.codec import encode
 from state.kafka.requests import (
     DescribeGroup,
 )
-from tests.harness.gateway import CoreBackend, GatewayFixture, played
+from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -76,59 +71,6 @@ async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: Gatewa
     assert [entry["event"] for entry in logs] == [
         "the groups topic is not read to its end, ListGroups may miss the latest changes"
     ]
-
-
-class Slow(CoreBackend):
-    """A coordinator that answers when the test lets it. `started` are the requests that were sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = 0
-        self.answers = asyncio.Semaphore(0)
-
-    async def ask(self, request: Any, timeout_ms: int | None = None) -> Any:
-        self.started += 1
-        await self.answers.acquire()
-        return await super().ask(request, timeout_ms)
-
-
-async def all_of(groups: Listing) -> Listing:
-    return groups
-
-
-def test_questions_that_come_together_share_a_barrier_that_begins_after_them() -> None:
-    async def play() -> None:
-        core = Slow()
-        fresh = FreshGroups(core, core, Limits(), request_partitions=1)
-
-        async def until_started(number: int) -> None:
-            while core.started < number:
-                await asyncio.sleep(0)
-
-        first = asyncio.create_task(fresh.shown("all", all_of))
-        await until_started(1)
-        later = [asyncio.create_task(fresh.shown("all", all_of)) for _ in range(50)]
-        later[0].cancel()  # one caller's cancellation must not affect the others
-        core.answers.release()
-        for round_ in (2, 3):
-            await until_started(round_)
-            assert not first.done(), "the views of the batch that has answered may not be written yet"
-            core.answers.release()
-        assert await first == []
-        await until_started(4)
-        assert not any(task.done() for task in later[1:]), "the barrier under way began before they asked"
-        for round_ in (5, 6):
-            core.answers.release()
-            await until_started(round_)
-        core.answers.release()
-        assert await asyncio.gather(*later[1:]) == [[]] * 49
-        assert core.started == 6
-
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await play()
-
-    asyncio.run(bounded())
 
 
 @played

@@ -8,13 +8,11 @@ from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.counts import BUCKETS_S, Counts
+from gateway.metrics.counts import Counts
 from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
-from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat
-from tests.unit.gateway.test_server import park
 
 
 def samples(numbers: Numbers) -> CollectorRegistry:
@@ -56,29 +54,6 @@ def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -
     assert PREFIX not in text
 
 
-@played(idle_timeout_s=1.0)
-async def test_connections_are_counted_by_the_reason_of_their_end(world: GatewayFixture) -> None:
-    client, wrong, _ = [await world.client() for _ in range(3)]
-    await client.ask(HEARTBEAT, 4, **beat())
-    client.writer.close()
-    await wrong.send_bytes(bytes.fromhex("80000000"))
-    assert await wrong.is_closed()
-    await until(lambda: not world.gateway.connections())
-    numbers = world.gateway.numbers()
-    for reason in ("client", "error", "idle"):
-        assert value(numbers, "connections_closed_total", reason=reason) == 1
-
-
-@played
-async def test_a_parked_request_is_counted_with_the_time_that_it_waited(world: GatewayFixture) -> None:
-    client = await world.client()
-    await park(world, client)
-    assert value(world.gateway.numbers(), "request_duration_seconds_count", api="JoinGroup") is None
-    world.core.advance(3_000)
-    await client.receive()
-    assert value(world.gateway.numbers(), "request_duration_seconds_count", api="JoinGroup") == 1
-
-
 @played
 async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: GatewayFixture) -> None:
     client = await world.client()
@@ -108,21 +83,6 @@ def test_each_reason_of_a_refusal_has_a_series_from_the_start() -> None:
 
 
 durations = st.lists(st.floats(0, 100), max_size=20)
-
-
-@given(durations)
-def test_buckets_have_the_values_up_to_their_bounds(values: list[float]) -> None:
-    counts = Counts()
-    for seconds in values:
-        counts.answer(12, seconds)
-    numbers = counted(counts)
-    if not values:
-        return
-    for bound in BUCKETS_S:
-        le = f"{bound}"
-        found = value(numbers, "request_duration_seconds_bucket", api="Heartbeat", le=le)
-        assert found == sum(seconds <= bound for seconds in values)
-    assert value(numbers, "request_duration_seconds_count", api="Heartbeat") == len(values)
 
 
 @given(st.lists(durations, max_size=4))

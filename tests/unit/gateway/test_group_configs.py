@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from gateway.wire.framing import request_header
@@ -90,45 +88,6 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: Gatewa
         answer = await world.ask(api, version, resources=entries)
         assert errors_of(answer) == {(TOPIC, "orders"): INVALID_CONFIG, (GROUP, "g"): INVALID_CONFIG}
         assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ([change(SESSION_TIMEOUT, "x")], INVALID_CONFIG),
-        ([change("retention.ms", "1")], INVALID_CONFIG),
-        ([change(SESSION_TIMEOUT, "50000", APPEND)], INVALID_CONFIG),
-        ([change(SESSION_TIMEOUT, "50000", 9)], INVALID_REQUEST),
-        ([change(SESSION_TIMEOUT, None)], INVALID_REQUEST),
-        ([change(SESSION_TIMEOUT, "50000"), change(SESSION_TIMEOUT, "51000")], INVALID_REQUEST),
-    ],
-)
-@played
-async def test_a_change_that_cannot_be_made_is_refused(
-    world: GatewayFixture, changes: list[dict[str, Any]], error: int
-) -> None:
-    assert await altered(world, *changes) == error
-    assert await described(world) == DEFAULTS
-
-
-@played
-async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world: GatewayFixture) -> None:
-    assert await altered(world, change(SESSION_TIMEOUT, "50000"), group_id="") == INVALID_REQUEST
-    (found,) = (await world.ask(DESCRIBE, 4, resources=[resource("")])).results
-    assert (found.error_code, bool(found.error_message)) == (INVALID_REQUEST, True)
-    twice = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])] * 2
-    answer = await world.ask(INCREMENTAL, 1, resources=twice)
-    assert [entry.error_code for entry in answer.responses] == [INVALID_REQUEST] * 2
-    assert world.core.asked == []
-
-
-@played
-async def test_without_a_coordinator_settings_have_coordinator_not_available(world: GatewayFixture) -> None:
-    world.core.away = True
-    (found,) = (await world.ask(DESCRIBE, 4, resources=[resource("g")])).results
-    assert (found.error_code, found.configs) == (15, [])
-    changed = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])]
-    assert errors_of(await world.ask(INCREMENTAL, 1, resources=changed)) == {(GROUP, "g"): 15}
 
 
 @played(

@@ -1,12 +1,9 @@
 """Whether a gateway is ready, and why not."""
 
-import asyncio
-import math
-
 import pytest
 
 from gateway import health
-from gateway.health import AGE_MAX_S, BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness
+from gateway.health import BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness
 from tests.harness.gateway import GatewayFixture, played
 from tests.unit.gateway.test_pipelining import hold
 
@@ -43,22 +40,6 @@ async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_o
     ready = readiness(world)
     assert await ready.checks() == {**FINE, COORDINATOR: "the coordinator does not answer"}
     assert await ready.checks([COORDINATOR]) == {LISTENING: None, BROKERS: None}
-
-
-@played
-async def test_the_coordinator_is_asked_once_in_a_while_and_not_while_clients_keep_it_busy(
-    world: GatewayFixture,
-) -> None:
-    ready = readiness(world)
-    for _ in range(3):
-        await asyncio.gather(ready.checks(), ready.checks())
-    assert len(world.core.asked) == 1
-    await Readiness(world.gateway, world.cluster, world.core).checks(CHECKS)
-    assert len(world.core.asked) == 1
-    world.core.answered_at_s = math.inf
-    await readiness(world).checks()
-    assert len(world.core.asked) == 1
-    assert AGE_MAX_S > 0
 
 
 @played

@@ -1,27 +1,19 @@
 """The coordinator's own topics: marked as internal, and protected from changes by clients."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
-from kafka import KafkaConsumer, KafkaProducer
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from clients.coordinator_client import TopicsMissing, layout_on
-from connections.client_config import ClientConfig
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from records.layout import DEFAULT_PREFIX, TopicLayout
-from tests.harness.gateway import NODE_ID, TOPICS, GatewayFixture, played, topic_id
+from records.layout import TopicLayout
+from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id
 
 OWN = TopicLayout.named().requests_topic
 internal = partial(played, expose_internal_topics=False)
@@ -192,36 +184,6 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
     play()
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_is_not_about_internal_topics_passes_as_it_is(case: Case) -> None:
-    @internal
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
-        world.broker.answers[case.api_key] = case.answer([OTHER])
-        answer = await client.ask(case.api_key, version, **case.about([OTHER]))
-        assert case.errors(answer) == {OTHER: 0}
-        assert world.broker.messages == [
-            codec.encode_request(case.api_key, version, 1, "me", case.about([OTHER]))
-        ]
-
-    play()
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_topics_that_are_not_internal_may_be_changed(case: Case) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
-        world.broker.answers[case.api_key] = case.answer([OWN])
-        assert case.errors(await client.ask(case.api_key, version, **case.about([OWN]))) == {OWN: 0}
-        (request,) = passed_on(world)
-        assert case.asked(request) == [OWN]
-
-    play()
-
-
 @internal
 async def test_a_produce_by_id_is_refused_too(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
@@ -336,65 +298,3 @@ async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: Gate
     await client.ask(ApiKey.Produce, 9, **produced([OTHER] * 100))
     await client.send(ApiKey.DeleteTopics, 6, topics=named([OTHER] * 100))
     assert await client.is_closed()
-
-
-@internal
-async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: GatewayFixture) -> None:
-    world.broker.topics[OWN] = 1
-    changing = ApiKey.DeleteTopics, ApiKey.CreatePartitions, ApiKey.DeleteRecords
-    world.broker.answers[ApiKey.ApiVersions] = versions_of(
-        ApiKey.Produce, ApiKey.Metadata, ApiKey.ApiVersions, *changing
-    )
-    refused = await asyncio.to_thread(refused_to_librdkafka, str(world.gateway.address))
-    assert refused == dict.fromkeys(["produce", "delete", "partitions", "records"], INVALID_TOPIC)
-    assert {header.api_key for header in world.broker.passed} == {ApiKey.Metadata, ApiKey.ApiVersions}
-
-
-def versions_of(*api_keys: int) -> codec.Fields:
-    """A broker's response to ApiVersions."""
-    versions = {key: codec.versions(key) for key in sorted(api_keys)}
-    known = [{"api_key": k, "min_version": v[0], "max_version": v[-1]} for k, v in versions.items()]
-    return {"api_keys": known}
-
-
-@internal
-async def test_kafka_python_leaves_internal_topics_out_and_does_not_write_to_them(
-    world: GatewayFixture,
-) -> None:
-    world.broker.topics |= dict.fromkeys(TopicLayout.named().topics, 1)
-    world.broker.answers[ApiKey.ApiVersions] = versions_of(
-        ApiKey.Produce, ApiKey.Metadata, ApiKey.ApiVersions, ApiKey.Fetch
-    )
-    await asyncio.to_thread(ask_by_kafka_python, str(world.gateway.address))
-
-
-def ask_by_kafka_python(servers: str) -> None:
-    with closing(KafkaConsumer(bootstrap_servers=servers)) as consumer:
-        assert consumer.topics() == set(TOPICS)  # what a pattern is matched with
-        assert consumer.partitions_for_topic(OWN) == {0}
-    with (
-        closing(KafkaProducer(bootstrap_servers=servers, enable_idempotence=False)) as producer,
-        pytest.raises(ValueError, match="did not assign a partition"),
-    ):
-        producer.send(OWN, b"{}")
-    with pytest.raises(TopicsMissing, match="is a gateway, whose clients may not write to"):
-        layout_on(ClientConfig(servers), DEFAULT_PREFIX)
-
-
-def refused_to_librdkafka(servers: str) -> dict[str, int]:
-    """The error codes that librdkafka's clients get for one of the coordinator's topics."""
-    refused: dict[str, int] = {}
-    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": servers}
-    producer = Producer({**settings, "on_delivery": lambda error, _: refused.update(produce=error.code())})
-    producer.produce(OWN, b"{}")
-    assert producer.flush(20) == 0
-    admin = AdminClient(settings)
-    answers: dict[str, Any] = {
-        "delete": admin.delete_topics([OWN]),
-        "partitions": admin.create_partitions([NewPartitions(OWN, 9)]),
-        "records": admin.delete_records([TopicPartition(OWN, 0, -1)]),
-    }
-    for name, answer in answers.items():
-        (future,) = answer.values()
-        refused[name] = future.exception(20).args[0].code()
-    return refused

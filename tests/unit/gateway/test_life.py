@@ -10,56 +10,13 @@ from hypothesis import strategies as st
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
 from gateway.net.ends import ClientGone, Drained
-from gateway.net.life import TABLE, Event, Life, State
 from gateway.net.place import Place
 from gateway.net.received import Received
 from gateway.net.stream import ClientStream
-from gateway.net.timers import Timers
 from gateway.net.unread import Unread
 from gateway.wire.framing import framed
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time
-
-
-def lived(loop: StillLoop) -> tuple[Life, Timers]:
-    timers = Timers(Limits(), loop)
-    return Life(timers, loop.create_future()), timers
-
-
-def test_no_state_comes_again_and_nothing_is_given_back_that_has_ended() -> None:
-    order = list(State)
-    for (state, _), after in TABLE.items():
-        assert order.index(after) >= order.index(state)
-        if state is not State.NEW:
-            assert state.takes >= after.takes
-            assert state.gives >= after.gives
-    assert set(TABLE.values()) == set(State) - {State.NEW}
-
-
-@given(st.lists(st.sampled_from([*Event]), max_size=12))
-@in_still_time
-async def test_the_first_reason_for_the_end_holds(loop: StillLoop, events: list[Event]) -> None:
-    life, timers = lived(loop)
-    reasons = [ClientGone(str(number)) for number in range(len(events))]
-    told: list[Exception] = []
-    for event, reason in zip(events, reasons, strict=True):
-        if (life.state, event) not in TABLE:
-            continue
-        match event:
-            case Event.END:
-                life.end(reason)
-                told.append(reason)
-            case Event.LOST:
-                life.lost(reason)
-                told.append(reason)
-            case _:
-                life.on(event)
-    assert [life.ended.result()] == told[:1] if life.ended.done() else not told
-    assert (life.state in (State.ENDED, State.CLOSED)) is bool(told)
-    timers.unmute_after(1, lambda: None)
-    assert loop.timers == (0 if told else 1)
-    timers.stop()
-
 
 IN_FLIGHT, BYTES_MAX, SIZE = 4, 400, 60
 LIMITS = Limits(

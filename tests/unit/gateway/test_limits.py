@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from gateway.limits import SETTINGS, LimitError, Limits
-from gateway.net.open_files import files_for
 
 
 def test_every_setting_changes_its_limit() -> None:
@@ -74,7 +73,3 @@ def test_the_soft_limit_is_raised_as_far_as_needed_and_allowed(
     output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
     assert output.splitlines()[-1] == f"{now} {hard}"
     assert {line for line in (RAISED, TOO_LOW) if line in output} == logged
-
-
-def test_each_client_may_have_a_connection_to_its_broker() -> None:
-    assert files_for(Limits(connections=10_000)) > 20_000

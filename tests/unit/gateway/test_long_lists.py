@@ -1,9 +1,8 @@
 """Requests whose work grows with what exists, not with what they name, take the event loop in slices."""
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,16 +11,14 @@ import pytest
 
 from gateway.apis import consumer_group_describe, slices
 from gateway.apis.slices import Slices, batches
-from gateway.authorization.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import CLUSTER_NAME, Operation
 from gateway.authorization.authorizer import Authorizer
-from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.groups import KnownGroup
 from gateway.fairness.room import Room
 from gateway.metrics.counts import Counts
 from gateway.net.unread import Unread
 from gateway.net.writing import Writing
 from gateway.wire import codec
-from gateway.wire.framing import RequestHeader
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import (
@@ -35,7 +32,6 @@ from tests.unit.gateway.test_pipelining import beat, hold, until_asked
 
 MANY = 3_000
 BATCH = len(next(batches(range(MANY))))
-GROUP = ResourceType.GROUP
 LIST_TRANSACTIONS, METADATA = 66, 3
 
 
@@ -177,22 +173,6 @@ async def test_a_list_is_the_same_as_by_the_general_codec(world: GatewayFixture,
         assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
 
 
-@pytest.mark.parametrize("version", codec.versions(LIST))
-def test_responses_share_the_entries_of_a_list(version: int) -> None:
-    header = RequestHeader(LIST, version, 7, None, 0)
-    encoder = codec.entries_encoder(header, "groups")
-    encoder.add({"group_id": f"g-{n}", "group_state": "Stable"} for n in range(200))
-    listed = encoder.encoded()
-    fields = {"error_code": 0, "groups": listed}
-    first, second = codec.encode_parts(header, fields), codec.encode_parts(header, fields)
-    assert first[1] is second[1] is listed.entries
-    assert b"".join(first) == codec.encode_response(header, fields)
-    decoded = codec.decode_response(LIST, version, b"".join(first))
-    assert ids(decoded) == [f"g-{n}" for n in range(200)]
-    refused = {"error_code": 15}
-    assert codec.encode_parts(header, refused) == (codec.encode_response(header, refused),)
-
-
 def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
     life: Any = SimpleNamespace(state=SimpleNamespace(gives=True), end=lambda why: None)
     unread = Unread(10**9)
@@ -214,33 +194,3 @@ async def test_lists_that_wait_take_no_room_at_the_coordinator(world: GatewayFix
     await other.ask(HEARTBEAT, 4, **beat("other"))
     held.set()
     assert ids((await lister.receive())[1]) == []
-
-
-class Threads(list[Acl]):
-    """ACLs, and the threads that have read them."""
-
-    def __init__(self, acls: Sequence[Acl]) -> None:
-        super().__init__(acls)
-        self.read_by: set[int] = set()
-
-    def __iter__(self) -> Iterator[Acl]:
-        self.read_by.add(threading.get_ident())
-        return super().__iter__()
-
-
-def test_acls_are_compared_and_sorted_beside_the_event_loop() -> None:
-    acls = Threads(
-        [
-            Acl(GROUP, f"g{n}", PatternType.LITERAL, "User:a", "*", Operation.READ, Permission.ALLOW)
-            for n in range(9)
-        ]
-    )
-
-    async def read() -> Sequence[Acl]:
-        return acls
-
-    current = CurrentAcls(Authorizer(), read, 1.0)
-    asyncio.run(current.refresh())
-    assert len(current.authorizer) == 9
-    assert acls.read_by
-    assert threading.get_ident() not in acls.read_by

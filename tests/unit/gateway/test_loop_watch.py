@@ -65,9 +65,3 @@ def test_a_step_that_takes_long_is_counted_and_its_place_logged(run: Any) -> Non
 def test_many_short_steps_are_no_long_one(run: Any, work: Any) -> None:
     counts, logs = watched(run, work())
     assert (counts.held, logs) == (0, [])
-
-
-@LOOPS
-def test_a_loop_that_waits_is_not_held(run: Any) -> None:
-    counts, logs = watched(run, asyncio.sleep(5 * HELD_MAX_S))
-    assert (counts.held, logs) == (0, [])

@@ -7,21 +7,16 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import share_offsets
-from gateway.wire import codec
 from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets, ShareGroupHeartbeat
-from tests.harness.gateway import LAYOUT, NODE_ID, TOPICS, GatewayFixture, RawClient, played, topic_id
+from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
     DELETE_OFFSETS,
-    DESCRIBE,
-    FETCH,
     HEARTBEAT,
     OFFSETS,
-    SOFTWARE,
     beat,
     finds_share_groups,
 )
@@ -86,33 +81,6 @@ async def test_more_names_than_a_request_can_carry_are_refused(world: GatewayFix
     assert (await client.ask(HEARTBEAT, 1, **beat(names=names))).error_code == INVALID_REQUEST
     assert world.broker.metadata_asked == before
     assert world.core.asked == []
-
-
-@played
-async def test_the_coordinator_of_a_share_group_is_the_gateways_choice(world: GatewayFixture) -> None:
-    """No broker is looked for."""
-    world.broker.topics["__consumer_offsets"] = 4
-    client = await finds_share_groups(world)
-    before = world.broker.metadata_asked
-    (found,) = (await client.ask(ApiKey.FindCoordinator, 6, key_type=0, coordinator_keys=["g"])).coordinators
-    assert (found.error_code, found.node_id) == (0, NODE_ID)
-    assert found.port == await world.broker_port()
-    assert world.broker.metadata_asked == before
-
-
-@played
-async def test_sf1_clients_see_the_feature_of_the_brokers_and_the_gateways_versions(
-    world: GatewayFixture,
-) -> None:
-    client = await finds_share_groups(world)
-    answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
-    offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    for key in (HEARTBEAT, DESCRIBE, ALTER_OFFSETS, DELETE_OFFSETS):
-        versions = codec.versions(key)
-        assert offered[key] == (versions.start, versions.stop - 1)
-    assert offered[FETCH] == (1, 2)  # as the brokers': they answer it
-    levels = {f.name: f.max_version_level for f in answer.finalized_features}
-    assert levels["share.version"] == 1
 
 
 def moved(*topics: str, offset: int = 7) -> list[dict[str, Any]]:
@@ -189,16 +157,6 @@ async def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(
     assert timeout_ms > SHARE_STATE_MS
 
 
-@played
-async def test_a_group_of_another_type_is_deleted_within_the_usual_time(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    with patch.object(world.core, "send", wraps=world.core.send) as sent:
-        (answer,) = (await client.ask(DELETE_GROUPS, 2, groups_names=["absent"])).results
-    assert answer.error_code == NOT_FOUND
-    (call,) = sent.call_args_list
-    assert call.args[1] < 30_000
-
-
 def answers_of_the_broker(world: GatewayFixture, *denied: str) -> list[dict[str, dict[str, list[int]]]]:
     """What the broker is asked for: partitions by topic and group. It answers with the offset 5."""
     asked: list[dict[str, dict[str, list[int]]]] = []
@@ -263,17 +221,6 @@ async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_kno
         "absent": {},
     }
     assert {group.error_code for group in answer.groups} == {0}
-
-
-@played
-async def test_so8_where_the_coordinator_does_not_answer_the_group_has_its_error(
-    world: GatewayFixture,
-) -> None:
-    client = await finds_share_groups(world)
-    asked = answers_of_the_broker(world)
-    world.core.away = True
-    (group,) = (await client.ask(OFFSETS, 1, groups=[{"group_id": "g", "topics": None}])).groups
-    assert (group.group_id, group.error_code, group.topics, asked) == ("g", UNAVAILABLE, [], [])
 
 
 @played

@@ -72,11 +72,6 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, t
         read_quotas(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuotasError, match="cannot be read"):
-        read_quotas(tmp_path / "nothing")
-
-
 # Kafka's order of precedence (documentation of quotas, "Quota Configuration"), most specific first.
 PRECEDENCE = [
     ("ann", "app"),
@@ -100,18 +95,6 @@ def test_the_most_specific_quota_holds_as_in_kafka(given_: set[tuple[str | None,
     first = min(given_, key=PRECEDENCE.index)
     shared = ("ann" if first[0] else None, "app" if first[1] else None)
     assert found == (shared, float(PRECEDENCE.index(first) + 1))
-
-
-def test_a_users_clients_share_its_quota_and_a_default_gives_each_user_its_own() -> None:
-    quotas = Quotas(Limits(), QuotaRules({("ann", None): 1.0, (DEFAULT, None): 1.0, (None, "app"): 1.0}))
-    assert quotas.requests_of("ann", "app") is quotas.requests_of("ann", "job")
-    assert quotas.requests_of("bob", "app") is not quotas.requests_of("eve", "app")
-
-
-def test_a_client_ids_quota_is_shared_by_all_users() -> None:
-    quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}))
-    assert quotas.requests_of("ann", "app") is quotas.requests_of("bob", "app")
-    assert quotas.requests_of("ann", "app") is not quotas.requests_of("ann", "job")
 
 
 def test_new_rules_keep_the_buckets_of_rates_that_stay() -> None:

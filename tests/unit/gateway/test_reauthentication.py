@@ -162,19 +162,6 @@ async def test_after_the_end_any_other_request_closes_the_connection(
     assert world.core.asked == []
 
 
-@played(security=lambda issuer: by_tokens(issuer))
-async def test_after_the_end_a_client_may_still_authenticate_again(
-    world: GatewayFixture, issuer: TokenIssuer
-) -> None:
-    client = await expired(world, issuer)
-    answer = await authenticate(client, by_token(issuer.token("ann")))
-    assert (answer.error_code, (await client.ask(HEARTBEAT, 4, **BEAT)).error_code) == (0, 25)
-    other = await expired(world, issuer)
-    refused = await authenticate(other, by_token(issuer.token("bob")))
-    assert refused.error_code == FAILED
-    assert await other.is_closed()
-
-
 def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer) -> None:
     tokens = TokenSettings(clock_skew_s=HOUR_S)
     settings = SecuritySettings(users=USERS, jwks=issuer.jwks, max_reauth_ms=100_000, tokens=tokens)
@@ -194,17 +181,6 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
         assert await client.is_closed()
 
     play()
-
-
-@played(security=Security(SecuritySettings(users=USERS)))
-async def test_a_session_without_an_end_is_not_renewed(world: GatewayFixture) -> None:
-    client = await world.client()
-    answer = await authenticate(client, by_password("PLAIN", "ann", "secret"))
-    assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
-    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == ILLEGAL_STATE
-    again = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=ANN)
-    assert again.error_code == ILLEGAL_STATE
-    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=Security(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)

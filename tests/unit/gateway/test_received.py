@@ -11,7 +11,7 @@ from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
 from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import beat, hold
+from tests.unit.gateway.test_pipelining import beat
 from tests.unit.gateway.test_server import passed_on
 
 KIB = 1024
@@ -105,22 +105,6 @@ async def test_who_sends_much_is_held_and_others_are_served(world: GatewayFixtur
     await until(lambda: held(world) > 0)
     for other in others:
         assert (await other.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
-
-
-@played(unanswered_bytes=1024 * KIB)
-async def test_a_held_client_goes_on_when_others_are_answered(world: GatewayFixture) -> None:
-    """Requests that the coordinator holds fill the room. When they are answered, the last frame can come."""
-    answered = hold(world, "held")
-    busy = await world.client()
-    for _ in range(3):
-        await busy.send(HEARTBEAT, 3, **{**beat("held"), "member_id": "m" * 30_000})
-    client = await begun(world, 1000 * KIB)
-    await until(lambda: held(world) > 0)
-    answered.set()
-    for _ in range(3):
-        await busy.receive()
-    await client.send_bytes(b"!")
-    await until(lambda: counted(world) == held(world) == 0)
 
 
 @played(unanswered_bytes=256 * KIB, write_timeout_s=PATIENCE_S)

@@ -13,13 +13,11 @@ from kafka.protocol.api_key import ApiKey
 from gateway.net.relay import HELD_MAX_BYTES
 from gateway.net.unread import Unread
 from gateway.security.authentication import Security
-from gateway.wire import codec
 from gateway.wire.framing import framed
-from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
+from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.waiting import until
 from tests.unit.gateway.test_server import passed_on
 
-FETCH = 1
 PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
 MIB = 1024 * 1024
 # More than the buffers of all sockets between a broker and a client have.
@@ -89,46 +87,6 @@ async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_conn
     await until(lambda: not unread(world))
 
 
-@played
-async def test_responses_behind_a_large_one_come_in_their_order(world: GatewayFixture) -> None:
-    client, broker = await asked(world, 1)
-    for number in (2, 3):
-        await client.send_bytes(passed_on(number))
-    await until(lambda: len(world.broker.passed) == 3)
-    broker.write(large(1, MIB) + framed((2).to_bytes(4, "big")) + large(3, MIB))
-    assert [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(3)] == [1, 2, 3]
-    world.broker.silent = False
-    await client.ask(ApiKey.ApiVersions, 0)
-
-
-@played
-async def test_a_large_fetch_response_has_no_address_of_a_broker(world: GatewayFixture) -> None:
-    records = b"r" * MIB
-    partition = {"partition_index": 0, "error_code": 6, "high_watermark": 1, "records": records}
-    leader = {**partition, "current_leader": {"leader_id": 9, "leader_epoch": 1}}
-    answer: dict[str, Any] = {
-        "responses": [{"topic_id": topic_id("orders"), "partitions": [leader]}],
-        "node_endpoints": [{"node_id": 9, "host": "broker.invalid", "port": 9}],
-    }
-    world.broker.answers[FETCH] = answer
-    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2 * MIB}]
-    topics = [{"topic_id": topic_id("orders"), "partitions": wanted}]
-    fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 2 * MIB, "topics": topics}
-    for version in range(13, codec.versions(FETCH).stop):
-        got = await world.ask(FETCH, version, **fields)
-        assert bytes(got.responses[0].partitions[0].records) == records
-        assert not got.node_endpoints
-
-
-@played
-async def test_a_broker_that_is_lost_within_a_response_ends_the_connection(world: GatewayFixture) -> None:
-    client, broker = await asked(world, 7)
-    broker.write(large(7, MIB)[:-1])
-    broker.close()
-    assert len(await client.rest()) < MIB + 8
-    await until(lambda: not world.gateway.connections())
-
-
 @played(unread_bytes=MIB // 2)
 async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_too_much(
     world: GatewayFixture,
@@ -176,13 +134,3 @@ def test_no_client_is_disconnected_that_has_less_than_another(
             held[name] -= number
             unread.remove(ends[name], number)
         assert unread.bytes == sum(held.values()) <= bound
-
-
-def test_what_a_client_reads_after_its_disconnection_makes_no_room_for_others() -> None:
-    """Until its connection is closed it may read what is no longer counted, and get more."""
-    unread, gone = Unread(100), list[Exception]()
-    unread.add(gone.append, 150)
-    assert (len(gone), unread.bytes) == (1, 0)
-    unread.add(gone.append, 20)
-    unread.remove(gone.append, 150)
-    assert unread.bytes == 0

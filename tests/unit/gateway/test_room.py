@@ -1,7 +1,5 @@
 """An overloaded coordinator: clients wait at their sockets, and get no errors."""
 
-import asyncio
-
 from state.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
@@ -11,7 +9,6 @@ from tests.unit.gateway.test_pipelining import (
     beat,
     hold,
     nothing_more,
-    numbers,
     until_asked,
 )
 
@@ -55,39 +52,6 @@ async def test_a_request_that_may_be_parked_waits_for_no_room(world: GatewayFixt
     await client.send(JOIN, 1, **join_fields())
     await until_asked(world, 2)
     assert isinstance(world.core.asked[1], JoinGroup)
-
-
-@played(at_coordinator=1)
-async def test_nothing_is_read_of_a_client_that_waits_for_room(world: GatewayFixture) -> None:
-    held = hold(world, "g0")
-    (first,) = await beating(world, 1)
-    client = await world.client()
-
-    async def send() -> list[int]:
-        return [
-            await client.send(HEARTBEAT, 4, **beat("g" * 30_000)) for _ in range(1_000)
-        ]  # 30 MB: no two sockets hold so much
-
-    sending = asyncio.create_task(send())
-    await waits(world, 2)
-    await nothing_more(world, 1)
-    assert not sending.done()
-    held.set()
-    assert await numbers(first, 1) == [1]
-    sent = await sending
-    assert await numbers(client, 1_000) == sent
-
-
-@played(at_coordinator=1)
-async def test_a_client_that_goes_away_gives_its_room_back(world: GatewayFixture) -> None:
-    hold(world, "g0")
-    holding, waiting, last = await beating(world, 3)
-    await waits(world, 3)
-    await nothing_more(world, 1)
-    waiting.writer.transport.abort()
-    await waiting.writer.wait_closed()
-    holding.writer.transport.abort()
-    assert (await last.receive())[1].error_code == UNKNOWN_MEMBER_ID
 
 
 @played(bytes_at_coordinator=50)

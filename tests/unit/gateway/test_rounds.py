@@ -1,8 +1,6 @@
 """Callers that come at the same time share a round, and its work is done one piece at a time."""
 
 import asyncio
-import gc
-import weakref
 from collections.abc import Awaitable, Callable
 from itertools import count
 
@@ -61,24 +59,6 @@ async def test_callers_with_equal_keys_share_one_result_and_others_wait_their_tu
 
 
 @played
-async def test_callers_that_share_a_result_go_on_in_turns_of_their_own(it: Played) -> None:
-    turn, went_on = 0, list[int]()
-
-    async def work(number: int) -> int:
-        return number
-
-    async def caller() -> None:
-        await it.rounds.run("a", work)
-        went_on.append(turn)
-
-    callers = [asyncio.create_task(caller()) for _ in range(20)]
-    while len(went_on) < len(callers):
-        await asyncio.sleep(0)
-        turn += 1
-    assert len(set(went_on)) == len(callers)
-
-
-@played
 async def test_a_caller_during_a_round_gets_the_next_one(it: Played) -> None:
     it.go_on.clear()
     first = it.ask("a")
@@ -104,28 +84,6 @@ async def test_work_that_nobody_waits_for_any_more_is_left_out(it: Played) -> No
     assert await other == "b of round 1"
     await it.ask("d")
     assert "c begins" not in it.log
-
-
-@played
-async def test_a_result_is_not_kept_while_other_work_of_the_round_is_done(it: Played) -> None:
-    class Large:
-        pass
-
-    async def large(_: int) -> Large:
-        return Large()
-
-    async def asked() -> weakref.ref[Large]:
-        return weakref.ref(await it.rounds.run("large", large))
-
-    it.go_on.clear()
-    asking, other = asyncio.create_task(asked()), it.ask("other")
-    await it.until_logged("other begins")
-    found = await asking
-    gc.collect()
-    assert found() is None
-    assert not other.done()
-    it.go_on.set()
-    await other
 
 
 @played

@@ -80,18 +80,6 @@ async def test_a_salted_entry_serves_its_mechanism_alone(
         assert answer.error_code == FAILED
 
 
-@played(
-    security=lambda users, issuer: secured(
-        salted(users, "secret", "--mechanism", "SCRAM-SHA-256"), jwks=issuer.jwks
-    )
-)
-async def test_without_enabled_mechanisms_those_with_entries_are_offered(
-    world: GatewayFixture, users: Path, issuer: TokenIssuer
-) -> None:
-    refused = await (await world.client()).ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-512")
-    assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
-
-
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
 @played(security=lambda users, mechanism: secured(users, mechanisms=(mechanism,)))
 async def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(
@@ -225,10 +213,3 @@ async def test_a_token_has_one_user_however_the_client_asks(
     assert (await authenticate(client, by_token(token.decode()))).error_code == 0
     await served(client)
     assert world.core.asked[-1].principal == "User:ann"
-
-
-@played(security=lambda users: secured(users, max_reauth_ms=60_000))
-async def test_version_0_of_sasl_authenticate_has_no_lifetime(world: GatewayFixture, users: Path) -> None:
-    settings = by_password("PLAIN", "ann", "secret")
-    old, new = [await authenticate(await world.client(), settings, version) for version in (0, 1)]
-    assert (old.error_code, new.error_code, new.session_lifetime_ms) == (0, 0, 60_000)

@@ -103,14 +103,3 @@ def test_values_that_do_not_fit_are_refused() -> None:
         encoder.encode({"topics": [{"name": "t", "partitions": [partition]}]})
     with pytest.raises(ValueError, match="name is null"):
         encoder.encode({"topics": [{"name": None, "partitions": []}]})
-
-
-def test_a_schema_with_other_types_is_refused() -> None:
-    with pytest.raises(ValueError, match="field MemberMetadata is of type bytes"):
-        SchemaEncoder(codec.RESPONSES[15].json, 5)
-
-
-def test_no_id_is_16_zeros() -> None:
-    encoder = SchemaEncoder(codec.RESPONSES[COMMIT].json, 10)
-    without = encoder.encode({"topics": [{"topic_id": None, "partitions": []}]})
-    assert without == encoder.encode({"topics": [{"topic_id": UUID(int=0), "partitions": []}]})

@@ -50,16 +50,6 @@ async def test_a_refused_name_is_logged_short_and_escaped(
 
 
 @played(security=USERS)
-async def test_a_refused_mechanism_is_logged_short(world: GatewayFixture) -> None:
-    client = await world.client()
-    with capture_logs() as logs:
-        assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism="\u2028" * 10_000)).error_code == 33
-        assert await client.is_closed()
-    assert "\\u2028'... (10000 characters)" in logs[0]["why"]
-    assert len(str(logs)) < 1_000
-
-
-@played(security=USERS)
 async def test_before_authentication_a_frame_has_at_most_512_kib(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
@@ -135,33 +125,6 @@ async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -
     with patch.object(kept_versions, "AGE_MAX_S", 0.0):
         await world.stop_broker()
         assert (await world.ask(ApiKey.ApiVersions, 0)).to_dict() == before
-
-
-@played(security=USERS)
-async def test_software_without_a_name_is_refused_as_by_a_broker(world: GatewayFixture) -> None:
-    client = await world.client()
-    for name, error in (("", 42), ("a b", 42), ("-a", 42), ("a-b.c", 0)):
-        await client.send(ApiKey.ApiVersions, 3, client_software_name=name, client_software_version="1")
-        assert (await client.receive_bytes())[4:6] == error.to_bytes(2, "big")
-
-
-@played(security=USERS)
-async def test_one_id_of_the_server_without_the_other_is_refused_as_by_a_broker(
-    world: GatewayFixture,
-) -> None:
-    """Before a client has authenticated, a broker does not compare them with its own (KIP-1242)."""
-    client = await world.client()
-    fields = {"client_software_name": "me", "client_software_version": "1", "cluster_id": None, "node_id": -1}
-    refused, accepted = 42, 0
-    for cluster_id, node_id, error in (
-        ("c", -1, refused),
-        (None, 3, refused),
-        (None, -1, accepted),
-        ("another", 9, accepted),
-    ):
-        ids = {"cluster_id": cluster_id, "node_id": node_id}
-        await client.send(ApiKey.ApiVersions, 5, **fields | ids)
-        assert (await client.receive_bytes())[4:6] == error.to_bytes(2, "big")
 
 
 @played(security=USERS)

@@ -9,22 +9,16 @@ from structlog.testing import capture_logs
 from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
 from gateway.service import NoSuchReplyPartition, serving
-from gateway.upstream import cluster as cluster_module
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from records.layout import TopicLayout
 from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import commit_fields
 from tests.harness.waiting import until
 
 COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
-COMMITTED = {
-    "group_id": "g",
-    "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 7}]}],
-}
 
 
 async def park(world: GatewayFixture, client: RawClient) -> int:
@@ -108,20 +102,6 @@ async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> 
         await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
 
 
-@played(in_flight_per_connection=3)
-async def test_so_many_requests_of_a_client_are_under_way(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    world.broker.open.clear()
-    await client.send_bytes(b"".join(passed_on(n) for n in range(100)))
-    await other.send_bytes(passed_on(500))
-    await until(lambda: 500 in [header.correlation_id for header in world.broker.passed])
-    (mine,) = [c for c in world.gateway.connections() if c.unanswered == 3]
-    world.broker.open.set()
-    answers = [await client.receive_bytes() for _ in range(100)]
-    assert [int.from_bytes(a[:4], "big") for a in answers] == list(range(100))
-    await until(lambda: mine.unanswered == 0)
-
-
 @played(forwarded=2)
 async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixture) -> None:
     clients = [await world.client() for _ in range(5)]
@@ -163,27 +143,6 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
     await idle.ask(ApiKey.ApiVersions, 0)
 
 
-@played
-async def test_a_topic_that_was_just_made_is_found(
-    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
-    partitions = world.broker.topics.pop("orders")
-    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
-    world.broker.topics["orders"] = partitions
-    assert (await world.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
-
-
-@played
-async def test_closing_the_gateway_ends_all_connections(world: GatewayFixture) -> None:
-    client, port = await world.client(), world.gateway.address.port
-    await park(world, client)
-    await world.gateway.close()
-    assert await client.is_closed()
-    with pytest.raises(ConnectionError):
-        await world.client(port)
-
-
 @pytest.mark.parametrize("partition", [-1, 16])
 def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
     options = GatewayOptions(
@@ -191,23 +150,6 @@ def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
     )
     with pytest.raises(NoSuchReplyPartition, match=f"reply partition {partition} is not one of 0 to 15"):
         serving(options).__enter__()
-
-
-def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
-    with pytest.raises(ValueError, match="'kafka-1' is not HOST:PORT"):
-        serving(
-            GatewayOptions(ClientConfig("kafka-1,kafka-2"), TopicLayout.named(), Address(HOST, 0))
-        ).__enter__()
-
-
-@played
-async def test_a_topic_without_a_name_is_unknown_by_its_name_where_no_ids_are_used(
-    world: GatewayFixture,
-) -> None:
-    for version, by_id, code in ((9, False, 3), (10, True, 100)):
-        fields = commit_fields("", ("", 0, 7), by_id=by_id)
-        answer = await world.ask(COMMIT, version, **fields)
-        assert answer.topics[0].partitions[0].error_code == code
 
 
 @played
@@ -225,15 +167,3 @@ async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: 
     assert {entry["event"] for entry in logs} == {"a connection was closed"}
     assert len(logs) <= 2 + took_s
     assert "a client id of" in logs[-1]["why"]
-
-
-@played
-async def test_a_half_open_connection_holds_nobody_up(world: GatewayFixture) -> None:
-    """One client sends only the beginning of a frame, another sends nothing."""
-    begun, silent, steady = await world.client(), await world.client(), await world.client()
-    await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
-    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-    assert len(world.gateway.connections()) == 3
-    for client in (begun, silent):
-        client.writer.transport.abort()
-    await until(lambda: len(world.gateway.connections()) == 1)

@@ -157,14 +157,6 @@ async def test_a_broker_knows_a_member_by_an_id_of_the_connection(world: Gateway
     assert len(members) == 2 and "m" not in members
 
 
-@played
-async def test_without_acls_a_broker_knows_a_member_by_its_own_id(world: GatewayFixture) -> None:
-    world.broker.answers[FETCH] = {"error_code": 0}
-    client = await finds_share_groups(world)
-    await client.ask(FETCH, 2, **fetched("orders"))
-    assert members_passed(world) == ["m"]
-
-
 @played(rights=READER)
 async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_beginning(
     world: GatewayFixture,

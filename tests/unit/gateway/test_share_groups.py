@@ -1,16 +1,15 @@
 """Share groups (KIP-932) of the brokers behind the gateway."""
 
-import asyncio
 from functools import partial
 from typing import Any
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.share_groups import Coordinators, ShareGroups, partition_hash
+from gateway.upstream.share_groups import Coordinators, ShareGroups
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from tests.harness.gateway import NODE_ID, PATIENCE_S, GatewayFixture, topic_id
+from tests.harness.gateway import NODE_ID, GatewayFixture, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
 from tests.harness.share_frames import (
@@ -87,18 +86,6 @@ async def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(
     assert [header.api_key for header in world.broker.passed] == [key]
 
 
-@played
-async def test_clients_see_the_feature_and_the_versions_of_the_brokers(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    answer = await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
-    offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    assert offered[FETCH] == (1, 2)
-    assert ALTER_OFFSETS not in offered  # the broker has none
-    assert 84 not in offered  # the state of share groups is not for clients
-    levels = {f.name: f.max_version_level for f in answer.finalized_features}
-    assert levels["share.version"] == 1
-
-
 @pytest.mark.parametrize("other", ["group_id", "member_id"])
 @played
 async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFixture, other: str) -> None:
@@ -154,18 +141,6 @@ async def test_after_a_brokers_failure_a_new_share_session_goes_on_without_topic
     assert not (await client.ask(FETCH, 2, **both)).responses  # it is not doubted any more
 
 
-@played
-async def test_after_a_brokers_failure_a_share_session_with_existing_topics_passes_whole(
-    world: GatewayFixture,
-) -> None:
-    client = await finds_share_groups(world)
-    world.broker.answers[FETCH] = {"error_code": FAILED}
-    for _ in range(2):
-        assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == NO_SESSION
-    world.broker.answers[FETCH] = {"error_code": 0}
-    assert not (await client.ask(FETCH, 2, **fetched("orders"))).responses
-
-
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @played
 async def test_leaders_that_moved_have_the_gateways_addresses(world: GatewayFixture, key: int) -> None:
@@ -213,15 +188,6 @@ async def test_share_groups_are_deleted_by_the_broker_and_its_other_groups_are_n
     assert [header.api_key for header in world.broker.passed] == [DELETE_GROUPS]
 
 
-@pytest.mark.parametrize(
-    ("group_id", "value"),
-    [("", 0), ("hello", 99_162_322), ("polygenelubricants", 0), ("gruppe-\u00e4\U0001f600", 1_282_783_819)],
-)
-def test_a_group_has_the_partition_that_kafka_gives_it(group_id: str, value: int) -> None:
-    """GroupCoordinatorService.partitionFor: the absolute value of String.hashCode."""
-    assert partition_hash(group_id) == value
-
-
 @played
 async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture) -> None:
     """The first look makes the topic. The leaders are found anew when a broker is not the coordinator."""
@@ -243,53 +209,3 @@ async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture
     known.look("g")
     await until(lambda: world.broker.metadata_asked == asked + 1)
     known.close()
-
-
-@played
-async def test_the_leaders_are_forgotten_when_a_broker_is_not_the_coordinator(world: GatewayFixture) -> None:
-    world.broker.topics["__consumer_offsets"] = 4
-    client = await finds_share_groups(world)
-    first = world.broker.metadata_asked
-    find = {"coordinator_keys": ["g"]}
-    await client.ask(ApiKey.FindCoordinator, 4, **find)
-    await until(lambda: world.broker.metadata_asked > first)
-    again = world.broker.metadata_asked
-    world.broker.answers[HEARTBEAT] = {"error_code": NOT_COORDINATOR}
-    async with asyncio.timeout(PATIENCE_S):
-        while world.broker.metadata_asked == again:
-            await client.ask(HEARTBEAT, 1, **beat())
-            await client.ask(ApiKey.FindCoordinator, 4, **find)
-
-
-RESOURCE = {"resource_type": 32, "resource_name": "g"}
-SHARED, OWN = "share.record.lock.duration.ms", "consumer.session.timeout.ms"
-
-
-def settings(*names: str) -> list[dict[str, Any]]:
-    return [{"name": name, "config_operation": 0, "value": "46000"} for name in names]
-
-
-@pytest.mark.parametrize(("names", "passed"), [([SHARED], [SHARED]), ([OWN], []), ([OWN, SHARED], [SHARED])])
-@played
-async def test_settings_of_share_groups_reach_the_brokers(
-    world: GatewayFixture, names: list[str], passed: list[str]
-) -> None:
-    """Row SN24: the leaders of partitions read them."""
-    client = await finds_share_groups(world)
-    world.broker.answers[44] = {"responses": [{**RESOURCE, "error_code": 0}]}
-    world.broker.answers[32] = {
-        "results": [{**RESOURCE, "configs": [{"name": name, "value": "1"} for name in (SHARED, OWN)]}]
-    }
-    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": settings(*names)}])).responses
-    assert answer.error_code == 0
-    reached = [
-        config.name
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key == 44
-        for resource in codec.decode_request(header, message).resources
-        for config in resource.configs
-    ]
-    assert reached == passed
-    (described,) = (await client.ask(32, 4, resources=[{**RESOURCE, "configuration_keys": None}])).results
-    shown = {config.name: config.value for config in described.configs}
-    assert (shown[SHARED], shown[OWN]) == ("1", "46000" if OWN in names else "45000")

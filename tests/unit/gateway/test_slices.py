@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
-from gateway.apis.slices import Slices, at_once, batches
+from gateway.apis.slices import Slices, at_once
 from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.fairness.room import Room
@@ -198,15 +198,6 @@ async def test_requests_behind_a_large_one_start_after_it(world: GatewayFixture)
     assert [len(one.topics[0].partitions) for one in (first, third)] == [5_000, 1]
 
 
-@played
-async def test_a_large_request_that_is_malformed_ends_its_connection_alone(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    message = codec.encode_request(COMMIT, 8, 1, "me", commit(("orders", range(5_000))))
-    await client.send_bytes(framed(message + b"\0"))
-    assert await client.is_closed()
-    assert outcomes(await other.ask(COMMIT, 8, **commit(("orders", range(1))))) == [("orders", 0, 0)]
-
-
 def run(slices: Callable[[Room], Awaitable[Any]]) -> Any:
     async def play() -> Any:
         return await slices(Room(1))
@@ -233,13 +224,6 @@ def test_a_turn_has_a_slice_of_one_request_whatever_their_number() -> None:
         return await longest_turn_s(asyncio.wait(tasks))
 
     assert run(play) < 0.003 * 5
-
-
-@given(st.integers(0, 2_000))
-def test_work_in_slices_has_the_result_of_work_at_once(number: int) -> None:
-    items = list(range(number))
-    assert run(lambda turns: Slices(turns).each(str, items)) == [*map(str, items)]
-    assert [item for some in batches(items) for item in some] == items
 
 
 decided = st.lists(

@@ -9,8 +9,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.quotas.rules import QuotaRules
-from gateway.telemetry.subscription import MAX_BYTES, METRICS, Subscription
+from gateway.telemetry.subscription import MAX_BYTES, METRICS
 from records.telemetry import LAST_POLL, MemberTelemetry
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.otlp import pushed
@@ -70,18 +69,6 @@ async def test_a_client_gets_an_id_and_what_to_push(world: GatewayFixture) -> No
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_client_keeps_its_id_and_gateways_agree_about_its_subscription(
-    world: GatewayFixture,
-) -> None:
-    mine = uuid4()
-    fields = await subscribed(await world.client(), mine)
-    assert fields["client_instance_id"] == mine
-    assert fields["subscription_id"] == Subscription(LONG_MS).id_for(mine)
-    assert fields["subscription_id"] != Subscription(LONG_MS - 1).id_for(mine)
-    assert await push(await world.client(), fields) == NONE, "through a connection that has not asked"
-
-
-@played(telemetry_interval_ms=LONG_MS)
 async def test_a_push_is_a_record_of_its_member(world: GatewayFixture) -> None:
     client = await world.client()
     fields = await subscribed(client, UUID(int=7))
@@ -113,16 +100,6 @@ async def test_who_comes_before_the_interval_is_throttled(world: GatewayFixture)
     other = await client.ask(GET, 0, client_instance_id=uuid4())
     assert other.error_code == THROTTLING_QUOTA_EXCEEDED, "another id makes no other client"
     assert len(world.evidence.records) == 1
-
-
-@played(telemetry_interval_ms=100)
-async def test_who_comes_after_the_interval_is_not_throttled(world: GatewayFixture) -> None:
-    client = await world.client()
-    fields = await subscribed(client)
-    errors = {await push(client, fields)}
-    while len(world.evidence.records) < 3:
-        errors.add(await push(client, fields))
-    assert errors <= {NONE, THROTTLING_QUOTA_EXCEEDED}
 
 
 @played(telemetry_interval_ms=LONG_MS)
@@ -190,15 +167,3 @@ async def test_a_client_says_nothing_of_groups_that_it_may_not_read(world: Gatew
         payload = pushed({**ME, "group_id": group_id}, {LAST_POLL: 1.0})
         assert await push(client, await subscribed(client), metrics=payload) == NONE
     assert [record.group_id for record in world.evidence.records] == ["mine"]
-
-
-@played(
-    telemetry_interval_ms=LONG_MS,
-    rules=QuotaRules({(None, "me"): 0.1}),
-    quota_window_num=1,
-    quota_window_s=10.0,
-)
-async def test_requests_count_for_the_quota(world: GatewayFixture) -> None:
-    client = await world.client()
-    fields = await subscribed(client)
-    assert (await client.ask(PUSH, 0, **fields)).throttle_time_ms > 0

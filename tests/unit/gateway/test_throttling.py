@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.apis import SERVED
 from gateway.quotas.rules import DEFAULT, QuotaRules
-from gateway.wire import codec
-from state.kafka.requests import Heartbeat
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, DESCRIBE, HEARTBEAT, JOIN, LIST, commit_fields, join_fields
-from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, numbers, until_asked
+from tests.unit.gateway.test_pipelining import beat, nothing_more
 from tests.unit.gateway.test_security import USERS, log_in
 
 # A burst of one request in a window of 10 s. The next one is throttled for up to that window.
@@ -64,38 +60,6 @@ async def test_a_muted_connection_goes_on_after_the_throttle_time(world: Gateway
     assert {answer.error_code for answer in answers} == {25}
 
 
-@played(rules=SLOW, **ONE_WINDOW)
-async def test_requests_behind_one_over_the_quota_are_not_taken_up(world: GatewayFixture) -> None:
-    """As at a broker, which reads the next request after the throttle time."""
-    client = await world.client()
-    for _ in range(10):
-        await client.send(HEARTBEAT, 4, **beat())
-    await until_asked(world, 2)
-    await nothing_more(world, 2)
-    assert [(await client.receive())[1].throttle_time_ms > 0 for _ in range(2)] == [False, True]
-
-
-@played(rules=SLOW, **ONE_WINDOW)
-async def test_the_throttle_time_is_that_at_the_time_of_the_answer(world: GatewayFixture) -> None:
-    await world.ask(HEARTBEAT, 4, **beat())
-    held = hold(world, "slow")
-    late = await world.client()
-    number = await late.send(HEARTBEAT, 4, **beat("slow"))
-    await until_asked(world, 2)
-    asked_s = world.quotas.now_s()
-    await until(lambda: world.quotas.now_s() > asked_s + 0.01)
-    held.set()
-    answered, response = await late.receive()
-    assert answered == number
-    assert 0 < response.throttle_time_ms < 10_000
-
-
-@pytest.mark.parametrize("api_key", sorted(key for key, api in SERVED.items() if api.is_metered))
-def test_every_answer_to_a_group_request_can_say_the_throttle_time(api_key: int) -> None:
-    version = codec.versions(api_key)[-1]
-    assert "throttle_time_ms" in codec.RESPONSES[api_key](version=version).fields
-
-
 @pytest.mark.parametrize(
     ("api_key", "body"),
     [
@@ -111,15 +75,6 @@ async def test_other_requests_are_throttled_too(
 ) -> None:
     await world.ask(HEARTBEAT, 4, **beat())
     assert (await world.ask(api_key, 5, **body)).throttle_time_ms > 0
-
-
-@played(rules=SLOW, **ONE_WINDOW)
-async def test_a_client_of_an_old_version_is_muted_without_the_field(world: GatewayFixture) -> None:
-    client = await world.client()
-    for _ in range(2):
-        await client.ask(HEARTBEAT, 0, group_id="g", generation_id=1, member_id="nobody")
-    await client.send(HEARTBEAT, 4, **beat())
-    await nothing_more(world, 2)
 
 
 @played(rules=QuotaRules({("ann", None): 0.1, (DEFAULT, None): 1000.0}), security=USERS, **ONE_WINDOW)
@@ -139,22 +94,3 @@ async def test_new_rules_hold_for_open_connections(world: GatewayFixture) -> Non
     world.quotas.use(SLOW)
     answers = [await world.ask(HEARTBEAT, 4, **beat()) for _ in range(2)]
     assert [answer.throttle_time_ms > 0 for answer in answers] == [False, True]
-
-
-@played(rules=QUICK, **SHORT_WINDOW)
-async def test_a_throttled_client_that_goes_away_is_forgotten_after_that_time(world: GatewayFixture) -> None:
-    client = await world.client()
-    for _ in range(2):
-        await client.ask(HEARTBEAT, 4, **beat())
-    client.writer.transport.abort()
-    await until(lambda: not world.gateway.connections())
-    assert sum(isinstance(request, Heartbeat) for request in world.core.asked) == 2
-
-
-@played(rules=SLOW, **ONE_WINDOW)
-async def test_what_is_passed_on_to_brokers_is_not_counted(world: GatewayFixture) -> None:
-    client = await world.client()
-    for _ in range(3):
-        await client.ask(18, 0)
-    assert await numbers(client, 0) == []
-    assert (await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0

@@ -1,8 +1,6 @@
 """The deadlines of a connection: each is set, moved and cancelled, and none is left after the end."""
 
-import gc
 from dataclasses import dataclass, field
-from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -76,30 +74,6 @@ async def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(
 
 
 @in_still_time
-async def test_a_client_that_sends_something_now_and_then_is_not_idle(loop: StillLoop) -> None:
-    timers, client = Timers(LIMITS, loop), Client()
-    timers.watch_silence(client)
-    for _ in range(5):
-        await loop.advance(15)
-        timers.heard_at_s = loop.time()
-    await loop.advance(19.9)
-    assert client.ends == []
-    await loop.advance(0.2)
-    assert [type(end) for end in client.ends] == [Idle]
-
-
-@in_still_time
-async def test_a_client_that_waits_for_a_response_is_not_idle(loop: StillLoop) -> None:
-    timers, client = Timers(LIMITS, loop), Client(is_busy=True)
-    timers.watch_silence(client)
-    await loop.advance(70)
-    assert client.ends == []
-    client.is_busy = False
-    await loop.advance(20)
-    assert [type(end) for end in client.ends] == [Idle]
-
-
-@in_still_time
 async def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again(loop: StillLoop) -> None:
     timers, client = Timers(LIMITS, loop), Client(held_bytes=100)
     timers.watch_writing(client)
@@ -120,25 +94,6 @@ async def test_a_throttled_client_goes_on_after_the_latest_throttle_time(loop: S
     assert client.unmuted == 0
     await loop.advance(2)
     assert client.unmuted == 1
-
-
-def test_the_timers_of_a_connection_that_has_ended_hold_it_no_more() -> None:
-    """Without Python's collector: see `tests/unit/gateway/test_drain.py`."""
-
-    async def play(loop: StillLoop) -> None:
-        timers, client = Timers(LIMITS, loop), Client()
-        for deadline in Deadline:
-            watch(timers, deadline, client)
-        timers.stop()
-        held = ref(client)
-        del client
-        assert held() is None
-
-    gc.disable()
-    try:
-        in_still_time(play)
-    finally:
-        gc.enable()
 
 
 STEPS = st.lists(

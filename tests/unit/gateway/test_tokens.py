@@ -162,15 +162,6 @@ def test_issuer_and_audience_are_demanded_where_they_are_set() -> None:
     assert anybodys.check(signed(iss="https://other", aud="other")).name == "ann"
 
 
-def test_the_names_of_the_claims_are_settings() -> None:
-    tokens = validator(public("ES256"), sub_claim_name="user", scope_claim_name="roles")
-    assert tokens.check(signed(user="bob", roles=["reader"])).name == "bob"
-    with pytest.raises(InvalidToken, match="its subject"):
-        tokens.check(signed())
-    with pytest.raises(InvalidToken, match="its scope"):
-        tokens.check(signed(user="bob", roles={}))
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -293,32 +293,6 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
 
 
 @played
-async def test_tg11_a_coordinator_that_does_not_answer(world: GatewayFixture) -> None:
-    Brokers().on(world)
-    world.core.away = True
-    assert await commit(world, 3) == [("orders", 0, 15)]
-
-
-@played(connect_timeout_s=1.0)
-async def test_connections_to_brokers_are_kept(world: GatewayFixture) -> None:
-    brokers = Brokers().on(world)
-    for _ in range(20):
-        assert await commit(world, 5) == [("orders", 0, 0)]
-    assert len(brokers.asked) == 1 + 20 * 3
-    # The client's own one is not opened, one is the cluster's, one is kept for the broker.
-    assert len(world.broker.writers) <= 3
-
-
-@played
-async def test_a_kept_connection_that_ended_is_replaced(world: GatewayFixture) -> None:
-    Brokers().on(world)
-    assert await commit(world, 5) == [("orders", 0, 0)]
-    for writer in world.broker.writers:
-        writer.close()
-    assert await commit(world, 5) == [("orders", 0, 0)]
-
-
-@played
 async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFixture) -> None:
     Brokers().on(world)
     partitions = [

@@ -74,23 +74,6 @@ def test_scram_refuses_a_malformed_answer(answer: Callable[[bytes], bytes]) -> N
         exchange.receive(answer(exchange.auth_bytes()))
 
 
-def test_scram_salts_a_password_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    calculated = []
-
-    def counted(*given: object) -> bytes:
-        calculated.append(given)
-        return original(*given)  # type: ignore[arg-type]
-
-    original = hashlib.pbkdf2_hmac
-    sasl = scram()
-    monkeypatch.setattr("kafka.net.sasl.scram.hashlib.pbkdf2_hmac", counted)
-    for _ in range(3):
-        exchange = sasl.begin()
-        exchange.receive(server_first(exchange.auth_bytes()))
-        exchange.auth_bytes()
-    assert len(calculated) == 1
-
-
 def test_passwords_are_in_no_text() -> None:
     assert PASSWORD not in repr(scram())
     assert PASSWORD not in repr(scram().begin())

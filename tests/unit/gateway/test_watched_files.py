@@ -48,14 +48,6 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(path: Pat
     assert (files.refresh(), files.value) == (True, 3)
 
 
-def test_what_changed_in_one_of_some_files_is_read_with_the_others(path: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("5")
-    files = WatchedFiles([path, other], lambda: int(path.read_text()) + int(other.read_text()))
-    other.write_text("66")
-    assert (files.refresh(), files.value) == (True, 67)
-
-
 def test_a_file_that_could_not_be_read_is_tried_again_although_it_has_not_changed(path: Path) -> None:
     """As on a file system that is away for a while."""
     is_away = False

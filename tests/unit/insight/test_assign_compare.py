@@ -11,14 +11,13 @@ from insight.assign.parsing import parse_members, partitions
 from insight.assign.strategies import KAFKA, rounds
 from insight.assign.text import outcome_text
 from insight.why.assignments import Holdings
-from insight.why.moves import needless, owners
+from insight.why.moves import owners
 from insight.why.names import Names
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)
 
 wishes = st.lists(st.sampled_from(list(TOPICS)), min_size=1, unique=True).map(tuple)
-equal_members = st.integers(1, 6).map(lambda size: {m: Member(tuple(TOPICS)) for m in "abcdef"[:size]})
 any_members = st.dictionaries(st.sampled_from("abcdef"), st.builds(Member, wishes), min_size=1)
 
 
@@ -58,15 +57,6 @@ def test_the_counts_are_those_of_the_assignments(group: GroupSpec, strategy: str
     assert (outcome.spread.least, outcome.spread.most) == (min(counts), max(counts))
 
 
-@given(groups(equal_members), st.sampled_from(GOES_BY_COUNTS))
-def test_where_all_have_the_same_topics_needless_is_as_in_why(group: GroupSpec, strategy: str) -> None:
-    outcome = the(strategy, group)
-    assert group.current is not None
-    assert outcome.moves is not None
-    now = owners(assigned(outcome))
-    assert outcome.moves.needless == needless(owners(group.current), now, group.members)
-
-
 @given(groups())
 def test_sticky_moves_nothing_needlessly(group: GroupSpec) -> None:
     for strategy in ("sticky", "cooperative-sticky"):
@@ -86,32 +76,6 @@ def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: Gr
     for member_id, held in done[0].items():
         others = {p for m, taken in group.current.items() if m != member_id and m != "gone" for p in taken}
         assert not held & others, "a partition is given to another only when its owner has given it up"
-
-
-@pytest.mark.parametrize("strategy", KAFKA)
-def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
-    group = GroupSpec(TOPICS, parse_members("a,b", TOPICS))
-    dealt = KAFKA[strategy].assign(TOPICS, group.subscriptions({}, 1))
-    outcome = the(strategy, group)
-    assert assigned(outcome) == {m: frozenset(held) for m, held in dealt.items()}
-    assert outcome.moves is None
-
-
-def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly() -> None:
-    """Member a can give only to b, and b only to c: an even split moves two partitions from each."""
-    topics = {"x": 6, "y": 3}
-    members = {"a": Member(("x",)), "b": Member(("x", "y")), "c": Member(("y",))}
-    group = GroupSpec(
-        topics, members, {"a": partitions({"x": [*range(6)]}), "b": partitions({"y": [0, 1, 2]})}
-    )
-    moves = the("sticky", group).moves
-    assert moves is not None
-    assert (moves.moved, moves.needless) == (6, 0)
-
-
-def test_what_falls_to_a_rocketmq_client_that_does_not_subscribe_is_nobodys() -> None:
-    group = GroupSpec(TOPICS, parse_members("a,b=payments", TOPICS))
-    assert the("AVG", group).nobodys == {"orders": [3, 4, 5]}
 
 
 def test_machine_rooms_are_racks() -> None:

@@ -23,26 +23,10 @@ def written(path: Path, content: Any) -> Path:
     return path
 
 
-def test_topics(tmp_path: Path) -> None:
-    assert parse_topics("orders:2, payments:1") == TOPICS
-    assert parse_topics(f"@{written(tmp_path / 'topics.json', TOPICS)}") == TOPICS
-
-
 @pytest.mark.parametrize("text", ["orders", "orders:", ":3", "orders:x", "orders:-1", "orders:2,"])
 def test_what_is_no_topic(text: str) -> None:
     with pytest.raises(InputError, match="is not TOPIC:PARTITIONS"):
         parse_topics(text)
-
-
-def test_members() -> None:
-    assert parse_members("a, b=payments", TOPICS) == {"a": Member(BOTH), "b": Member(("payments",))}
-    assert parse_members("b=orders+payments", TOPICS) == {"b": Member(BOTH)}
-
-
-def test_so_many_members_in_the_order_of_their_numbers() -> None:
-    members = parse_members("12", TOPICS)
-    assert list(members) == sorted(members)
-    assert list(members)[::11] == ["c01", "c12"]
 
 
 @pytest.mark.parametrize(
@@ -115,15 +99,6 @@ def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> No
         GroupSpec(**{"topics": TOPICS, "members": {"a": Member(BOTH)}, **changes})
 
 
-def test_a_member_comes_once_and_the_last_one_does_not_go() -> None:
-    group = GroupSpec(TOPICS, {"a": Member(BOTH)})
-    assert list(group.having("b", Member(BOTH)).members) == ["a", "b"]
-    with pytest.raises(InputError, match="a is already a member"):
-        group.having("a", Member(BOTH))
-    with pytest.raises(InputError, match="no members"):
-        group.without("a")
-
-
 TWO_WORKERS = (
     "config group.initial.rebalance.delay.ms=0",
     "at 0s",
@@ -154,11 +129,6 @@ def recorded(*commands: str, number: int = -1) -> Recorded:
 
 def orders(*numbers: int) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition("orders", number) for number in numbers)
-
-
-def test_the_first_generation_held_nothing() -> None:
-    found = recorded(*TWO_WORKERS, number=0)
-    assert found == Recorded(GroupSpec({"orders": 3}, {"a": Member(("orders",))}), [])
 
 
 def test_members_have_what_they_subscribe_to_and_what_they_held_before() -> None:

@@ -27,11 +27,6 @@ def test_addresses_that_one_client_can_choose_from_are_one_network(host: str, ne
     assert client_network(host) == network
 
 
-def test_a_client_may_have_all_slots_that_nobody_else_wants() -> None:
-    full = slots(3)
-    assert [full.add("192.0.2.1", holder) for holder in "abc"] == [None] * 3
-
-
 def test_a_new_client_gets_the_oldest_slot_of_the_one_with_most() -> None:
     full = slots(4)
     for host, holder in (("192.0.2.1", "a"), ("192.0.2.2", "b"), ("192.0.2.2", "c"), ("192.0.2.2", "d")):

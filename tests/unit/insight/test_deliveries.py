@@ -7,7 +7,7 @@ import pytest
 
 from insight.why.clock import Clock
 from insight.why.deliveries.model import DeliveryReport, Verdict
-from insight.why.deliveries.report import INTERVALS, ROWS_MAX, SUSPECTS_MAX, Sums
+from insight.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, Sums
 from insight.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
 from records.deliveries import (
     ACCEPTED,
@@ -76,13 +76,6 @@ def test_sf22_who_gets_records_without_being_a_member_is_named() -> None:
 def text_of(*records: GroupDeliveries) -> str:
     shown = of(*records)
     return deliveries_text(shown, Clock(UTC), names_of(shown))
-
-
-def test_counts_are_added_up_by_partition_and_member_and_by_time() -> None:
-    found = of(counted([row("a", accepted=5), row("b", 1, released=2)]), counted([row("a", accepted=1)]))
-    assert [(one.member_id, one.partition, one.delivered) for one in found.rows] == [("a", 0, 6), ("b", 1, 2)]
-    assert sum(one.delivered for one in found.intervals) == 8
-    assert len(found.intervals) <= INTERVALS
 
 
 def test_what_is_said_has_bounds() -> None:

@@ -121,24 +121,6 @@ classic protocol, if group.consumer.migration.policy allows it.
     """)  # noqa: E501
 
 
-def test_a_group_that_has_settled_waits_for_nothing() -> None:
-    settled = group(member("alice", 7, {"orders": [0]}, {"orders": [0]}), group_state="Stable")
-    assert remark("billing", settled.group_state) is None
-    assert state_table(state_row(settled, "requests", 0)).count("\n") == 1
-
-
-def test_a_static_member_that_has_left_for_a_while_is_named() -> None:
-    away = group(member("alice", -2, {}, {"orders": [0]}, instance_id="till"))
-    assert "alice-1f0e (alice at 10.0.0.7) has left for a while (static member till)" in state_table(
-        state_row(away, "r", 0)
-    )
-
-
-def test_a_target_that_is_not_computed_yet_is_said() -> None:
-    late = group(member("alice", 7, {}, {}), group_state="Assigning", group_epoch=8)
-    assert "The target assignment of epoch 8 is not computed yet" in state_table(state_row(late, "r", 0))
-
-
 def test_partitions_are_those_that_members_answer_for() -> None:
     committed = {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
     assert mentioned_partitions(MOVING, committed) == {
@@ -211,13 +193,6 @@ def test_a_streams_group_can_be_not_ready() -> None:
     text = remark("counts", not_ready.state, not_ready.group_type)
     assert text is not None
     assert text.startswith("Warning: Streams group 'counts' is not ready: topics of its topology are missing")
-
-
-def test_the_state_has_the_type_and_the_epochs() -> None:
-    heading, line = state_table(state_row(description(SHARE), "requests", 0)).splitlines()
-    assert heading.split()[-4:] == ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH", "#MEMBERS", "TYPE"]
-    assert line.split() == ["queue", "requests", "(0)", "-", "Stable", "4", "4", "2", "Share"]
-    assert state_row(description(STREAMS), "requests", 0).type == "Streams"
 
 
 def test_members_of_a_streams_group_have_tasks() -> None:

@@ -12,9 +12,6 @@ from insight.admin.reset import (
     ResetError,
     Scenario,
     ShiftBy,
-    ToCurrent,
-    ToEarliest,
-    ToLatest,
     ToOffset,
     ToTime,
     plan_reset,
@@ -26,18 +23,6 @@ BOUNDS = {A0: LogBounds(10, 100), A1: LogBounds(0, 50), B0: LogBounds(7, 7)}
 KNOWN = Known(BOUNDS, committed={A0: 42, A1: 0}, at_time={A0: 33, A1: None})
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
-@pytest.mark.parametrize(
-    ("scenario", "offsets"),
-    [
-        (ToEarliest(), {A0: 10, A1: 0, B0: 7}),
-        (ToLatest(), {A0: 100, A1: 50, B0: 7}),
-        (ToCurrent(), {A0: 42, A1: 0, B0: 7}),
-    ],
-)
-def test_what_needs_no_warning(scenario: Scenario, offsets: dict[TopicPartition, int]) -> None:
-    assert plan_reset(scenario, "g", [B0, A1, A0], KNOWN) == Plan(offsets, [])
 
 
 def test_an_offset_beyond_the_log_is_set_to_its_end_and_one_before_it_to_its_start() -> None:

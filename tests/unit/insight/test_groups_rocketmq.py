@@ -4,10 +4,8 @@ import json
 from textwrap import dedent
 
 import msgspec
-import pytest
 
 from assignors.rocketmq.api import MessageRequestMode
-from insight.admin.gather import Described
 from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list
 from insight.admin.rocketmq import (
@@ -17,7 +15,6 @@ from insight.admin.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from insight.admin.selection import parse_states, parse_types
 from state.rocketmq.requests import (
     MessageModel,
     RegisterProducer,
@@ -83,21 +80,6 @@ G                         RocketMQ             Online               2        JAV
     ]
 
 
-@pytest.mark.parametrize(
-    ("states", "types", "expected"),
-    [
-        ("", "rocketmq", ["G"]),
-        ("online", "", ["G"]),
-        ("offline", "", []),
-        ("stable", "", ["a"]),
-        ("", "classic", ["a"]),
-    ],
-)
-def test_the_list_by_type_and_state(states: str, types: str, expected: list[str]) -> None:
-    rows = select_groups([kafka_view("a"), shop()], parse_states(states), parse_types(types))
-    assert [row.group for row in rows] == expected
-
-
 def test_a_group_is_described_with_those_marked_that_have_one_client_id() -> None:
     row = rocketmq_row(shop())
     assert rocketmq_state_table(row) == looks("""
@@ -122,12 +104,6 @@ G               app             c2              producer JAVA     0
     ]
 
 
-def test_one_id_of_two_that_broadcast_is_marked_but_no_warning() -> None:
-    row = rocketmq_row(shop(MessageModel.BROADCASTING))
-    assert [client.duplicate for client in row.consumers] == [True, True, False]
-    assert list(rocketmq_remarks(row)) == []
-
-
 def test_a_group_without_consumers_and_one_that_is_out_of_order() -> None:
     row = rocketmq_row(producers_only())
     assert list(rocketmq_remarks(row)) == ["Consumer group 'G' has no active members."]
@@ -137,10 +113,3 @@ def test_a_group_without_consumers_and_one_that_is_out_of_order() -> None:
     assert any("quarantined: KeyError: 1" in line for line in said)
     assert any("too large for the groups topic" in line for line in said)
     assert rocketmq_row(broken).state == "Online"
-
-
-def test_who_can_do_with_kafkas_groups_alone_is_told_where_the_offsets_are() -> None:
-    assert Described(errors=["an error"], rocketmq=["g"]).refusals() == [
-        "an error",
-        "Group 'g' is one of RocketMQ: its offsets are in Kafka group '%OFFSET%g'.",
-    ]

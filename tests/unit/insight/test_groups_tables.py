@@ -3,14 +3,12 @@
 from textwrap import dedent
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from insight.admin.describe import (
-    Behind,
     behind,
     member_rows,
     mentioned_partitions,
@@ -19,12 +17,11 @@ from insight.admin.describe import (
     with_lags,
 )
 from insight.admin.described import remark
-from insight.admin.list_groups import consumer_groups, listed, select_groups
+from insight.admin.list_groups import consumer_groups, select_groups
 from insight.admin.render import (
     OffsetDeletion,
     Removal,
     ResetRow,
-    group_list,
     member_table,
     offset_deletion_table,
     partition_table,
@@ -109,16 +106,6 @@ billing         orders          1          -               8               -    
     """)  # noqa: E501
 
 
-def test_a_lag_is_not_negative_and_leaves_out_records_that_are_gone() -> None:
-    places = {TopicPartition("orders", 0): LogBounds(8, 12), TopicPartition("gone", 4): LogBounds(0, 0)}
-    rows = partition_rows(TWO, COMMITTED, places)
-    assert {(row.topic, row.partition): row.lag for row in rows if row.current_offset is not None} == {
-        ("orders", 0): 4,
-        ("orders", 2): None,
-        ("gone", 4): 0,
-    }
-
-
 LAGS_MS = {(TopicPartition("orders", 0), 5): 61_500}
 GROUPS = [
     view("a"),
@@ -147,19 +134,6 @@ billing         carol-1f0e                        10.0.0.7        carol         
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS LAG             LAG-SECONDS     TYPE
 billing         requests (3)              range                Stable               3        7               61.5            Classic
     """)  # noqa: E501
-
-
-def test_a_group_is_as_far_behind_in_time_as_its_last_partition_and_in_records_as_all() -> None:
-    lags = {**LAGS_MS, (TopicPartition("orders", 2), 9): 90_000}
-    bounds = {**BOUNDS, TopicPartition("orders", 2): LogBounds(0, 10)}
-    assert behind(partition_rows(TWO, COMMITTED, bounds, lags)) == Behind(8, 90.0)
-    assert behind([]) == Behind(None, None)
-
-
-def test_a_lag_in_time_is_left_out_of_what_did_not_ask_for_it() -> None:
-    given, asked = partition_rows(TWO, COMMITTED, BOUNDS), partition_rows(TWO, COMMITTED, BOUNDS, {})
-    assert "lag_seconds" not in msgspec.to_builtins(given[1])
-    assert msgspec.to_builtins(asked[1])["lag_seconds"] is None, "its records have no usable timestamps"
 
 
 def test_members_with_instance_ids_where_one_has_one() -> None:
@@ -212,21 +186,6 @@ billing         group-coordinator-requests (3) range                Stable      
 )
 def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
     assert remark("g", state) == said
-
-
-def test_the_list_of_groups() -> None:
-    groups = [
-        listed(view("a-group-with-a-name-longer-than-most", protocol_type="connect")),
-        listed(view("b", state="Empty", protocol_type=None)),
-    ]
-    assert group_list(groups, with_type=False, with_state=False) == (
-        "a-group-with-a-name-longer-than-most\nb"
-    )
-    assert group_list(groups, with_type=True, with_state=True, with_protocol=True) == looks("""
-GROUP                                TYPE                 PROTOCOL             STATE
-a-group-with-a-name-longer-than-most Classic              connect              Stable
-b                                    Classic              -                    Empty
-    """)
 
 
 @pytest.mark.parametrize(

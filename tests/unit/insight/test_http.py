@@ -49,20 +49,6 @@ def test_metrics_are_at_their_path(url: str) -> None:
     assert (status, "things_total 1.0" in text) == (200, True)
 
 
-def test_listening_does_not_wait_for_dns(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*_: object) -> tuple[str, list[str], list[str]]:
-        raise AssertionError("a lookup of a name waits for DNS, where DNS does not answer")
-
-    for lookup in ("gethostbyaddr", "gethostbyname", "getfqdn", "getnameinfo"):
-        monkeypatch.setattr(socket, lookup, ask)
-    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as http:
-        assert get(http.url)[0] == 200
-
-
-def test_a_process_without_checks_is_alive(url: str) -> None:
-    assert get(f"{url}/healthz") == (200, '{"ok": true, "checks": {}, "notes": {}}\n')
-
-
 def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) -> None:
     REASONS.update(brokers=None, coordinator="the coordinator does not answer")
     status, text = get(f"{url}/readyz")
@@ -92,12 +78,6 @@ def test_a_note_is_told_and_does_not_fail(url: str) -> None:
         200,
         '{"ok": true, "checks": {}, "notes": {}}\n',
     )
-
-
-def test_a_check_that_cannot_be_made_is_a_reason(url: str) -> None:
-    REASONS["broken"] = None
-    status, text = get(f"{url}/readyz")
-    assert (status, json.loads(text)["checks"]) == (503, {"check": "TimeoutError('the loop is stuck')"})
 
 
 def connected(port: HttpPort) -> socket.socket:

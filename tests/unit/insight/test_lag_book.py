@@ -1,7 +1,6 @@
 """Committed offsets beside the bounds of logs: lags in time against the truth, since when offsets stand."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import call
 
@@ -45,20 +44,11 @@ def book_at(offset: int, at_ms: int = 0) -> LagBook:
     return book
 
 
-def test_the_lag_of_a_partition_whose_log_is_not_known_is_not_known() -> None:
-    assert lag(book_at(5, 7)) == PartitionLag(5, 7, 7)
-
-
 def test_the_lag_in_time_is_between_the_first_sights_of_the_record_and_of_the_newest() -> None:
     book = looked(book_at(12), 10, 15, 15, 20)
     assert (lag(book).records, lag(book).ms) == (8, 2 * STEP_MS)
     commit(book, 20)
     assert (lag(book).records, lag(book).ms) == (0, 0)
-
-
-def test_records_that_are_gone_do_not_count() -> None:
-    book = looked(book_at(3), 10, 15, 20, earliest=12)
-    assert (lag(book).records, lag(book).ms) == (8, STEP_MS)
 
 
 def test_an_offset_stands_since_its_first_commit_in_a_row() -> None:
@@ -75,15 +65,6 @@ def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> No
     assert lag(book).grew_ms == 2 * STEP_MS
     assert lag(book, settled_ms=3 * STEP_MS).grew_ms == 4 * STEP_MS
     assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
-
-
-def test_offsets_that_are_deleted_are_forgotten() -> None:
-    book = book_at(5)
-    commit(book, 6, where=Q)
-    assert (book.topics(), book.has_offsets("g"), book.offset_count()) == ({"orders"}, True, 2)
-    for where in (P, Q, Q):
-        assert book.apply_commit(offset_key("g", *where), None) == "g"
-    assert (book.topics(), book.has_offsets("g"), book.lags("g")) == (set(), False, {})
 
 
 def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
@@ -169,14 +150,6 @@ def test_the_time_of_a_record_from_before_the_first_look_is_asked_for(
     assert (lag(asking.book).ms, asking.book.wanted_times()) == (lag_ms, wanted)
 
 
-def test_an_answer_about_one_group_is_none_about_another() -> None:
-    book = looked(book_at(5), 10, 20, 30)
-    commit(book, 9, group_id="far ahead")
-    assert book.wanted_times() == {P: 5}
-    book.learn_times({P: 5}, {P: 600_000})
-    assert (lag(book).ms, book.lags("far ahead")[P].ms) == (600_000, None)
-
-
 def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_book, "MAX_LOOK_UPS", 2)
     book, places = LagBook(), [("orders", number) for number in range(5)]
@@ -190,14 +163,6 @@ def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch
         asked |= wanted.keys()
         book.learn_times(wanted, {})
     assert asked == {*places}
-
-
-def test_groups_at_different_offsets_of_a_partition_are_asked_for_in_turns() -> None:
-    book = looked(book_at(5), 10)
-    commit(book, 7, group_id="h")
-    first = book.wanted_times()
-    book.learn_times(first, {P: 1_000})
-    assert {*first.values(), *book.wanted_times().values()} == {5, 7}
 
 
 @given(
@@ -227,43 +192,7 @@ def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
     assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
 
 
-LONG_S = 3_600
 """The samples of an hour are thinned out."""
-PER_S = 10
-
-
-def errors_ms(committed: Callable[[int], int], is_asked: Callable[[LagBook], None]) -> Iterator[int]:
-    """The error of the lag in time at each look of an hour, of records that come evenly. `committed` is the
-    committed offset at a second, and `is_asked` is called after each look.
-    """
-    book = LagBook()
-    for second in range(0, LONG_S, STEP_MS // 1000):
-        commit(book, committed(second))
-        book.add_bounds({P: LogBounds(0, PER_S * second)}, 1000 * second)
-        is_asked(book)
-        found = lag(book)
-        if found.records:
-            assert found.ms is not None
-            yield found.ms - 1000 * (found.records - 1) // PER_S
-
-
-def never(book: LagBook) -> None:
-    assert book.wanted_times() == {}
-
-
-def in_vain(book: LagBook) -> None:
-    """Timestamps are not usable, or the search is under way."""
-    book.learn_times(book.wanted_times(), {})
-
-
-def test_the_time_of_an_offset_that_stands_is_kept_and_nothing_is_asked() -> None:
-    errors = [*errors_ms(lambda second: min(PER_S * second, 1_003), never)]
-    assert len(errors) > LONG_S * 1000 // STEP_MS // 2
-    assert max(map(abs, errors)) < STEP_MS
-
-
-def test_the_lag_of_a_slow_consumer_is_right_before_the_brokers_answer() -> None:
-    assert max(map(abs, errors_ms(lambda second: PER_S * second // 2, in_vain))) < STEP_MS
 
 
 @given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())
@@ -283,17 +212,3 @@ def test_without_an_answer_the_lag_in_time_is_wrong_by_a_third_of_the_age_at_mos
     found, age_ms = lag(book).ms, looks[-1] - came_ms[offset]
     assert found is not None
     assert abs(found - (came_ms[-1] - came_ms[offset])) < age_ms / COARSENESS + 2 * STEP_MS
-
-
-@pytest.mark.parametrize("answered", [1_100, 1_103, 1_199])
-def test_between_two_looks_the_record_that_was_asked_for_last_counts(answered: int) -> None:
-    """1,000 records before it, 100 in a gap of two minutes, and then one a look."""
-    book = looked(book_at(0), 1_100)
-    looked(book, *range(1_200, 1_240), begin_ms=120_000)
-    commit(book, answered)
-    newest_ms = 120_000 + 39 * STEP_MS
-    book.learn_times(book.wanted_times(), {P: newest_ms - 70_000})
-    assert lag(book).ms == newest_ms - 70_000
-    commit(book, 1_199)
-    last_ms = 70_000 if answered == 1_199 else 120_000
-    assert lag(book).ms == newest_ms - last_ms

@@ -24,25 +24,6 @@ def looked(*ends: tuple[int, int]) -> LogHistory:
     return logs
 
 
-def test_the_bounds_are_those_of_the_last_look() -> None:
-    logs = LogHistory()
-    assert logs.bounds(P) is None
-    for earliest in (0, 4):
-        logs.add({P: LogBounds(earliest, 12)}, earliest)
-    assert logs.bounds(P) == LogBounds(4, 12)
-
-
-def test_a_record_came_between_the_looks_without_it_and_with_it() -> None:
-    logs = looked((0, 10), (1_000, 10), (2_000, 12), (3_000, 15))
-    assert [logs.came_ms(P, offset) for offset in (10, 13, 15)] == [(1_000, 2_000), (2_000, 3_000), None]
-    assert logs.newest_ms(P) == 3_000
-
-
-def test_of_a_record_older_than_the_first_look_only_the_time_when_it_was_seen_is_known() -> None:
-    logs = looked((1_000, 10), (9_000, 10))
-    assert (logs.came_ms(P, 9), logs.came_ms(("other", 0), 9)) == ((None, 1_000), None)
-
-
 def test_an_end_that_grew_certainly_after_a_time_is_told_from_one_that_may_have_grown_before() -> None:
     logs = looked((0, 10), (1_000, 10), (2_000, 12), (3_000, 12), (4_000, 13))
     since_ms = (-1, 1_000, 1_001, 3_000, 3_001)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, UnsupportedVersionError
+from kafka.errors import UnsupportedVersionError
 from kafka.structs import OffsetAndTimestamp
 
 from insight.lag import looks as looks_module
@@ -95,13 +95,3 @@ def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
     for _ in range(60):
         looks.look(Admin())
     assert book.lags("g")[P].ms == 5 * 60_000
-
-
-def test_bounds_that_are_not_to_be_had_are_told(book: LagBook) -> None:
-    class Away(Admin):
-        def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
-            raise KafkaError("away")
-
-    with pytest.raises(KafkaError, match="away"):
-        Looks(book).look(Away())
-    assert book.lags("g")[P].records is None

@@ -54,11 +54,6 @@ def test_ownership_of_a_classic_group_goes_by_its_view(group: GroupSnapshot, exp
     assert both(group) == expected
 
 
-def test_a_group_without_members_wants_whatever_it_has_an_offset_of() -> None:
-    assert Ownership(7, {}, None).wants("any")
-    assert not Ownership(7, {}, frozenset()).wants("any")
-
-
 def test_the_members_of_a_consumer_group_hold_what_they_may_use() -> None:
     recorder = Recorder()
     recorder.play("topics orders=4 prices=1", "at 4s", "A e0", "A e1 owned[orders 0-3]", "at 8s", "A e1")

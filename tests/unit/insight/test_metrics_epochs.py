@@ -159,9 +159,3 @@ def test_observed_share_and_streams_groups_have_the_metrics_of_their_types(
         view = encode(observed_view_of(group, {}))
         metrics.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
     assert metrics.value(name, **labels) == value
-
-
-def test_without_share_groups_there_are_no_metrics_of_them() -> None:
-    metrics = Scraped()
-    metrics.group("classic", "Stable", "m")
-    assert SHARE not in metrics.text()

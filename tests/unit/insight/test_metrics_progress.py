@@ -77,29 +77,12 @@ def test_each_batch_is_told_once_and_in_order() -> None:
     assert query.looks_back == 1, "only where some went by unseen"
 
 
-def test_a_query_that_goes_on_from_its_checkpoint() -> None:
-    query, reader = reading()
-    query.run(reported(500), reported(501))
-    assert ids(reader.new()) == [500, 501]
-
-
 def test_a_word_of_idleness_is_no_batch() -> None:
     query, reader = reading()
     query.run(reported(7), reported(8, executed=False))
     assert ids(reader.new()) == []
     query.run(reported(8), reported(9, executed=False), reported(9))
     assert ids(reader.new()) == [7, 8, 9]
-
-
-def test_what_is_read_of_a_batch() -> None:
-    query, reader = reading()
-    query.run(reported(3, dropped=2))
-    (batch,) = reader.new()
-    assert batch.total_ms == 120
-    assert batch.num_input_rows == 8
-    assert batch.rows_dropped == 2
-    assert batch.watermark_ms == 1_767_323_045_250
-    assert batch.end_offsets == {("requests", 0): 17, ("requests", 1): 4}
 
 
 def test_the_backlog_is_what_is_not_read_yet() -> None:

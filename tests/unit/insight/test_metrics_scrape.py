@@ -1,6 +1,5 @@
 """The text of a scrape after records have been fed in; tests/data contains the whole expected text."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.pack import pack
 from state.kafka.history import EntryType
 from streaming.service.replica.state import NOT_STARTED, OFF, PHASES
-from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
 from tests.harness.scraped import LAYOUT, Scraped
@@ -84,22 +82,6 @@ def test_half_of_a_topic_is_not_shown() -> None:
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
 
 
-def test_before_the_first_batch_lag_and_backlog_are_unknown() -> None:
-    scraped = Scraped()
-    lag = scraped.value("group_coordinator_event_time_lag_seconds")
-    assert lag is not None
-    assert math.isnan(lag)
-    assert scraped.value("group_coordinator_backlog_records") is None
-
-
-def test_phase_and_alarm(busy: Scraped) -> None:
-    scraped = Scraped()
-    scraped.status = Status(Phase.FAILING, "batch 7 failed", 0, batch_id=6, alarm="time stands still")
-    phases = {p.value: scraped.value("group_coordinator_phase", phase=p.value) for p in Phase}
-    assert phases == {"starting": 0, "standby": 0, "ready": 0, "restarting": 0, "failing": 1, "stopped": 0}
-    assert (scraped.value("group_coordinator_alarm"), busy.value("group_coordinator_alarm")) == (1, 0)
-
-
 def test_the_replica_has_one_phase_and_counts_from_0() -> None:
     scraped = Scraped()
     own = "group_coordinator_replica"
@@ -143,18 +125,3 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(
     with pytest.raises(UNREADABLE):
         scraped.metrics_state.apply(topic, key, value)
     assert scraped.text() == before
-
-
-def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scraped) -> None:
-    assert busy.metrics_state.topics() == {LAYOUT.requests_topic, "purchases", "gone"}
-
-
-def test_the_services_own_metrics_can_be_asked_for_by_name(busy: Scraped) -> None:
-    """Without those of all groups, which cost time: the page asks every few seconds."""
-    names = (
-        "group_coordinator_phase",
-        "group_coordinator_backlog_records",
-        "group_coordinator_replica_groups",
-    )
-    found = busy.registry.restricted_registry(names).collect()
-    assert {metric.name for metric in found} == {*names}

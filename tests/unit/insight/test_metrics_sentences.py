@@ -53,17 +53,3 @@ def test_assignment_received(assignments: dict[str, bytes] | None, ending: str) 
     entry = event(EntryType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
     (line,) = logged(entry)
     assert line["event"] == f"Assignment received from leader m-1 for group orders for generation 5.{ending}"
-
-
-LOGGED = {
-    EntryType.PREPARING_REBALANCE,
-    EntryType.COMPLETING_REBALANCE,
-    EntryType.STABLE,
-    EntryType.GROUP_EPOCH_BUMPED,
-    EntryType.TARGET_ASSIGNMENT_COMPUTED,
-}
-
-
-@pytest.mark.parametrize("event_type", sorted(set(EntryType) - LOGGED))
-def test_nothing_else_is_logged(event_type: EntryType) -> None:
-    assert logged(event(event_type)) == []

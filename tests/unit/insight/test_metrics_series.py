@@ -8,7 +8,6 @@ from prometheus_client.samples import Sample
 
 from insight.metrics.series import LABEL_MAX_CHARS, SeriesBounds, first_rows
 from records.topic_patterns import compiled
-from state.kafka.history import EntryType
 from state.rocketmq.requests import RegisterProducer
 from tests.harness.rocketmq_broker import Broker, of
 from tests.harness.scraped import LAYOUT, Scraped
@@ -92,21 +91,6 @@ def test_what_hurts_in_groups_without_series_has_a_series() -> None:
     assert scraped.value("group_coordinator_stuck_partitions", **others) == 0
 
 
-def test_the_oldest_initialization_of_groups_without_series_is_shown() -> None:
-    name = "group_coordinator_share_group_oldest_initializing_timestamp_seconds"
-    whole, bounded = Scraped(), Scraped(bounds=SeriesBounds(groups=0))
-    for scraped in (whole, bounded):
-        scraped.consumer_group("late", "topics t=2", "at 9s", "share A e0")
-        scraped.consumer_group("early", "topics t=2", "at 1s", "share A e0")
-    early, late = (whole.value(name, consumergroup=group_id) for group_id in ("early", "late"))
-    assert early is not None and late is not None and early < late
-    assert bounded.value(name, consumergroup="") == early
-
-
-def test_without_a_bound_reached_nothing_is_added_up() -> None:
-    assert '=""' not in re.sub(r'(message_model|consume_mode)=""', "", crowd(2, SeriesBounds()).text())
-
-
 def test_the_first_groups_seen_have_series_until_they_end() -> None:
     scraped = Scraped(bounds=SeriesBounds(groups=2))
     for group_id in ("first", "second", "third", "fourth"):
@@ -118,18 +102,6 @@ def test_the_first_groups_seen_have_series_until_they_end() -> None:
     assert with_series(scraped) == {"second", "third"}, "the next one has the free place"
     scraped.group("first", "Stable", "m-1")
     assert with_series(scraped) == {"second", "third"}
-
-
-def test_a_group_with_offsets_alone_keeps_its_series_until_it_has_none() -> None:
-    scraped = Scraped(bounds=SeriesBounds(groups=1))
-    name = "kafka_consumergroup_current_offset"
-    for group_id in ("first", "second"):
-        scraped.group(group_id, "Empty")
-        scraped.offset(group_id, "t", 0, 1)
-    scraped.metrics_state.apply(LAYOUT.groups_topic, b"first", None)
-    assert with_series(scraped, name) == {"first"}
-    scraped.offset("first", "t", 0, None)
-    assert with_series(scraped, name) == {"second"}
 
 
 def test_groups_that_the_pattern_matches_come_first() -> None:
@@ -213,11 +185,3 @@ def test_clients_of_rocketmq_name_a_bounded_number_of_languages() -> None:
 def test_rows_are_shared_fairly(sizes: Mapping[str, int], rows_max: int, left: Mapping[str, int]) -> None:
     rows = {group_id: list(range(size)) for group_id, size in sizes.items()}
     assert first_rows(rows, rows_max) == {group_id: list(range(size)) for group_id, size in left.items()}
-
-
-def test_the_count_of_a_group_that_ended_before_its_entries_were_read_is_not_kept() -> None:
-    scraped = Scraped()
-    scraped.entry(1, EntryType.STABLE)
-    scraped.entry(2, EntryType.GROUP_DELETED)
-    scraped.group("orders", "Stable", "m-1")
-    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 0

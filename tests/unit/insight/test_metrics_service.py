@@ -1,15 +1,12 @@
 """The metrics server: its port, its metrics before a broker responds, and its end."""
 
-import socket
 import urllib.error
 import urllib.request
-from contextlib import closing
 
 import pytest
 
 from connections.client_config import ClientConfig
 from insight.metrics.service import Metrics, Readings
-from insight.web import WebUnavailable
 from records.layout import TopicLayout
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
@@ -48,15 +45,6 @@ def test_an_observer_serves_no_figures_of_what_only_a_coordinator_has() -> None:
         text = response.read().decode()
     assert "group_completed_rebalance_count" in text
     assert not any(name in text for name in ("offset_commit_count", "transactions_pending", "replica_"))
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with closing(socket.create_server((LOOPBACK, 0))) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            WebUnavailable, match=rf"cannot serve metrics on 127\.0\.0\.1:{port}: Address already in use"
-        ):
-            metrics(ClientConfig("127.0.0.1:9"), port).start()
 
 
 @pytest.mark.parametrize("follows", [False, True], ids=["before the coordinator has started", "then"])

@@ -16,7 +16,7 @@ from checkpoints.files import FolderError, FolderNotWritable
 from insight.notify.courier import KEEP_INTERVAL_S, Courier
 from insight.notify.kept import FILE, Kept
 from insight.notify.messages import Message, Status
-from insight.notify.outbox import Outbox, Position, Taken
+from insight.notify.outbox import Outbox, Position
 from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer, Verdict
 from insight.notify.shapes import SHAPES, Shape
@@ -25,15 +25,6 @@ from tests.unit.insight.notify_messages import rebalance, stuck
 TOPIC = "group-coordinator-events"
 P1, P2 = {0: Position(10, 1_000)}, {0: Position(20, 2_000)}
 ONE, TWO, THREE, FOUR = map(rebalance, range(1, 5))
-
-
-def test_positions_are_reached_with_the_last_message_before_them() -> None:
-    outbox = Outbox()
-    outbox.put([ONE, TWO], P1)
-    outbox.put([THREE, FOUR], P2)
-    assert outbox.head(2) == [ONE, TWO]
-    taken = [outbox.take(number) for number in (1, 2, 1, 0)]
-    assert taken == [Taken(None, [ONE]), Taken(P1, [THREE]), Taken(P2, []), Taken(None, [])]
 
 
 def test_positions_without_messages_take_no_room() -> None:
@@ -69,21 +60,6 @@ def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_
         outbox.take(1)
     thread.join(30)
     assert (is_put, outbox.head(9)) == (([False], [ONE, TWO]) if is_closed else ([True], [TWO, THREE]))
-
-
-def test_what_was_delivered_is_there_after_a_restart(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, TOPIC)
-    assert (kept.positions, kept.told, kept.open) == ({}, frozenset(), [])
-    kept.deliver([ONE, stuck(), stuck(group="payments", id="p")], Taken(P1, [TWO]))
-    kept.deliver([stuck(Status.ENDED)], Taken(None, [stuck(Status.ENDED), THREE]))
-    kept.save()
-    again = Kept(tmp_path, TOPIC)
-    assert again.positions == P1
-    assert again.told == {TWO.id, THREE.id}
-    assert again.open == [stuck(group="payments", id="p")]
-    again.deliver([], Taken(P2, []))
-    again.save()
-    assert Kept(tmp_path, TOPIC).told == frozenset()
 
 
 def test_a_file_of_another_topic_or_version_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
@@ -159,14 +135,6 @@ def ids(messages: Sequence[Message]) -> list[str]:
 MANY = [rebalance(number) for number in range(6)]
 
 
-def test_messages_that_wait_go_together_in_their_order(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.put(*MANY, offset=9)
-    world.turn_until_idle()
-    assert world.bodies == [ids(MANY[:4]), ids(MANY[4:])]
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
-
-
 @pytest.mark.parametrize(
     ("answer", "per_minute", "pauses_s"),
     [
@@ -192,20 +160,6 @@ def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_above_the_rate_limit_messages_wait_and_go_with_the_next_request(tmp_path: Path) -> None:
-    world = World(tmp_path, per_minute=2)
-    for message in MANY[:2]:
-        world.put(message)
-        world.turn_until_idle()
-    world.put(MANY[2])
-    assert world.courier.turn() == 60
-    world.put(MANY[3])
-    world.now_s += 59
-    assert world.courier.turn() == 1
-    world.turn_until_idle()
-    assert world.bodies == [[MANY[0].id], [MANY[1].id], ids(MANY[2:4])]
-
-
 def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
     """The receiver refuses whatever has the third one."""
     world = World(tmp_path)
@@ -228,27 +182,6 @@ def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path:
         "no",
     )
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
-
-
-def test_an_outage_of_the_receiver_is_warned_of_once_a_minute(tmp_path: Path) -> None:
-    world = World(tmp_path, *[FAILED] * 7)
-    world.put(MANY[0])
-    with capture_logs() as logs:
-        world.turn_until_idle()
-    warned = [line for line in logs if line["log_level"] == "warning"]
-    assert [line["attempts"] for line in warned] == [1, 7]
-    assert "it hangs" in warned[0]["error"]
-
-
-def test_positions_without_messages_are_kept_now_and_then(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    for offset, kept in ((1, 1), (2, 1)):
-        world.put(offset=offset)
-        assert world.courier.turn() is None
-        assert Kept(tmp_path, TOPIC).positions == {0: Position(kept, 0)}
-    world.now_s += KEEP_INTERVAL_S
-    assert world.courier.turn() is None
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(2, 0)}
 
 
 def test_a_file_that_cannot_be_written_stops_no_message(

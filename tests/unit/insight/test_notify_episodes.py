@@ -42,21 +42,6 @@ def test_it_is_told_once_and_again_when_it_is_over() -> None:
     assert look(known, now_ms=NOW_MS + 15_000) == []
 
 
-def test_what_comes_back_is_another_one() -> None:
-    known = episodes()
-    (first,) = look(known, OFTEN)
-    look(known, now_ms=NOW_MS + 1)
-    (second,) = look(known, OFTEN, now_ms=NOW_MS + 2)
-    assert (first.began_ms, second.began_ms) == (NOW_MS, NOW_MS + 2)
-    assert first.id != second.id
-
-
-def test_two_kinds_of_one_group_are_two() -> None:
-    known = episodes()
-    assert told(look(known, STUCK, OFTEN)) == [("stuck", Status.BEGAN), ("often", Status.BEGAN)]
-    assert told(look(known, OFTEN)) == [("stuck", Status.ENDED)]
-
-
 def test_what_is_too_short_is_told_neither_at_its_beginning_nor_at_its_end() -> None:
     known = episodes(least_ms=10_000)
     assert look(known, OFTEN) == []

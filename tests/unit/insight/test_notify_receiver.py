@@ -2,8 +2,6 @@
 
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -98,14 +96,6 @@ def test_retry_after_has_seconds(header: str, seconds: float | None) -> None:
     assert post(Reply(429, {"Retry-After": header})).retry_after_s == seconds
 
 
-def test_retry_after_has_a_date() -> None:
-    at = format_datetime(datetime.now(UTC) + timedelta(seconds=1_000), usegmt=True)
-    found = post(Reply(503, {"Retry-After": at})).retry_after_s
-    assert found is not None and 900 < found <= 1_000
-    past = format_datetime(datetime.now(UTC) - timedelta(seconds=1_000), usegmt=True)
-    assert post(Reply(503, {"Retry-After": past})).retry_after_s == 0
-
-
 def test_no_reason_has_the_address_or_the_token() -> None:
     """A receiver may answer with what it got."""
     with Webhook(default=Reply(403, body=f"no t0ken at {SECRET} k3y\n\x1b[2J".encode())) as webhook:
@@ -118,22 +108,6 @@ def test_no_reason_has_the_address_or_the_token() -> None:
 def test_a_long_answer_is_read_in_part() -> None:
     answer = post(Reply(500, body=b"x" * 2_000_000))
     assert answer.verdict is Verdict.FAILED and len(answer.reason) == 200
-
-
-def test_files_are_read_again_for_each_request(tmp_path: Path) -> None:
-    address, token = tmp_path / "url", tmp_path / "token"
-    asking = Receiver(lambda: url_in(address), lambda: first_line(token), client_context(None), LONG_S)
-    with Webhook() as webhook:
-        address.write_text(webhook.url("/old") + "\n")
-        missing = asking.post(b"{}")
-        token.write_text("first \nnot this\n")
-        asking.post(b"{}")
-        address.write_text(webhook.url("/new"))
-        token.write_text("second")
-        asking.post(b"{}")
-    assert missing == Answer(Verdict.FAILED, f"{token} cannot be read: No such file or directory")
-    sent = [(got.path, got.headers["Authorization"]) for got in webhook.received]
-    assert sent == [("/old", "Bearer first"), ("/new", "Bearer second")]
 
 
 @pytest.mark.parametrize("content", [b"", b"\nsecond line", b"\xff\xfe"])

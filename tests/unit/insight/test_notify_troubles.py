@@ -9,7 +9,7 @@ from insight.lag.log import LogBounds
 from insight.notify.events import within
 from insight.notify.messages import KINDS
 from insight.notify.outbox import Position
-from insight.notify.troubles import MAX_READ_AGE_S, Sources
+from insight.notify.troubles import Sources
 from insight.page.fleet import Fleet
 from insight.page.overview import Overview
 from insight.page.service_topics import ServiceTopics
@@ -53,14 +53,6 @@ def test_an_alarm_is_what_the_page_of_the_coordinator_finds() -> None:
     (alarm,) = [one for one in sources(topics).troubles(NOW_MS) if one.kind == "alarm"]
     assert (alarm.group, alarm.subject) == (None, "No group is coordinated")
     assert alarm.sentence == "No group is coordinated: start the coordinator, or read its log"
-
-
-def test_what_was_not_read_lately_says_nothing() -> None:
-    made = fleet()
-    assert not sources(made=made).is_current
-    made.complete()
-    assert sources(made=made).is_current
-    assert not sources(made=made, read_age_s=MAX_READ_AGE_S + 1).is_current
 
 
 TOPIC_PARTITION = TopicPartition("events", 0)

@@ -20,14 +20,12 @@ from insight.page.commands import (
     Source,
     assign_command,
     replay_command,
-    tries_for,
     whatif_command,
 )
 from insight.why.rebalances import rebalances
 from tests.e2e.harness import wait_until
 from tests.unit.insight.page_facts import played
 from tests.unit.insight.test_assign_groups import TWO_WORKERS
-from tests.unit.insight.why_story import STORY
 
 SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
 PYTHON = (sys.executable, "-c")
@@ -134,15 +132,3 @@ def test_names_of_strangers_are_no_options() -> None:
         "--input",
         "/dev/stdin",
     ]
-
-
-def test_what_is_tried_goes_by_what_happened() -> None:
-    """Twice the longest session timeout of those that were silent; nothing that the group has already."""
-    of_story = rebalances(played(*STORY))
-    assert [tries_for(rebalance)[0] for rebalance in of_story[:2]] == [
-        "group.instance.id=client.id",
-        "session.timeout.ms=20000",
-    ]
-    assert tries_for(of_story[0])[-1] == "partition.assignment.strategy=cooperative-sticky"
-    (cooperative,) = rebalances(played("at 0s", "join a api=3 protocols=cooperative-sticky", "at 5s"))
-    assert tries_for(cooperative) == ["group.instance.id=client.id"]

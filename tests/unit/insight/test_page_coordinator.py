@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry
 
 from cli.run_gateway import gateway_state
 from gateway.metrics.counts import BUCKETS_S
@@ -20,7 +19,6 @@ from insight.page.service_topics import (
     ServiceTopics,
 )
 from insight.service_state import MAX_BYTES, Durations, ServiceState, StateReader, Unreadable, decoded
-from records.claims import Claim
 from records.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
 from records.history import CoordinatorStarted
 from streaming.service.replica.state import OFF
@@ -80,14 +78,6 @@ def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused
         "3 dead letters in the last hour."
     )
     assert found.reasons == {"KEY_MISMATCH": 3}
-
-
-def test_state_has_the_figures_of_the_metrics_and_survives_its_document(busy: Scraped) -> None:
-    found = busy.state()
-    assert (found.batches.last_ms, found.batches.age_ms) == (340, 0)
-    assert (found.backlog_records, found.ticker_age_ms, found.spark_restarts) == (7, 250, 2)
-    assert found.batches.durations == Durations(number=2, mean_ms=230, half_ms=150, most_ms=400)
-    assert decoded(msgspec.json.encode(found)) == found
 
 
 def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
@@ -162,26 +152,6 @@ def test_without_metrics_the_topics_say_whether_one_runs(
     assert found.sections == []
 
 
-def test_one_that_has_ended_in_order_is_told_apart() -> None:
-    ended = Claim(
-        epoch=1,
-        claim_id="c",
-        owner_id="o",
-        requests_topic_id="t",
-        host="h",
-        pid=1,
-        folder="/f",
-        since_ms=0,
-        tick_interval_ms=100,
-        is_released=True,
-    )
-    found = page(facts(is_silent=True, claim=ended))
-    assert found.sentence.startswith("No coordinator runs: no clock record comes, and the last one ended in")
-    assert page(facts(is_silent=True)).findings == [
-        "No group is coordinated: start the coordinator, or read its log"
-    ]
-
-
 def test_dead_letters_are_those_of_the_last_hour_the_newest_first() -> None:
     topics = ServiceTopics()
     topics.complete()
@@ -201,13 +171,6 @@ def test_dead_letters_are_bounded_in_number_and_size_and_the_page_says_so() -> N
     assert len(found.dead_letters) == MAX_SHOWN
     assert {len(one.message) for one in found.dead_letters} == {MAX_MESSAGE_CHARS}
     assert not topics.facts(NOW_MS + WINDOW_MS + 1).has_more
-
-
-def test_a_key_that_is_no_text_is_shown_as_far_as_it_is() -> None:
-    topics = ServiceTopics()
-    letter(NOW_MS, topics, key=b"\xff<b>")
-    (found,) = topics.facts(NOW_MS).dead_letters
-    assert found.key == "\N{REPLACEMENT CHARACTER}<b>"
 
 
 def test_a_dead_letter_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
@@ -244,25 +207,6 @@ def pending(at_ms: int) -> PendingTransaction:
         at_ms=at_ms,
         partitions=1,
     )
-
-
-def test_what_is_read_again_does_not_count_twice() -> None:
-    topics = ServiceTopics()
-    letter(NOW_MS, topics)
-    topics.apply_pending(b"p", encode(pending(NOW_MS)))
-    topics.complete()
-    topics.restart()
-    found = topics.facts(NOW_MS)
-    assert (found.dead_letters, found.pending_number, found.is_complete) == ([], 0, False)
-
-
-def test_a_look_without_a_clock_record_is_silence_and_keeps_the_last_time() -> None:
-    topics = ServiceTopics()
-    assert topics.facts(NOW_MS).is_silent is None
-    topics.apply_clock(NOW_MS)
-    topics.apply_clock(None)
-    found = topics.facts(NOW_MS)
-    assert (found.is_silent, found.clock_ms) == (True, NOW_MS)
 
 
 def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
@@ -313,12 +257,6 @@ def test_a_real_port_is_read_and_not_again_within_two_seconds(
     monkeypatch.setattr(service_state, "FRESH_S", -1.0)
     refused = reader.asked()
     assert isinstance(refused, Unreadable) and "refused" in str(refused)
-
-
-def test_a_port_without_a_state_is_named() -> None:
-    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port:
-        found = StateReader(port.url).asked()
-    assert isinstance(found, Unreadable) and "does not serve a coordinator's state" in str(found)
 
 
 def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:

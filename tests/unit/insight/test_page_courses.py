@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from insight.page import courses as courses_module
@@ -14,7 +13,7 @@ from insight.page import histories as histories_module
 from insight.page.courses import Courses, Made
 from insight.page.fleet import WINDOW_MS, Fleet
 from insight.page.histories import Histories
-from insight.page.live import HOLD_S, Held
+from insight.page.live import Held
 from insight.why.clients_said import Telemetry
 from insight.why.course import Course, course_of
 from insight.why.history import History, HistoryUnavailable
@@ -109,18 +108,6 @@ def test_a_drag_reads_nothing_and_makes_no_report_again(room: Room, followed: li
     assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
 
 
-def test_a_time_that_is_over_needs_no_newer_entry(
-    room: Room, followed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Made, "pause_s", lambda _: 0.0)
-    monkeypatch.setattr(courses_module, "AGED_PATIENCE_S", WAIT_S)
-    first = room.made()
-    take_entries(room.fleet, [replace(room.entries[-1], seq=1_000)], END_MS)
-    assert room.made((SINCE_MS, END_MS - 1), END_MS + 5) is first
-    assert len(followed) == 1
-    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is not first
-
-
 def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(room: Room) -> None:
     room.topic.entries = room.entries[:-1]
     take_entries(room.fleet, room.entries[:-1], END_MS)
@@ -133,18 +120,6 @@ def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(r
         after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
     assert after.course is not None and after.course.last == room.entries[-1]
     assert room.topic.reads == [SINCE_MS]
-
-
-def test_what_takes_long_is_not_made_again_at_once_and_the_page_hears_of_it_later(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_entries(room.fleet, room.entries, END_MS)
-    first = room.made()
-    take_entries(room.fleet, [replace(room.entries[-1], seq=room.entries[-1].seq + 1)], END_MS)
-    version = room.version()
-    monkeypatch.setattr(Made, "pause_s", lambda _: 0.05)
-    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is first
-    room.wait_for_more(version)
 
 
 def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> None:
@@ -166,16 +141,6 @@ def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> Non
     assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
 
 
-def test_a_change_that_takes_long_to_follow_is_told_all_the_same() -> None:
-    held = Held()
-    assert held.version(1, lambda: False, 10.0) == 1
-    seen = [
-        held.version(2, lambda: False, 10.0 + after_s) for after_s in (1.0, 1.0 + HOLD_S / 2, 1.0 + HOLD_S)
-    ]
-    assert seen == [1, 1, 2]
-    assert held.version(3, lambda: False, 20.0) == 2
-
-
 def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,30 +155,6 @@ def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
     whole = room.made(is_patient=False)
     assert whole.is_whole and numbers(whole) == 4 > numbers(part)
     assert room.topic.reads == [SINCE_MS]
-
-
-def test_an_earlier_time_is_read_and_shows_what_is_known_meanwhile(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(courses_module, "PATIENCE_S", 0.01)
-    take_entries(room.fleet, room.entries, END_MS)
-    known = room.made()
-    room.topic.is_there.clear()
-    version = room.version()
-    assert room.made((SINCE_MS - 1, END_MS), is_patient=False) is known
-    room.topic.is_there.set()
-    room.wait_for_more(version)
-    assert room.made((SINCE_MS - 1, END_MS)).since_ms == SINCE_MS - 1
-    assert room.topic.reads == [SINCE_MS, SINCE_MS - 1]
-
-
-def test_without_a_broker_a_known_course_stays(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = room.made()
-    room.topic.error = KafkaError("no broker")
-    monkeypatch.setattr(Made, "pause_s", lambda _: 0.0)
-    monkeypatch.setattr(histories_module, "_FRESH_MS", -1)
-    take_entries(room.fleet, room.entries[-1:], END_MS)
-    assert room.made((SINCE_MS, END_MS + 5), END_MS + 5) is first
 
 
 def test_an_unknown_group_is_refused_to_every_reader(room: Room) -> None:

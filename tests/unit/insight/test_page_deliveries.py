@@ -1,7 +1,5 @@
 """The page of a share group's deliveries, by real requests to a real server."""
 
-import json
-
 from insight.page.deliveries import KEPT_MS, KeptDeliveries
 from insight.page.words import thousands
 from insight.why.deliveries.model import DeliveryReport
@@ -34,16 +32,6 @@ def test_a_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
         assert f">{thousands(1_500)}</td>" in text
         assert "<b>a</b>" not in text, "a member chooses its id"
         assert answer(listening, "/group?id=another")[0] == 404
-
-
-def test_programs_get_the_deliveries() -> None:
-    with serving(read=without, deliveries=KeptDeliveries(read)) as listening:
-        status, _, body = answer(listening, "/api/deliveries?id=queue&since=6h")
-        told = json.loads(body)
-        assert (status, told["verdict"], told["suspects"][0]["offset"]) == (200, "poison", 4711)
-        assert told["to_ms"] - told["from_ms"] == 6 * 3_600_000
-        assert answer(listening, "/api/deliveries?id=another")[0] == 404
-        assert answer(listening, "/api/deliveries")[0] == 400
 
 
 def test_the_page_of_a_share_group_has_its_deliveries_and_that_of_another_group_has_not() -> None:

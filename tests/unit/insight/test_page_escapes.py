@@ -140,12 +140,6 @@ def test_what_the_address_says_is_shown_as_text(served: socket.socket) -> None:
         assert "<script>q" not in body(served, f"/members?{name}={path}")
 
 
-def test_the_menu_says_which_page_this_is(served: socket.socket) -> None:
-    for path, name in (("/", "groups"), ("/members", "members"), ("/coordinator", "coordinator")):
-        assert f'<a href="{path}" aria-current="page">{name}</a>' in body(served, path)
-        assert body(served, path).count('aria-current="page"') == 1
-
-
 def test_json_has_what_the_pages_have(served: socket.socket) -> None:
     for path, field in (
         ("/api/members", "client"),

@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from insight.lag.definitions import BEHIND_MS, STUCK_MS
-from insight.page.findings import LONG_MS, OFTEN, Finding, Kind, awaited_members, findings
+from insight.page.findings import LONG_MS, OFTEN, Finding, Kind, findings
 from insight.page.fleet import GroupFacts
 from insight.why.model import Cause, CauseKind
-from insight.why.rebalances import rebalances
 from insight.why.report import Report
 from state.kafka.history import HistoryEntry
 from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
@@ -182,23 +181,6 @@ def test_a_rebalance_is_long_after_its_threshold_and_names_who_is_awaited() -> N
     assert waiting(played(*TWO, "join a id=@a"), "CompletingRebalance", LONG_MS) == expected, "the leader"
 
 
-def test_in_a_group_of_the_consumer_protocol_those_are_awaited_who_have_not_their_target() -> None:
-    commands = (
-        "config group.consumer.assignment.interval.ms=1000",
-        "topics orders=6 prices=2",
-        "at 0s",
-        "A e0",
-        "at 4s",
-        "B e0",
-        "at 5s",
-        "A e2",
-    )
-    before = rebalances(played(*commands))[-1]
-    assert set(awaited_members(before)) == {way.member_id for way in before.progress} != set()
-    after = rebalances(played(*commands, "at 6500ms", "A e2 owned[orders 0-3]", "at 8s", "B e3"))[-1]
-    assert len(awaited_members(after)) < len(awaited_members(before))
-
-
 def causes(number: int, kind: CauseKind, client: str = "x{}") -> list[tuple[CauseKind, str]]:
     return [(kind, client.format(n)) for n in range(number)]
 
@@ -242,9 +224,3 @@ def test_each_kind_of_cause_has_a_sentence_and_names_with_braces_are_only_names(
     for kind in CauseKind:
         sentence = often(*[(kind, "{0}{x}")] * OFTEN)
         assert sentence.startswith("5 rebalances in the last hour: before each ")
-
-
-def test_the_gravest_finding_is_first() -> None:
-    given = facts(replace(OWNED, quarantined="q"), {P: lag(5, 0, grew_ms=0)})
-    report = repeated(*[(CauseKind.MEMBER_LEFT, "w")] * OFTEN)
-    assert [one.kind for one in found(given, report)] == [Kind.QUARANTINED, Kind.STUCK, Kind.OFTEN]

@@ -6,13 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from insight.lag.definitions import PartitionLag
 from insight.page import fleet as fleet_module
 from insight.page.fleet import WINDOW_MS, Fleet
 from records.codec import offset_key
 from tests.unit.insight.page_facts import (
     LAYOUT,
-    ends,
     facts_of,
     fleet_of,
     played,
@@ -42,16 +40,6 @@ def test_a_group_ends_with_its_tombstone_and_is_forgotten_when_nothing_of_it_is_
     assert (fleet.group_ids(), fleet.facts("g"), fleet.group_version("g")) == ([], None, None)
 
 
-def test_the_lag_is_that_of_the_newest_commit() -> None:
-    fleet = Fleet(LAYOUT)
-    take_commit(fleet, "g", P, 5, at_ms=100)
-    take_commit(fleet, "g", P, 7, at_ms=200)
-    assert fleet.topics() == {"orders"}
-    for at_ms, end in ((300, 7), (400, 10), (500, 11)):
-        fleet.add_bounds(ends(orders=end), at_ms)
-    assert facts_of(fleet).lags == {P: PartitionLag(7, 200, 200, records=4, ms=100, grew_ms=400)}
-
-
 def test_entries_are_kept_for_an_hour() -> None:
     fleet, story = Fleet(LAYOUT), played(*STORY)
     take_entries(fleet, story, END_MS)
@@ -64,14 +52,6 @@ def test_entries_are_kept_for_an_hour() -> None:
     assert fleet.group_ids() == []
     take_entries(fleet, story, END_MS + WINDOW_MS + 1)
     assert fleet.group_ids() == [], "they are too old"
-
-
-def test_an_entry_that_is_read_again_is_kept_once() -> None:
-    fleet, story = Fleet(LAYOUT), played(*STORY)
-    take_entries(fleet, story, END_MS)
-    version = fleet.version
-    take_entries(fleet, story, END_MS)
-    assert (entries_of(fleet), fleet.version) == (len(story), version)
 
 
 def test_entries_of_one_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

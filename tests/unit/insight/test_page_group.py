@@ -78,16 +78,6 @@ def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_e
     assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
 
 
-def test_the_committed_offsets_are_in_order() -> None:
-    lags = {("t", 10): lag(5, 1, 2), ("t", 9): lag(None, 3), ("s", 1): lag(0, 4)}
-    found = group_page(facts(view(), lags), course_of(played(*STORY)), LIMITS_MS, END_MS).partitions
-    assert [(p.topic, p.partition, p.lag_records, p.lag_ms) for p in found] == [
-        ("s", 1, 0, None),
-        ("t", 9, None, None),
-        ("t", 10, 5, 2),
-    ]
-
-
 def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
     course, has = course_of(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
     whole, part = (
@@ -95,14 +85,6 @@ def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
     )
     assert (len(whole.members), len(whole.partitions), whole.member_count) == (1, 1, 1)
     assert part == replace(whole, members=[], partitions=[])
-
-
-def test_the_picture_leaves_out_what_was_before_the_history() -> None:
-    entries = played(*STORY)
-    shown = page(entries, (BEGIN_MS - WINDOW_MS, END_MS)).picture
-    assert BEGIN_MS - 2_000 < shown.from_ms < BEGIN_MS
-    before = page(entries, (BEGIN_MS - WINDOW_MS, BEGIN_MS - 1)).picture
-    assert (before.from_ms, before.to_ms, before.lanes) == (BEGIN_MS - WINDOW_MS, BEGIN_MS - 1, [])
 
 
 def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why() -> None:
@@ -122,48 +104,9 @@ def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why()
     assert not any(text.startswith("worker-4  ") for _, text in it.lines), "the moves are a table"
 
 
-def test_a_rebalance_under_way_has_lasted_until_now() -> None:
-    it = rebalance(played(*STORY), 4)
-    assert (it.ended_ms, it.line.took_ms) == (None, None)
-    assert next((phase.name, phase.kind) for phase in it.phases) == ("members join", "waits")
-    assert it.phases[0].width == 100
-
-
 def test_a_rebalance_has_its_neighbours() -> None:
     entries = played(*STORY)
     pages = [rebalance(entries, number) for number in (1, 2, 3, 4)]
     times = [it.line.at_ms for it in pages]
     assert [it.earlier_ms for it in pages] == [None, *times[:3]]
     assert [it.later_ms for it in pages] == [*times[1:], None]
-
-
-def test_of_rebalances_that_began_at_the_same_time_the_last_has_the_page() -> None:
-    entries = played(
-        "config group.initial.rebalance.delay.ms=0",
-        "at 0s",
-        "join a api=3 session=60s",
-        "join b api=3 session=60s",
-        "join a id=@a",
-        "join c api=3 session=60s",
-        "at 5s",
-    )
-    found = page(entries, (0, 6_000), 6_000).rebalances
-    assert {r.at_ms for r in found} == {0} and len(found) == 3
-    it = rebalance_page("g", course_of(entries), 0, 6_000)
-    assert it is not None
-    assert (it.line.number, it.earlier_ms, it.later_ms) == (3, None, None)
-
-
-def test_a_time_without_a_rebalance_has_no_page() -> None:
-    assert rebalance_page("g", course_of(played(*STORY)), BEGIN_MS - 1, END_MS) is None
-
-
-def test_a_rebalance_whose_entries_are_missing_has_a_page() -> None:
-    entries = played(*STORY)
-    damaged = [entry for entry in entries if entry.type != "Stable"]
-    rebalances = page(damaged).rebalances
-    assert rebalances
-    for r in rebalances:
-        it = rebalance_page("g", course_of(damaged), r.at_ms, END_MS)
-        assert it is not None
-        assert all(p.x >= 0 and p.x + p.width <= 100.001 for p in it.phases)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from insight.page.fleet import WINDOW_MS, Fleet
+from insight.page.fleet import Fleet
 from insight.page.members import (
     GROUPS_KEPT,
     By,
@@ -54,17 +54,6 @@ def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kin
     )
 
 
-def test_a_host_has_the_rebalances_of_all_its_clients() -> None:
-    fleet = fleet_of(view())
-    take_entries(fleet, [replace(entry, client_host="/10.0.0.7") for entry in played(*STORY)], END_MS)
-    members = members_of(fleet)
-    assert [host.rebalances for host in members.lines[By.HOST]] == [4]
-    assert sentence(members, By.HOST) == (
-        "Host /10.0.0.7 caused all 4 rebalances of the last hour: "
-        "2 x member joined, 1 x session timeout, 1 x member left."
-    )
-
-
 def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_out_come_first() -> None:
     fleet = fleet_of(view(members=[replace(member("m"), client_id="worker-1")]))
     story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
@@ -74,12 +63,6 @@ def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_ou
     assert sentence(members, By.CLIENT) == (
         "worker-3 and 1 other client each caused 1 of the 2 rebalances of the last hour."
     )
-
-
-def test_rebalances_that_are_older_than_an_hour_do_not_count() -> None:
-    fleet = storied("a")
-    assert members_of(fleet, END_MS + WINDOW_MS).rebalances == 1  # the last one has not ended
-    assert members_of(fleet, END_MS).rebalances == 4
 
 
 def test_rebalances_without_a_known_client_are_counted_apart() -> None:
@@ -138,23 +121,6 @@ def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> Non
     members = members_of(fleet)
     assert (line_of(members, "A").members, line_of(members, "A").partitions) == (1, None)
     assert members.lines[By.HOST] == []
-
-
-def test_members_follow_the_views_of_their_groups() -> None:
-    fleet = Fleet(LAYOUT)
-    overview = Overview(fleet)
-    for there in ([member("m")], [member("m"), member("n")], []):
-        take_view(fleet, view(members=there))
-        overview.lines(END_MS)
-        assert sum(line.members for line in overview.members.lines[By.CLIENT]) == len(there)
-    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
-    overview.lines(END_MS)
-    assert overview.members.lines[By.CLIENT] == []
-
-
-def test_groups_whose_members_are_left_out_of_their_views_are_counted() -> None:
-    fleet = fleet_of(view("a", truncated=True), view("b", truncated=True, members=[member("m")]))
-    assert members_of(fleet).groups_without_members == 1
 
 
 def test_of_many_groups_those_with_most_rebalances_are_named_and_the_others_counted() -> None:

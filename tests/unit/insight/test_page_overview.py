@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from insight.lag.log import LogBounds
 from insight.page.findings import Finding, Kind
@@ -126,28 +125,6 @@ def rocketmq() -> RocketMqSnapshot:
         duplicate_client_ids={},
         quarantined="q",
     )
-
-
-def test_lines_follow_the_entries_and_the_time() -> None:
-    fleet, story = fleet_of(view()), played(*STORY)
-    overview = Overview(fleet)
-    seen = []
-    for number in (0, len(story) // 2, len(story)):
-        take_entries(fleet, story[:number], NOW_MS)
-        (found,) = overview.lines(NOW_MS)
-        seen.append(found.rebalances)
-    assert seen == sorted(set(seen))
-    (found,) = overview.lines(NOW_MS + WINDOW_MS)
-    # Of the story only its last rebalance is left, which has not ended.
-    assert (found.rebalances, found.not_stable) == (1, [1.0] * INTERVALS)
-
-
-def test_a_state_from_before_the_first_known_entry_counts() -> None:
-    fleet, story = fleet_of(view()), played(*STORY)
-    first = next(entry for entry in story if entry.from_state == "PreparingRebalance")
-    take_entries(fleet, [replace(first, to_state="Stable", seq=7)], NOW_MS)
-    (found,) = lines(fleet, first.at_ms + WINDOW_MS // 2)
-    assert found.not_stable == [1.0] * (INTERVALS // 2) + [0.0] * (INTERVALS // 2)
 
 
 @examples(200)

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from insight.page.rocketmq import MAX_CHANGES, MAX_TOLD, RocketMqPage, rocketmq_page
 from insight.page.timeline import GIVES, HOLDS, MAX_LANES, LaneRow
@@ -102,27 +101,6 @@ def test_what_is_listed_and_marked_is_bounded() -> None:
     it = page(broker.history, (0, 10**7), 10**7)
     assert len(it.changes) == MAX_CHANGES < it.changes_number
     assert 0 < len(lane(it, "stays").told) <= MAX_TOLD
-
-
-def test_a_history_without_its_beginning_does_not_say_that_clients_are_all_known(
-    story: list[HistoryEntry],
-) -> None:
-    it = page([entry for entry in story if entry.seq > 4])
-    assert it.clients is None
-    assert it.sentence.startswith("It has at least ")
-
-
-def test_no_connection_outlives_the_group(story: list[HistoryEntry]) -> None:
-    """Its next life begins with other entries, and the end of the first is not in the history."""
-    first = story[: len(story) // 2]
-    later_ms = END_MS - BEGIN_MS
-    second = [
-        replace(entry, incarnation="next", at_ms=entry.at_ms + later_ms, cause=f"n-{entry.cause}")
-        for entry in story[:3]
-    ]
-    it = page([*first, *second], (BEGIN_MS - 1, END_MS + later_ms), END_MS + later_ms)
-    third = lane(it, "worker-3").marks[-1]
-    assert at_ms(it, third.x + third.width) == pytest.approx(second[0].at_ms, abs=2_000)
 
 
 @examples(100)

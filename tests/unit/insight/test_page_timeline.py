@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from insight.page.timeline import (
-    GIVES,
     HOLDS,
     MAX_LANES,
     MAX_MARKS,
@@ -19,7 +18,6 @@ from insight.page.timeline import (
     timeline,
 )
 from insight.why.course import course_of
-from insight.why.model import RebalanceOutcome
 from insight.why.names import Names
 from insight.why.report import report
 from insight.why.state_timelines import MemberState, Span, StateTimeline
@@ -133,25 +131,6 @@ def test_two_members_of_one_name_at_the_same_time_have_two_lanes() -> None:
     assert [row.member_ids for row in it.lanes] == [[members[0], members[2]], [members[1]]]
 
 
-def test_what_has_not_ended_reaches_now() -> None:
-    it = timeline([lane("a", 500, None)], [], [], Names(["a"]), {}, (0, 2_000), 1_500)
-    (mark,) = it.lanes[0].marks
-    assert (mark.x, mark.width, mark.text) == (25, 50, "a holds 1 partition, 1.0 s")
-
-
-def test_a_rebalance_whose_end_is_lost_does_not_reach_now() -> None:
-    entries = played(*STORY)
-    one = replace(
-        report("g", entries, END_MS).rebalances[0],
-        ended_ms=None,
-        outcome=RebalanceOutcome.UNKNOWN,
-        began_ms=0,
-    )
-    assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width < 1
-    one = replace(one, outcome=RebalanceOutcome.UNDER_WAY)
-    assert timeline([], [one], [], Names([]), {}, (0, 1_000), 1_000).bands[0].width == 100
-
-
 def test_folding_keeps_the_members_that_caused_or_delayed_a_rebalance() -> None:
     lanes = [lane(f"m{number:02}", 0, None) for number in range(MAX_LANES + 20)]
     one = report("g", played(*STORY), END_MS).rebalances[1]
@@ -196,12 +175,6 @@ def test_marks_narrower_than_a_pixel_are_one_mark_that_says_what_it_is_of() -> N
     assert (row.marks[0].x, row.marks[-1].x + row.marks[-1].width) == (0, 100)
 
 
-def test_a_short_mark_between_long_ones_keeps_its_own() -> None:
-    spans = [Span(MemberState.HOLDS, 0, 5_000, 1), Span(MemberState.AWAITED, 5_000, 5_001)]
-    it = of_lanes(StateTimeline("a", [*spans, Span(MemberState.HOLDS, 5_001, None, 1)]), to_ms=10_000)
-    assert [mark.kind for mark in it.lanes[0].marks] == [HOLDS, GIVES, HOLDS]
-
-
 def test_however_many_lanes_and_changes_a_picture_has_few_marks() -> None:
     lanes = [busy(500, 40) for _ in range(MAX_LANES)]
     for number, one in enumerate(lanes):
@@ -209,29 +182,3 @@ def test_however_many_lanes_and_changes_a_picture_has_few_marks() -> None:
     it = of_lanes(*lanes, to_ms=20_000)
     assert len(it.lanes) == MAX_LANES
     assert sum(len(row.marks) for row in it.lanes) <= MAX_MARKS + MAX_LANES
-
-
-def test_a_member_that_was_silent_is_so_in_a_mark_of_much_else() -> None:
-    entries = played(
-        "config group.initial.rebalance.delay.ms=0",
-        "at 0s",
-        "join a api=3 session=10s",
-        "sync a assign=@a:t-0",
-        "at 9s",
-        "heartbeat a",
-        "at 18s",
-        "heartbeat a",
-        "at 30s",
-    )
-    week_ms = 7 * 24 * 3_600_000
-    row = row_of(drawn(entries, (0, week_ms), week_ms), "a")
-    assert [(mark.kind, mark.text) for mark in row.marks] == [
-        (SILENT, "a holds 1 partition, 18.0 s, sent no heartbeat, 10.0 s")
-    ]
-
-
-def test_bands_on_the_same_pixel_are_drawn_once() -> None:
-    one = report("g", played(*STORY), END_MS).rebalances[0]
-    many = [replace(one, number=n, began_ms=n, ended_ms=n + 1) for n in range(1, 10_001)]
-    bands = timeline([], many, [], Names([]), {}, (0, 10_001), 10_001).bands
-    assert 900 <= len(bands) <= 100 / PIXEL_PERCENT + 1

@@ -28,7 +28,7 @@ from insight.replay.replay import replay as replay_group
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
 from insight.why.clock import Clock
-from records.codec import Refusal, encode
+from records.codec import encode
 from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
@@ -54,13 +54,6 @@ def a_member_expires() -> CoordinatedLog:
     world.run([log.request(T0 + 5_000, heartbeat("a", member_id)), *log.clock(T0 + 20_000, T0 + 19_000)])
     world.run(log.clock(T0 + 20_100, T0 + 20_000))
     return world
-
-
-def test_a_recording_has_only_the_clock_records_that_matter() -> None:
-    lines = a_member_expires().recording().lines
-    clocks = [line.time_ms - T0 for line in lines if isinstance(line, LogClock)]
-    assert clocks == [0, 20_000, 20_000], "between two requests, and at the end of each partition"
-    assert sum(isinstance(line, LogRequest) for line in lines) == 3
 
 
 def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
@@ -220,13 +213,6 @@ def test_records_that_nothing_led_to_are_a_difference(
     assert {(found.what, found.how) for found in differences} == {(what, how)}
 
 
-def test_only_what_was_caused_until_a_time_is_compared() -> None:
-    recording = a_member_expires().recording()
-    lines = [x for x in recording.lines if not isinstance(x, Event)]
-    assert judge(Lines(recording.header, lines), Until(time_ms=T0 - 1)).is_identical
-    assert not judge(Lines(recording.header, lines), Until(time_ms=T0)).is_identical
-
-
 def test_requests_in_one_pack_are_replayed_each() -> None:
     log, world, member_id = with_member()
     beats = [encode(heartbeat("a", member_id)), b"{}", encode(heartbeat("a", "nobody"))]
@@ -235,15 +221,6 @@ def test_requests_in_one_pack_are_replayed_each() -> None:
     assert verdict.differences == []
     assert (verdict.total("answers"), verdict.total("letters")) == (4, 1)
     assert judge(world.recording(["a"])).groups["a"].answers == 4
-
-
-def test_a_refused_request_leaves_the_group_as_it_was() -> None:
-    log, world, _ = with_member()
-    world.run([log.append(T0 + 101, b"a", b"{", start_partition(world))])
-    replayed = replay_group(world.recording(), "a", with_states=True)
-    last = len(replayed.entries) - 1
-    assert isinstance(replayed.entries[last].event, Refusal)
-    assert replayed.group_after(last) == replayed.group_after(last - 1) is not None
 
 
 def test_a_file_is_read_back_and_only_its_owner_may_read_it(tmp_path: Path) -> None:

@@ -188,14 +188,6 @@ def test_early_answers_are_compared_with_the_log() -> None:
         assert (difference.what, difference.how) == (What.EARLY, how)
 
 
-def test_an_early_answer_is_not_the_querys() -> None:
-    recording = a_member_expires().recording()
-    early = [replace(x, is_early=True) if isinstance(x, Answer) else x for x in recording.lines]
-    assert {(d.what, d.how) for d in judge(Lines(recording.header, early)).differences} == {
-        (What.ANSWER, How.MISSING)
-    }
-
-
 def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itself() -> None:
     log, world, _ = with_member(T0)
     skipped = log.request(T0 + 1, heartbeat("a", "nobody"))

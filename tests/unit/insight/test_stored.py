@@ -15,7 +15,7 @@ from insight.stored.text import group_text
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
-from state.kafka.group import Ended, Offset, PendingOffsets
+from state.kafka.group import Offset, PendingOffsets
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq.group import ClientChannelInfo, LockEntry
 from state.rocketmq.group import Group as RocketMqGroup
@@ -108,13 +108,6 @@ def test_the_tables_of_a_rocketmq_group() -> None:
           t     b      3     A         2026-11-22 01:46:39.000""")
 
 
-def test_a_quarantined_group_has_no_timers_and_says_why() -> None:
-    group = kafka_group()
-    group.quarantined = "KeyError: 'x'"
-    assert rows_of(group, 3, CONFIG).timers == []
-    assert "Warning: group 'shop' is quarantined: KeyError: 'x'" in text_of(group)
-
-
 def test_what_is_parked_and_what_cannot_be_read() -> None:
     group = kafka_group()
     group.set_parked_join(group.members["a-1"], REPLY_TO)
@@ -122,11 +115,6 @@ def test_what_is_parked_and_what_cannot_be_read() -> None:
     first, second, _ = rows_of(group, 3, CONFIG).members
     assert (first.waits_for, first.partitions) == ("JoinGroup", 2)
     assert (second.waits_for, second.partitions, second.assignment) == (None, None, None)
-
-
-def test_equal_groups_have_no_change() -> None:
-    assert compare_groups("shop", kafka_group(), copy(kafka_group())) is None
-    assert compare_groups("shop", None, None) is None
 
 
 def test_each_field_that_differs_is_in_words() -> None:
@@ -178,20 +166,6 @@ def test_the_table_of_pending_offsets() -> None:
         "  orders 0         43             app-1            4001        7     40       2026-11-22 01:46:40.000"
     )
     assert rows_of(group, 4, CONFIG).group.pending == 3
-
-
-def test_pending_offsets_are_named_by_their_request() -> None:
-    before, after = kafka_group(), kafka_group()
-    before.pending = [pending("requests-0-5", 42), pending("requests-0-6", 43, 44)]
-    after.pending = [pending("requests-0-6", 43)]
-    after.ended = {4001: Ended(0, 40, None, T)}
-    fields = changed(before, after)
-    assert [field.field for field in fields] == [
-        "pending/requests-0-5",
-        "pending/requests-0-6/offsets/orders/1",
-        "ended/4001",
-    ]
-    assert fields[2].text.startswith("added: end of a transaction of producer 4001 (")
 
 
 def test_times_alone_can_be_ignored() -> None:

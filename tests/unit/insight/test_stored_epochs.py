@@ -10,9 +10,8 @@ from insight.admin.list_groups import listed
 from insight.replay.moment import moment_text
 from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
-from insight.stored.rows import Role, rows_of
+from insight.stored.rows import rows_of
 from insight.stored.text import group_text
-from insight.view import member_line
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
@@ -20,7 +19,7 @@ from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from tests.harness.histories import Recorder
-from tests.unit.insight.test_why_epochs import CONVERSIONS, MORNING
+from tests.unit.insight.test_why_epochs import MORNING
 
 CONFIG = CoordinatorConfig()
 
@@ -71,14 +70,6 @@ g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5         
     """)
 
 
-def test_the_rows_of_a_group_with_members_of_both_protocols() -> None:
-    rows = rows_of(before(CONVERSIONS, "20s"), 6, CONFIG)
-    assert (rows.group.group_type, rows.group.generation, rows.group.assignment_epoch) == ("consumer", 2, 2)
-    classic, consumer = rows.members
-    assert (classic.role, classic.is_classic, classic.session_timeout_ms) == (Role.MEMBER, True, 30_000)
-    assert (consumer.is_classic, consumer.protocols, consumer.target) == (False, None, {"orders": [2, 3]})
-
-
 def test_what_differs() -> None:
     assert difference(before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True) == looks("""
 group g:
@@ -95,13 +86,6 @@ group g:
   target of B: orders:4,5;prices:0 -> orders:4,5
   added: target of D (orders:2;prices:0)
     """)
-
-
-def test_a_conversion_is_one_difference() -> None:
-    assert (
-        difference(before(CONVERSIONS, "10s"), before(CONVERSIONS, "20s"))
-        == "group g:\n  protocol Kafka -> Kafka (consumer)"
-    )
 
 
 def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
@@ -142,40 +126,12 @@ Timers:
     )
 
 
-def test_members_with_random_ids_are_named_by_their_clients() -> None:
-    group, member_id = before(MORNING, "4s"), "sSo3Cj8mQ1CxuvV6RBHYPg"
-    assert isinstance(group, ConsumerGroup)
-    (member,) = group.members.values()
-    member.member_id, member.client_id = member_id, "billing"
-    group.members = {member_id: member}
-    text = moment_of(group)
-    assert "\nbilling         -          2     has its target" in text
-    assert "the session of billing ends" in text
-    view = view_of(group)
-    assert member_line(view.members[0], view).startswith(f"  billing ({member_id}): ")
-
-
 def group_after(*commands: str) -> ShareGroup:
     recorder = Recorder()
     recorder.play("at 10s", "topics foo=2", "share A e0", "init watcher", "share A e2", *commands)
     group = recorder.any_group()
     assert isinstance(group, ShareGroup)
     return copy.deepcopy(group)
-
-
-def test_the_rows_of_a_share_group() -> None:
-    rows = rows_of(group_after("at 12s", "share B e0"), 2, CONFIG)
-    group = rows.group
-    assert (group.group_type, group.state, group.protocol_name) == ("share", "Stable", "simple")
-    assert (group.generation, group.assignment_epoch, group.subscribed_topics) == (4, 4, ["foo"])
-    first, second = rows.members
-    assert (first.assignment, first.target, first.partitions) == ({"foo": [0, 1]}, {"foo": [0]}, 2)
-    assert (second.member_id, second.assignment, second.member_epoch) == ("B", {"foo": [1]}, 4)
-    assert [timer.member_id for timer in rows.timers] == ["A", "B"]
-    assert [(row.partition, row.state, row.task) for row in rows.shares] == [
-        (0, "initialized", None),
-        (1, "initialized", None),
-    ]
 
 
 def test_the_rows_of_share_partitions() -> None:
@@ -217,14 +173,6 @@ def test_a_moment_of_a_share_group() -> None:
             1970-01-01 00:00:55.000  in 45.0 s  the session of A ends
             1970-01-01 00:01:10.000  in 60.0 s  tasks that the share coordinator has not done get an entry
         """)
-
-
-def test_a_moment_of_a_share_group_that_is_being_deleted() -> None:
-    group = group_after("share A -1", "delete admin")
-    text = moment_of(group)
-    assert "Empty for 0 ms" in text and "Deleting: foo 0-1" in text
-    assert "Task: foo 0-1: deleting the state for 0 ms (task requests-0-4)" in text
-    assert "in 60.0 s  an administrator is answered, whatever the share coordinator has done" in text
 
 
 def test_what_differs_of_a_share_group() -> None:

@@ -11,10 +11,8 @@ from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from clients.partition_text import partition_list
 from insight.lag.log import Partition
 from insight.view import holdings, render
-from records import rocketmq_history
 from records.history import (
     CoordinatorStarted,
     GroupTable,
@@ -62,14 +60,6 @@ def snapshot(seq: int, incarnation: str = "requests-0-1", **fields: Any) -> Grou
         "last_rebalance_reason": "new member b joined",
     }
     return view("g", incarnation=incarnation, seq=seq, **given | fields)
-
-
-def test_what_was_seen_before_is_not_new_and_groups_and_incarnations_are_counted_apart() -> None:
-    reader = HistoryReader(from_start=True)
-    others = [event(1, group_id="h"), event(1, "requests-0-8")]
-    entries = [*map(event, (1, 2, 1, 2, 3)), *others]
-    assert [reader.is_new(entry) for entry in entries] == [True, True, False, False, True, True, True]
-    assert (reader.duplicates, reader.gaps) == (2, {})
 
 
 @pytest.mark.parametrize(("from_start", "missing"), [(True, [1]), (False, [])])
@@ -166,16 +156,6 @@ def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
     assert decode_snapshot(msgspec.json.encode(snapshot(7))) == snapshot(7)
 
 
-def test_rocketmqs_readers_leave_kafkas_records_out() -> None:
-    assert rocketmq_history.decode_entry(b'{"type":"Stable"}') is None
-    assert rocketmq_history.decode_snapshot(b'{"group_id":"g"}') is None
-
-
-def test_partitions_are_drawn_together_by_topic() -> None:
-    partitions = [TopicPartition("prices", 1), *(TopicPartition("orders", p) for p in (7, 2, 0, 1))]
-    assert partition_list(partitions) == "orders 0-2 7, prices 1"
-
-
 @pytest.mark.parametrize(
     ("assignment", "protocol_type", "text"),
     [
@@ -188,14 +168,6 @@ def test_partitions_are_drawn_together_by_topic() -> None:
 )
 def test_what_a_member_holds(assignment: bytes, protocol_type: str, text: str) -> None:
     assert holdings(assignment, protocol_type) == text
-
-
-def test_the_table_shows_members_and_why_it_last_rebalanced() -> None:
-    console = Console(width=200, record=True, file=StringIO())
-    console.print(render([snapshot(1, quarantined="KeyError: 1")], ["an entry"], "no duplicates", 61_000))
-    text = console.export_text()
-    for shown in ("* a: orders 0", "Stable", "quarantined", "60 s ago: new member b joined", "an entry"):
-        assert shown in text
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import logs
-from insight.admin.list_groups import ListedGroup
-from insight.admin.render import group_list
 from insight.admin.tables import Column, render_table
-from insight.visible import VisibleText, visible, visible_lines, visible_text
+from insight.visible import VisibleText, visible, visible_text
 from insight.why.clock import Clock
 from insight.why.report import report
 from insight.why.text import report_text
@@ -35,10 +33,6 @@ def test_a_visible_text_is_one_printable_line(text: str) -> None:
 def test_what_is_printable_stays(text: str) -> None:
     assert visible(text) == text
     assert visible("gruppe é 群 🦆") == "gruppe é 群 🦆"
-
-
-def test_lines_stay_lines() -> None:
-    assert visible_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"
 
 
 def test_a_text_has_the_lines_that_it_was_made_of() -> None:
@@ -65,13 +59,6 @@ def test_a_table_has_a_line_for_each_row() -> None:
     assert len(lines) == 3
     assert lines[1].split()[0] == SHOWN.split()[0]
     assert all(line.isprintable() for line in lines)
-
-
-def test_a_list_of_groups_has_a_line_for_each_group() -> None:
-    groups = [
-        ListedGroup(group=name, type="classic", state="Empty", protocol_type="") for name in (HOSTILE, "b")
-    ]
-    assert group_list(groups, with_type=False, with_state=False) == f"{SHOWN}\nb"
 
 
 def test_a_log_line_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,17 +114,6 @@ def test_an_experiment_has_the_known_outcome(
     assert is_so(was, now)
 
 
-@pytest.mark.parametrize("assignor", ["roundrobin", "sticky", "uniform", "coordinator:sticky"])
-def test_each_assignor_assigns_all_partitions(assignor: str) -> None:
-    log = recorded(fleet(process("a"), process("b", 0.5), process("c", 30)), 60)
-    was, now = tried(log, f"partition.assignment.strategy={assignor}")
-    assert now.rebalances == was.rebalances
-    # After the last rebalance all partitions have a consumer, for as long as before.
-    assert abs(now.partition_ms - was.partition_ms) < 1_000
-    if assignor in ("sticky", "coordinator:sticky"):
-        assert now.needless == 0
-
-
 def test_a_refused_session_timeout_is_reported() -> None:
     found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=3000"])])
     assert found.tried[0].outcome.refused == ["a", "b", "c"]

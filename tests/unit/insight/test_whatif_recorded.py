@@ -38,12 +38,6 @@ def test_real_clients_are_reproduced() -> None:
     assert validation.objections == []
 
 
-def test_a_recording_that_ends_earlier_ends_there() -> None:
-    early_ms = log_of(RECORDING, "demo").rows[-1].at_ms + 1_000
-    log = log_of(recording(replace(RECORDING.header, until_ms=early_ms)), "demo")
-    assert log.until_ms == early_ms - 1
-
-
 def test_a_log_whose_beginning_is_gone_is_refused() -> None:
     """Without the first requests the clients cannot be found."""
     header = replace(RECORDING.header, begins={0: 10_000}, is_first=[])

@@ -44,31 +44,6 @@ def test_any_fleet_reproduces_itself(made: Fleet) -> None:
     reproduced(recorded(made, until_s=150))
 
 
-def test_a_member_that_expired_and_lived_on_joins_again() -> None:
-    """The pause is a fact; the expiry within it, and the JoinGroup without an id after it, are outcomes."""
-    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]))
-    found = reproduced(recorded(made, 100))
-    assert [p.key for p in found.processes] == ["a", "b"]
-    (pause,) = found.processes[1].pauses
-    assert pause.to_ms == at(45)
-    assert at(17) < pause.from_ms <= at(20)
-
-
-def test_processes_of_one_client_id_at_the_same_time_are_several_clients() -> None:
-    found = reproduced(recorded(fleet(process("a"), process("a", 1, run=2), process("b")), 60))
-    assert [p.client for p in found.processes] == ["a", "b", "a#2"]
-
-
-def test_a_poll_loop_that_stands_still_leaves_and_joins_again() -> None:
-    """Java's consumer leaves by itself after max.poll.interval.ms. Its process goes on."""
-    made = fleet(process("a"), process("b", 1, poll_ms=20_000, stalls_s=[(15, 50)]))
-    found = reproduced(recorded(made, 100))
-    (stall,) = found.processes[1].stalls
-    assert (stall.span.from_ms, stall.left.moment.at_ms) == (at(15), at(35))
-    assert stall.span.to_ms is not None
-    assert at(50) <= stall.span.to_ms <= at(50.1)
-
-
 def test_a_member_that_an_operator_removes_joins_again() -> None:
     """The removal is a fact. It names the member by its id, which is another in each run."""
     removal = LeaveGroup(

@@ -7,7 +7,6 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment
 from insight.why import assignments as assignments_module
 from insight.why.assignments import Assignments
-from insight.why.course import course_of
 from state.kafka.history import EntryType, HistoryEntry
 from tests.unit.insight.page_facts import played
 from tests.unit.insight.why_story import STORY
@@ -45,27 +44,3 @@ def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
     assert read.holdings(stable(2, {"a": of(1), "b": b"for b"})) is None
     assert read.holdings(stable(3, None)) is None
     assert [read.numbers(stable(seq, None)) for seq in (1, 2, 3)] == [{"a": 1, "b": 0}, None, None]
-
-
-def test_an_assignment_is_decoded_once_for_rebalances_and_lanes(decoded: list[bytes]) -> None:
-    entries = played(*STORY)
-    course_of([*entries, *entries])
-    ends = [entry.assignments or {} for entry in entries if entry.type is EntryType.STABLE]
-    assert decoded == [data for end in ends for data in end.values()]
-
-
-def test_what_was_in_the_assignment_before_is_not_decoded_again(decoded: list[bytes]) -> None:
-    read = Assignments()
-    first = read.holdings(stable(1, {"a": of(1), "b": of(2, 3)}))
-    second = read.holdings(stable(2, {"a": of(2, 3), "b": of(4), "c": of(4)}))
-    assert decoded == [of(1), of(2, 3), of(4)]
-    assert first is not None and second is not None
-    assert second["a"] is first["b"]
-    assert second == {"a": t(2, 3), "b": t(4), "c": t(4)}
-
-
-def test_what_was_in_an_earlier_assignment_does_not_stay_in_memory(decoded: list[bytes]) -> None:
-    read = Assignments()
-    for seq, numbers in enumerate(((1,), (2,), (1,)), 1):
-        read.holdings(stable(seq, {"a": of(*numbers)}))
-    assert decoded == [of(1), of(2), of(1)]

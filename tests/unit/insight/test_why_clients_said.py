@@ -3,7 +3,6 @@
 from datetime import UTC
 from functools import cache
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from insight.why.clients_said import Push, Telemetry
 from insight.why.clock import Clock
 from insight.why.course import course_of
-from insight.why.model import About, ClientSaid
+from insight.why.model import About
 from insight.why.report import Report, report_of
 from insight.why.text import report_text
 from records.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
@@ -53,15 +52,6 @@ def lines(report: Report) -> list[str]:
 def push(at_ms: int, poll: float | None = None, beat: float | None = None, idle: float | None = None) -> Push:
     said = {LAST_POLL: poll, LAST_HEARTBEAT: beat, POLL_IDLE_RATIO: idle}
     return Push(at_ms, {name: value for name, value in said.items() if value is not None})
-
-
-def test_a_client_that_says_after_it_left_that_it_has_not_polled_since() -> None:
-    report = told("worker-4", push(LEFT_MS + 2_000, poll=12, beat=3), interval_ms=POLL_INTERVAL_MS)
-    assert lines(report) == [
-        "its last poll was 10 s before, its last heartbeat 1 s before; max.poll.interval.ms is 10 s"
-    ]
-    (said,) = report.rebalances[-1].clients_said
-    assert (said.about, said.is_certain, said.said_before_ms) == (About.CAUSE, True, -2_000)
 
 
 WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
@@ -129,22 +119,6 @@ def test_a_line_says_what_the_pushes_of_a_client_show(
     assert lines(told(name, *pushes, interval_ms=interval_ms)) == ([] if expected is None else [expected])
 
 
-@pytest.mark.parametrize(
-    ("pushes", "last_poll_ms", "said_ms"),
-    [
-        # A second is whole: 6 s are up to 7 s.
-        ([push(LEFT_MS - 3_000, poll=6)], POLL_INTERVAL_MS, 3_000),
-        # The quickest of several pushes counts.
-        ([push(LEFT_MS + 3_000, poll=12), push(LEFT_MS + 4_000, poll=15)], 11_500, -3_000),
-    ],
-)
-def test_the_last_poll_is_known_as_exactly_as_pushes_say_it(
-    pushes: list[Push], last_poll_ms: int, said_ms: int
-) -> None:
-    (said,) = told("worker-4", *pushes, interval_ms=POLL_INTERVAL_MS).rebalances[-1].clients_said
-    assert (said.last_poll_before_ms, said.said_before_ms) == (last_poll_ms, said_ms)
-
-
 def test_a_member_that_was_removed_in_a_rebalance() -> None:
     history = of_scenario("timeline_3_follower_never_rejoins")
     follower = member(history, "follower")
@@ -172,15 +146,6 @@ def test_a_member_that_leaves_for_another_reason_is_told_of_if_it_polled_too_lat
     )
     report = report_of("g", course_of(history, telemetry=telemetry), left.at_ms)
     assert len(lines(report)) == is_told
-
-
-def test_json_has_what_was_said_and_nothing_where_nothing_was() -> None:
-    said = told("worker-3", push(EXPIRED_MS - 4_000, poll=1.0))
-    decoded = msgspec.json.decode(msgspec.json.encode(said))["rebalances"]
-    assert [r.get("clients_said") for r in decoded[:1]] == [None]
-    (one,) = decoded[1]["clients_said"]
-    assert one.keys() == set(ClientSaid.__struct_fields__)
-    assert (one["said_before_ms"], one["last_poll_before_ms"], one["is_certain"]) == (4_000, 5_000, False)
 
 
 @given(st.data())

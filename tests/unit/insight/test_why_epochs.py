@@ -1,19 +1,15 @@
 """The report on a group of the consumer protocol: epochs, what each member gives up, waits for and gets."""
 
-import re
 from datetime import UTC
 from random import Random
 from textwrap import dedent
 
-import msgspec
 import pytest
-from msgspec.structs import replace
 
 from insight.why.clock import Clock
 from insight.why.course import course_of
 from insight.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
 from insight.why.report import Report, report
-from insight.why.state_timelines import MemberState
 from insight.why.text import report_text
 from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
@@ -122,34 +118,6 @@ def test_one_member_more() -> None:
     """)
 
 
-def test_a_request_that_gives_the_only_member_its_new_target_is_a_whole_rebalance() -> None:
-    """The group was Stable before the request and is after it, so its history has no entry Stable."""
-    alone = (
-        "topics orders=2",
-        "A e0 names[orders]",
-        "at 2s",
-        "topics orders=4",
-        "A e2 full owned[orders 0-1]",
-    )
-    assert block(reported(played(*alone)), 2) == looks("""
-#2  1970-01-01 00:00:02.000  topics changed
-    why     a request reports: orders has 4 partitions instead of 2
-    by      requests-0-1
-    took    0 ms until Stable
-    epoch   2 -> 3
-    target  computed at once by uniform, which changed 1 member
-    moved   0 of 4 partitions; 2 had no owner before
-            A  2 -> 4  + orders 2-3
-    """)
-    later = reported(played(*alone, "at 30s", "B e0 names[orders]"))
-    assert [r.outcome for r in later.rebalances] == [
-        RebalanceOutcome.STABLE,
-        RebalanceOutcome.STABLE,
-        RebalanceOutcome.UNDER_WAY,
-    ]
-    assert later.rebalances[1].ended_ms == 2_000
-
-
 def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> None:
     assert block(reported(played(*MORNING)), 3) == looks("""
 #3  1970-01-01 00:00:12.000  member joined: C
@@ -198,16 +166,6 @@ def test_conversions_both_ways() -> None:
     assert "waited 2.0 s for orders 2-3 of a" in block(shown, 2)
     assert converted.removed == []
     assert "why     in the cluster: orders has 6 partitions" in block(shown, 3)
-
-
-def test_lanes() -> None:
-    course = course_of(played(*MORNING))
-    states, members = course.states, course.lanes
-    assert [span.what for span in states][:4] == ["Stable", "Reconciling", "Stable", "Reconciling"]
-    lanes = {lane.member_id: [(span.what, span.partitions) for span in lane.spans] for lane in members}
-    assert lanes["A"][:3] == [(MemberState.HOLDS, 8), (MemberState.REVOKING, 4), (MemberState.HOLDS, 4)]
-    assert (MemberState.AWAY, 0) in lanes["C2"]
-    assert lanes["B"][0] == (MemberState.WAITING, 0)
 
 
 def test_a_history_without_its_beginning_says_what_it_knows() -> None:
@@ -264,36 +222,6 @@ def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
     kinds = [change.cause.kind for r in reported(history).rebalances for change in r.epochs]
     assert kinds == [CauseKind.MEMBER_JOINED, CauseKind.PATTERN_RESOLVED, CauseKind.SUBSCRIPTION_CHANGED]
     assert rebalance(history, 3).cause.member_ids == ["A"]
-
-
-RANDOM_IDS = {"A": "sSo3Cj8mQ1CxuvV6RBHYPg", "B": "0f6c1a52-6f0e-4c55-9d4e-3f1f5f7e2b90"}
-
-
-def with_random_ids(history: list[HistoryEntry], clients: dict[str, str]) -> list[HistoryEntry]:
-    """Return the entries with member ids as consumers make them, at the given clients."""
-    text = "\n".join(msgspec.json.encode(event).decode() for event in history)
-    text = re.sub(r"\b[AB]\b", lambda found: RANDOM_IDS[found[0]], text)
-    said = [msgspec.json.decode(line, type=HistoryEntry) for line in text.splitlines()]
-    return [
-        replace(event, client_id=clients.get(event.member_id or ""), client_host="10.0.0.7")
-        if event.client_id
-        else event
-        for event in said
-    ]
-
-
-def test_members_with_random_ids_go_by_their_client_and_instance_ids() -> None:
-    a, b = RANDOM_IDS.values()
-    history = played(*MORNING[: MORNING.index("at 12s")])
-    text = block(reported(with_random_ids(history, {a: "billing", b: "audit"})), 2)
-    assert f"member joined: audit\n    by       requests-0-1\n    member   {b} at 10.0.0.7\n" in text
-    assert "             audit    waited 4.0 s for orders 4-5, prices 0-1 of billing\n" in text
-    alike = block(reported(with_random_ids(history, {a: "billing", b: "billing"})), 2)
-    assert "  billing-0f6c1a52  waited 4.0 s for orders 4-5, prices 0-1 of billing-sSo3Cj8m\n" in alike
-    static = [
-        replace(event, group_instance_id="till") if event.member_id == "B" else event for event in history
-    ]
-    assert "member joined: till\n" in block(reported(with_random_ids(static, {a: "billing", b: "audit"})), 2)
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in SCENARIOS.glob("consumer_t*.txt")))

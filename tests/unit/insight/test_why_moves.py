@@ -117,10 +117,3 @@ def test_examples(
 ) -> None:
     moves = compare(before, after)
     assert (moves.moved, moves.needless) == (moved, needless_of_them)
-
-
-def test_a_cooperative_hand_over_is_counted_when_it_arrives() -> None:
-    first = compare({"a": t(0, 1)}, {"a": t(0), "b": t()})
-    assert (first.moved, first.released) == (0, 1)
-    second = compare({"a": t(0), "b": t()}, {"a": t(0), "b": t(1)}, released={TopicPartition("t", 1): "a"})
-    assert (second.moved, second.needless, second.fresh) == (1, 0, 0)

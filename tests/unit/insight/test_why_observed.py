@@ -7,14 +7,12 @@ from insight.why.clock import Clock
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.report import Report, report
 from insight.why.text import names_of, report_text
-from state.kafka.observed.group import SHARE
-from state.kafka.observed.records import ClassicGeneration, GroupEpoch, MemberSubscribed, TargetEpoch
-from tests.harness.observed_epochs import Said, has, subscription, target
+from state.kafka.observed.records import ClassicGeneration
+from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
     REAL_OF_OTHERS,
     Watched,
     classic_member,
-    committed,
     created,
     generation,
     real_records,
@@ -153,29 +151,6 @@ def test_a_real_broker_s_groups_have_their_causes_and_ends() -> None:
         assert [r.moves.moved for r in found if r.moves is not None] == [0, 2, 2, 0]
 
 
-def test_epochs_of_the_consumer_protocol_have_exact_times() -> None:
-    found = report("consumer", Watched().take(real_records()).of("consumer"), NOW_MS)
-    second = found.rebalances[1]
-    assert second.duration_ms == 10_012
-    assert not second.is_begin_unknown
-    shown = text_of(found)
-    assert "gave up" in shown
-    assert "None" not in shown
-
-
-def test_commits_are_told_of_a_member_that_went() -> None:
-    both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
-    one = generation(2, classic_member("a", 0, 1), since_ms=43_400)
-    said = (
-        created(G, 1_000),
-        Said(2_000, G, both),
-        Said(2_400, G, committed(1, 5, 2_400)),
-        Said(43_500, G, one),
-    )
-    shown = text_of(report(G, Watched().take(said).of(G), NOW_MS))
-    assert "the last commit of its partitions was 41.0 s before" in shown
-
-
 def report_on_real(group_id: str) -> Report:
     """The report on a group of `REAL_OF_OTHERS`."""
     return report(group_id, Watched().take(real_records(REAL_OF_OTHERS)).of(group_id), NOW_MS)
@@ -207,32 +182,3 @@ def test_a_real_broker_s_streams_group_has_tasks() -> None:
     assert "moved    2 of 8 tasks; 4 had no owner before" in shown
     assert "idle     2 tasks, for up to 510 ms" in shown
     assert "partition" not in shown.replace("none of its partitions had a commit", "")
-
-
-def test_partitions_of_a_share_group_are_not_idle_while_another_member_has_them() -> None:
-    """More members than partitions: several members have one partition."""
-    both = {"a": (0,), "b": (0,)}
-    said = [
-        *share_rebalance(1_000, 2, "a", a=(0,)),
-        *share_rebalance(2_000, 3, "b", **both),
-        *share_rebalance(3_000, 4, "c", b=(0,), c=(0,), a=()),
-    ]
-    third = last(report(G, Watched().take(said).of(G), NOW_MS))
-    assert third.moves is not None
-    assert (third.moves.partitions, third.moves.moved) == (1, 1), "c has it, and a had it before"
-    assert third.idle is not None
-    assert third.idle.partitions == 0
-
-
-def share_rebalance(at_ms: int, epoch: int, name: str, **partitions: tuple[int, ...]) -> list[Said]:
-    """A member joins, and all have these partitions a second later."""
-    joined = (MemberSubscribed(name, subscription(name), SHARE), GroupEpoch(epoch, 7, SHARE))
-    targets = [target(m, *numbers, kind=SHARE) for m, numbers in partitions.items()]
-    held = [has(m, epoch, *numbers, kind=SHARE) for m, numbers in partitions.items()]
-    return [
-        Said(at_ms, G, joined[0]),
-        Said(at_ms, G, joined[1]),
-        *(Said(at_ms + 100, G, record) for record in targets),
-        Said(at_ms + 100, G, TargetEpoch(epoch, 1, SHARE)),
-        *(Said(at_ms + 100 + 50 * n, G, record) for n, record in enumerate(held)),
-    ]

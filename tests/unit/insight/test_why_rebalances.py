@@ -14,13 +14,12 @@ from insight.why.course import course_of
 from insight.why.model import CauseKind, RebalanceOutcome
 from insight.why.rebalances import rebalances
 from insight.why.report import report
-from insight.why.state_timelines import Span, StateTimeline
 from insight.why.text import report_text
 from state.config import CoordinatorConfig
 from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.examples import examples
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
-from tests.unit.insight.why_story import BEGIN_MS, STORY
+from tests.unit.insight.why_story import STORY
 
 logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200), st.sampled_from((0, 3_000)))
 
@@ -111,12 +110,6 @@ def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
             assert [r.began_ms for r in whole] == sorted(event.at_ms for event in openings)
 
 
-def test_duplicates_change_nothing() -> None:
-    history = Recorder().play(*STORY)
-    twice = [event for event in history for _ in (1, 2)]
-    assert rebalances(twice) == rebalances(history) == rebalances([*history, *history])
-
-
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
 def test_every_scenario_is_told(path: Path) -> None:
     history = of_scenario(path.stem)
@@ -171,24 +164,6 @@ def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
     assert (given_over.moves.moved, given_over.moves.needless) == (1, 0)
 
 
-def test_what_a_newcomer_does_not_subscribe_to_need_not_move() -> None:
-    """Members a and b exchange partitions needlessly: one move would be necessary if c subscribed too."""
-    history = Recorder().play(
-        "config group.initial.rebalance.delay.ms=0",
-        "join a api=3 topics=t",
-        "join b api=3 topics=t",
-        "join a id=@a",
-        "sync a assign=@a:t-0+t-1+t-2,@b:t-3+t-4+t-5",
-        "join c api=3 topics=u",
-        "join a id=@a",
-        "join b id=@b",
-        "sync a assign=@a:t-0+t-1+t-3,@b:t-2+t-4+t-5,@c:u-0",
-    )
-    moves = rebalances(history)[-1].moves
-    assert moves is not None
-    assert (moves.moved, moves.needless, moves.fresh) == (2, 2, 1)
-
-
 def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
@@ -227,16 +202,3 @@ def test_a_gap_hides_what_moved() -> None:
 def name_of(member_id: str | None) -> str | None:
     """Return the client id or instance id without the UUID behind it."""
     return None if member_id is None else member_id[:-37]
-
-
-def test_lanes_of_the_story() -> None:
-    course = course_of(Recorder().play(*STORY))
-    states, members = course.states, course.lanes
-    assert [name_of(lane.member_id) for lane in members] == ["worker-1", "worker-2", "worker-3", "worker-4"]
-    assert [lane.is_open for lane in members] == [True, True, False, False]
-    dead: StateTimeline = members[2]
-    assert dead.spans == [
-        Span("joined, waits for the others", BEGIN_MS + 1_000, BEGIN_MS + 6_000),
-        Span("holds partitions", BEGIN_MS + 6_000, BEGIN_MS + 16_000, 2),
-    ]
-    assert states[-1] == Span("PreparingRebalance", BEGIN_MS + 58_000)

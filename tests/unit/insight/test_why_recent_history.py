@@ -17,7 +17,7 @@ from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log
-from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, quiet_for, with_others
+from tests.unit.insight.why_story import MINUTE_MS, quiet_for, with_others
 from tests.unit.state.rocketmq_story import night
 
 
@@ -110,27 +110,6 @@ def test_it_tells_the_same_as_the_whole_history(seed: int, length: int, random: 
 def among_others(history: Sequence[HistoryEntry], *, before_days: int) -> Partition:
     records = with_others(history, before_days=before_days)
     return Partition("g", records, [record.at_ms for record in records])
-
-
-def test_a_static_member_that_came_back_in_between_is_followed() -> None:
-    """Its id changed without a rebalance, so everything in between is read."""
-    history = quiet_for(20, "at 10d", "join a api=3 session=24d instance=i-a id=")
-    assert EntryType.MEMBER_REPLACED in [event.type for event in history]
-    since_ms, now_ms = 20 * DAY_MS - 60 * MINUTE_MS, 20 * DAY_MS + 1
-    found = entries_since(among_others(history, before_days=1), since_ms)
-    assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
-
-
-def test_a_takeover_in_between_is_not_looked_for() -> None:
-    """A coordinator's restart writes an entry for each group and changes no member id."""
-    history = quiet_for(20, "at 10d", "outage 60s")
-    assert EntryType.TAKEN_OVER in [event.type for event in history]
-    partition = among_others(history, before_days=1)
-    since_ms, now_ms = 20 * DAY_MS - 60 * MINUTE_MS, 20 * DAY_MS + 1
-    found = entries_since(partition, since_ms)
-    assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
-    assert len(found.unread) == 1
-    assert partition.read < 130
 
 
 def test_a_group_that_did_nothing_since_is_told_by_its_view() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assignors.rocketmq.api import MessageRequestMode
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
-from insight.why.rocketmq.text import MAX_CHANGES, report_text
+from insight.why.rocketmq.text import report_text
 from records.history import decode_any_entry
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
@@ -210,20 +210,6 @@ def test_entries_that_are_missing_are_named_and_those_that_came_twice_are_not() 
     assert not report("g", lost, END_MS).complete
 
 
-def test_a_trap_whose_end_is_missing_ends_with_the_group() -> None:
-    broker = Clocked()
-    broker.join("A", "c1")
-    broker.join("A", "c2")
-    lost = list(broker.history)
-    broker.leave("A", "c1")
-    broker.leave("A", "c2")
-    again = len(broker.history)
-    broker.join("B", "c3")
-    found = report("G", [*lost, *broker.history[again:]], 10_000)
-    assert [(t.ended, t.to_ms) for t in found.traps] == [(3, 5_000)]
-    assert "this report covers 2 lives" in report_text(found, Clock(UTC))
-
-
 def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:
     small = [decode_any_entry(encode_event(event, max_bytes=1)) for event in night()]
     history = [event for event in small if isinstance(event, HistoryEntry)]
@@ -235,23 +221,6 @@ def test_since_leaves_out_what_was_before() -> None:
     assert [change.number for change in found.changes] == [6, 7]
     assert [(trap.began, trap.ended) for trap in found.traps] == [(5, 6), (7, None)]
     assert "Changes     2 since 2026-11-21 03:03:25.000" in report_text(found, Clock(UTC))
-
-
-def test_of_many_changes_the_last_are_shown() -> None:
-    broker = Clocked()
-    for number in range(MAX_CHANGES + 5):
-        broker.join(f"A{number}", f"c{number}")
-    text = text_of(broker.history)
-    assert "(5 earlier changes are not shown: see them with -o json)" in text
-    assert text.count("\n#") == MAX_CHANGES
-
-
-def test_a_group_of_producers_has_no_changes() -> None:
-    broker = Broker()
-    broker.heartbeat("A", "c1")
-    whole = report("G", [event for event in broker.history if event.seq == 1], 0)
-    assert (whole.changes, whole.consumers) == ([], [])
-    assert "Group G of RocketMQ has no consumers since" in report_text(whole, Clock(UTC))
 
 
 def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:

@@ -127,29 +127,6 @@ def test_the_causes(commands: tuple[str, ...], kind: CauseKind, reason: str, cli
     assert (change.kind, change.reason, change.member_ids) == (kind, reason, [client] if client else [])
 
 
-def test_a_state_of_another_coordinator_is_a_cause() -> None:
-    (_, second) = reported(
-        "topics orders=1", "share A e0", "init watcher error=124 epoch=7 start=40"
-    ).rebalances
-    assert (second.cause.kind, second.outcome) == (
-        CauseKind.COORDINATED_ELSEWHERE,
-        RebalanceOutcome.UNDER_WAY,
-    )
-
-
-def test_a_rebalance_is_overtaken_by_the_change_that_asks_for_the_next_target() -> None:
-    """B leaves before A has come to the target of B's joining. What B had is lost by its leaving."""
-    joined, left = rebalances_of(
-        "at 1s", "share A e2", "at 3s", "share B e0", "at 4s", "share B -1", "at 6s", "share A e3"
-    )[-2:]
-    assert (joined.outcome, joined.ended_ms, left.began_ms) == (RebalanceOutcome.SUPERSEDED, 4_000, 4_000)
-    assert joined.moves is not None and left.moves is not None
-    assert [(m.member_id, m.before, m.after) for m in joined.moves.members] == [("A", 4, 4), ("B", 0, 2)]
-    assert [(m.member_id, m.before, m.after) for m in left.moves.members] == [("A", 4, 4), ("B", 2, 0)]
-    assert [gone.member_id for gone in joined.removed] == []
-    assert left.outcome is RebalanceOutcome.STABLE
-
-
 def test_nobody_is_blamed_and_no_move_is_needless() -> None:
     """Rows SP26, SP28."""
     text = text_of(SLOW, *TWO_AT_ONCE, "at 19s", "share C e0", "at 20s", "share A e3", "at 21s", "share B e3")

@@ -7,13 +7,13 @@ import pytest
 
 from insight.why.clock import Clock, duration_text
 from insight.why.history import why_nothing
-from insight.why.names import Names, is_bare, lasting_name
+from insight.why.names import Names, is_bare
 from insight.why.report import report
 from insight.why.since import parse_since
 from insight.why.text import MAX_REBALANCES, report_text
 from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder, of_scenario
-from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
+from tests.unit.insight.why_story import END_MS, STORY
 
 NOW_MS = 1_700_000_000_000
 
@@ -92,13 +92,6 @@ def test_a_group_that_ended_and_came_again() -> None:
     assert report("g", history, END_MS).rebalances[-1].generation_from == 0
 
 
-def test_since_leaves_out_what_ended_before() -> None:
-    history = Recorder().play(*STORY)
-    found = report("g", history, END_MS, since_ms=BEGIN_MS + 30_000)
-    assert [(r.number, r.generation_to) for r in found.rebalances] == [(1, 3), (2, None)]
-    assert found.summary.rebalances == 2
-
-
 def test_a_member_that_joins_just_after_the_generation_was_formed_is_not_silent() -> None:
     """Two consumers start together; the initial delay ends between the second one's two JoinGroups."""
     history = Recorder().play(
@@ -172,14 +165,6 @@ def test_an_id_that_is_only_a_uuid_says_nothing_of_the_client(member_id: str, ex
     assert is_bare(member_id) is expected
 
 
-def test_a_client_keeps_its_name_when_it_is_started_again() -> None:
-    names = [
-        lasting_name(*given)
-        for given in ((f"worker-1-{UUID}", {}), (UUID, {UUID: "worker-1"}), ("other", {}))
-    ]
-    assert names == ["worker-1", "worker-1", "other"]
-
-
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
@@ -250,26 +235,3 @@ def test_a_deleted_topic_has_the_name_that_earlier_entries_show(again: tuple[str
     first, *others = DELETED
     history = Recorder().play(*BEFORE, first, *again, *others, *REVOKED)
     assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}
-
-
-def test_a_static_member_that_came_back_has_the_names_of_its_former_self() -> None:
-    first, *rest = (command.replace("A e", "A(ia) e") for command in BEFORE)
-    back = ("A(ia) -2", "A2(ia) e0 names[foo,bar,qux]")
-    deleted = (command.replace("A e", "A2(ia) e") for command in (*DELETED, "A2(ia) e2 owned[bar 0; qux 0]"))
-    history = Recorder().play(first, *rest, *back, *deleted)
-    assert revoked(history).keys() == {"foo (deleted)"}
-
-
-def test_where_several_names_fit_the_id_stays() -> None:
-    deleted = ("topics bar=none qux=none", *DELETED[1:])
-    topics = revoked(Recorder().play(*BEFORE, *deleted, "A e2 owned[foo 0-3]"))
-    assert len(topics) == 2
-    assert not any("deleted" in topic for topic in topics)
-
-
-def test_a_history_that_begins_after_the_deletion_has_the_id() -> None:
-    recorder = Recorder()
-    seen = len(recorder.play(*BEFORE, *DELETED[:2]))
-    history = recorder.play(*DELETED[2:], *REVOKED)[seen:]
-    (topic,) = revoked(history)
-    assert topic.count("-") == 4

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from embedded.java import find_java
 from records.consumer_offsets.decode import decode
-from records.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, record_type, schemas
+from records.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, schemas
 from records.wire.primitives import ProtocolError
 from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
 from tests.harness.coordinator_schemas import as_text, of_kafka
@@ -177,10 +177,6 @@ def test_a_value_of_an_unknown_version_is_named(version: int) -> None:
         read(KEY, version.to_bytes(2, signed=True) + bytes(20))
 
 
-def test_a_tombstone_has_no_value() -> None:
-    assert read(KEY, None).value is None
-
-
 def test_tags_of_later_versions_of_kafka_are_skipped() -> None:
     """KIP-915: a later Kafka adds nothing but tagged fields."""
     (data,) = written([Message(schemas()[3, True], 0, 0, {"epoch": 7, "metadataHash": 0})])
@@ -197,9 +193,3 @@ def test_any_bytes_are_read_or_refused(key: bytes, value: bytes | None, number: 
                 decode(some_key, some_value)
             except (UnknownRecord, ProtocolError):
                 continue
-
-
-def test_the_type_of_a_record_is_in_its_key() -> None:
-    assert record_type(KEY) == 1
-    with pytest.raises(ProtocolError):
-        record_type(b"\0")

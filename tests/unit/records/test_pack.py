@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.codec import encode
-from records.pack import PACK_SLOTS, is_pack, pack, slot_of, unpack
+from records.pack import is_pack, pack, slot_of, unpack
 from records.sharding import MAX_SHARDS, check_shards, shard_of, takes_packs
 
 
@@ -32,8 +32,3 @@ def test_the_slot_of_a_pack_decides_the_shard(group_id: str, partition: int, sha
 def test_shards_are_a_power_of_two(shards: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         check_shards(shards)
-
-
-def test_more_shards_than_slots_take_no_packs() -> None:
-    check_shards(2 * PACK_SLOTS)
-    assert not takes_packs(2 * PACK_SLOTS)

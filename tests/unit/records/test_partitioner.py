@@ -24,18 +24,6 @@ def test_the_hash_is_that_of_javas_client(key: bytes, hashed: int) -> None:
     assert partition_of(key.decode(), 7) == (hashed & 0x7FFFFFFF) % 7
 
 
-def test_a_group_id_is_hashed_as_utf_8() -> None:
-    assert partition_of("grüppe-群", 1_000) == (murmur2("grüppe-群".encode()) & 0x7FFFFFFF) % 1_000
-
-
-def test_every_partition_gets_groups() -> None:
-    assert {partition_of(f"group-{n}", 4) for n in range(100)} == set(range(4))
-
-
-def test_one_partition_holds_all() -> None:
-    assert partition_of("", 1) == 0
-
-
 def test_long_group_ids_are_not_remembered() -> None:
     """Clients choose them: 10,000 ids of 32 kB would be much memory."""
     before = partitioner._remembered.cache_info().currsize

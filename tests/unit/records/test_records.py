@@ -18,7 +18,6 @@ from records.codec import (
     is_clock_record,
     refuse,
     refuse_unread,
-    request_id,
 )
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup, TopicMetadata
@@ -71,19 +70,6 @@ def test_a_topic_id_is_a_uuid_as_text_and_may_be_left_out() -> None:
     assert isinstance(commit, OffsetCommit)
     assert [topic.topic_id for topic in commit.topics] == [UUID(TOPIC_ID), None]
     assert isinstance(decoded(TOPIC_METADATA | {"topics": {"t": {"id": "t", "partitions": 4}}}), Refusal)
-
-
-def test_what_nobody_waits_for_is_refused_without_an_answer() -> None:
-    request = decoded(TOPIC_METADATA)
-    assert isinstance(request, TopicMetadata)
-    assert refuse(request, Reason.WRONG_PARTITION, "no").response("r") is None
-
-
-def test_bytes_are_base64_and_left_out_fields_have_defaults() -> None:
-    request = decoded(JOIN)
-    assert isinstance(request, JoinGroup)
-    assert request.protocols[0].metadata == b"\x00\x01"
-    assert (request.member_id, request.group_instance_id, request.version) == ("", None, 1)
 
 
 def test_fields_that_are_not_known_are_ignored() -> None:
@@ -216,7 +202,3 @@ def test_a_clock_record_is_exactly_this() -> None:
 )
 def test_what_is_no_clock_record(key: bytes | None, value: bytes | None) -> None:
     assert not is_clock_record(key, value)
-
-
-def test_a_requests_id_is_its_place() -> None:
-    assert request_id("eu-requests", 3, 41) == "eu-requests-3-41"

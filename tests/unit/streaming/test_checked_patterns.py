@@ -12,7 +12,6 @@ from records.topic_patterns import digest
 from state.kafka.requests import RegexResolution, RegexResolved
 from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_topics import ClusterTopics, Message
-from streaming.service.topic_watch.resend import FIRST_PAUSE_S
 from tests.unit.streaming.test_group_topics import FAILS, OLD, OTHER, Images, Watch, told
 
 HIDDEN = TopicImage(UUID(int=9), 1)
@@ -78,17 +77,6 @@ def test_a_group_is_sent_a_digest_of_what_its_gateways_have_not_seen(
     watch.publish("g", **WATCHED | view)
     assert not watch.groups.is_waiting
     assert [watch.see(**images) for images in looks] == sent
-
-
-def test_the_digest_is_sent_again_after_pauses_until_a_gateway_has_looked() -> None:
-    """The brokers may list a topic to the gateway only, so that the digests differ for ever."""
-    watch, images = Watch(), {"t": OLD, "hidden": HIDDEN, "new": OTHER}
-    watch.publish("g", **WATCHED)
-    looks = [(watch.now_s, m) for _ in range(1_000) if (m := watch.see(**images))]
-    assert [at_s - looks[0][0] for at_s, _ in looks][:2] == [0, FIRST_PAUSE_S]
-    assert len(looks) == 8
-    watch.publish("g", **WATCHED | {"checked": {".*": digest(images)}})
-    assert [watch.see(**images) for _ in range(100)] == [[]] * 100
 
 
 @pytest.mark.parametrize("checked", [{".*": SEEN}, {}])

@@ -50,15 +50,3 @@ def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:
     full.unlink()
     pin.pin(3)
     assert pinned(checkpoint) == 3
-
-
-def test_the_offsets_of_a_batch_are_those_that_it_read(checkpoint: Checkpoint) -> None:
-    """The plan in the checkpoint may have been replaced since."""
-    offsets = path_of(checkpoint) / "spark" / "offsets"
-    offsets.mkdir(parents=True)
-    (offsets / "4").write_text('v1\n{}\n{"requests":{"0":70}}')
-    pin = CommittedPin(checkpoint, "requests")
-    pin.pin_often(4, {0: 90})
-    committed = checkpoint.record().committed
-    assert committed is not None
-    assert committed.ends == {0: 90}

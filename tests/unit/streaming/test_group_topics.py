@@ -2,8 +2,6 @@
 groups, given the groups topic and looks at the cluster.
 """
 
-import sys
-from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -12,7 +10,6 @@ import msgspec
 import pytest
 from msgspec import UNSET, structs
 
-from records import topic_patterns
 from records.codec import encode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
@@ -22,7 +19,7 @@ from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
 from state.kafka.topic_images import TopicImage
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
-from streaming.service.topic_watch import group_topics, pattern_matches
+from streaming.service.topic_watch import group_topics
 from streaming.service.topic_watch.group_topics import (
     RESOLUTIONS_APART_S,
     ClusterTopics,
@@ -253,76 +250,6 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
     assert looks == [["a", "b"], ["c", "d"], ["e"], []]
 
 
-@pytest.fixture
-def matched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Return the list of the patterns that were matched, each with the names that it was matched with."""
-    calls: list[tuple[str, list[str]]] = []
-
-    def noted(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
-        calls.append((pattern, sorted(topics)))
-        return topic_patterns.matching(pattern, topics, internal)
-
-    monkeypatch.setattr(pattern_matches, "matching", noted)
-    return calls
-
-
-def test_patterns_that_no_group_has_any_more_are_not_kept(matched: list[tuple[str, list[str]]]) -> None:
-    watch = Watch()
-    watch.publish("g", unresolved=("t",))
-    watch.see(t=OLD)
-    watch.publish("g", {"t": OLD}, resolved={"t": ["t"]}, unresolved=("t2",))
-    watch.see(t=OLD)
-    assert matched == [("t", ["t"]), ("t2", ["t"])]
-    watch.publish("g", {"t": OLD}, resolved={"t2": []})
-    watch.see(t=OLD)
-    assert matched == [("t", ["t"]), ("t2", ["t"])]
-    watch.publish("g", {"t": OLD}, resolved={"t2": []}, unresolved=("t",))
-    watch.see(t=OLD)
-    assert matched == [("t", ["t"]), ("t2", ["t"]), ("t", ["t"])]
-
-
-def test_a_pattern_of_many_groups_is_matched_once_and_later_with_new_topics_alone(
-    matched: list[tuple[str, list[str]]],
-) -> None:
-    watch = Watch()
-    for group_id in "abc":
-        watch.publish(group_id, {"t": OLD}, resolved={"t.*": ["t"]})
-    assert [watch.see(t=OLD), watch.see(t=OLD)] == [[], []]
-    assert watch.see(t=OLD, tt=OTHER) == [
-        watch.resolved(group_id, "t.*", t=OLD, tt=OTHER) for group_id in "abc"
-    ]
-    assert matched == [("t.*", ["t"]), ("t.*", ["tt"])]
-
-
-def test_groups_are_compared_when_their_view_or_their_topics_have_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compared: list[str] = []
-
-    class Noted(GroupTopics):
-        def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
-            compared.append(group_id)
-            return super()._check_group(group_id, cluster)
-
-    monkeypatch.setattr(sys.modules[__name__], "GroupTopics", Noted)
-    watch = Watch()
-    watch.publish("g", {"t": OLD})
-    watch.publish("h", {"u": OTHER}, resolved={"u.*": ["u"]})
-    looks = []
-    for images in (
-        {"t": OLD, "u": OTHER},
-        {"t": OLD, "u": OTHER},
-        {"t": OLD, "u": OTHER},
-        {"t": GROWN, "u": OTHER},
-        {"t": GROWN, "u": OTHER, "uu": OTHER},
-    ):
-        compared.clear()
-        watch.see(**images)
-        looks.append(sorted(compared))
-    # Until the second look nothing is known of what came before; a group that needs a record stays marked.
-    assert looks == [["g", "h"], ["g", "h"], [], ["g"], ["g", "h"]]
-
-
 def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
     watch = Watch(look_max_s=0.0)
     for number in range(5):
@@ -338,13 +265,3 @@ def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
     results = {m.group_id: list(m.patterns) for m in messages if isinstance(m, RegexResolved)}
     assert results == {f"g{number}": [f"t{number}"] for number in range(5)}
     assert told("named", t0=images["t0"]) in messages
-
-
-def test_a_deleted_topic_is_seen_by_groups_that_were_left_for_a_later_look() -> None:
-    watch = Watch(look_max_s=0.0)
-    for group_id in "abcd":
-        watch.publish(group_id, {"t": OLD})
-    while watch.groups.is_waiting:
-        watch.see(t=OLD)
-    messages = [message for _ in range(6) for message in watch.see(t=None)]
-    assert sorted(message.group_id for message in messages) == ["a", "b", "c", "d"]

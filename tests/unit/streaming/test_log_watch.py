@@ -50,19 +50,6 @@ def test_a_look_permits_answers_for_a_moment_only(watch: LogWatch, clock: Clock)
     assert watch.why_silent() == UNKNOWN
 
 
-def test_a_look_counts_from_its_begin(watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records may be deleted while the brokers answer."""
-    list_offsets = Admin.list_offsets
-
-    def slow(*arguments: Any, **settings: Any) -> Any:
-        clock.now_s += CONFIRMED_FOR_S + 0.001
-        return list_offsets(*arguments, **settings)
-
-    monkeypatch.setattr(Admin, "list_offsets", slow)
-    watch.look()
-    assert watch.why_silent() == UNKNOWN
-
-
 def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
     watch: LogWatch, broker: Broker
 ) -> None:

@@ -42,9 +42,3 @@ def test_a_master_that_does_not_come_is_named(given_up: threading.Event) -> None
     port = free_port()
     with pytest.raises(SparkFailed, match=rf"no Spark master answers \({HOST}:{port}: Connection refused\)"):
         wait_for_master(f"spark://{HOST}:{port}", given_up, timeout_s=0)
-
-
-def test_a_start_that_fails_meanwhile_ends_the_wait(given_up: threading.Event) -> None:
-    given_up.set()
-    with pytest.raises(SparkFailed, match="no Spark master answers"):
-        wait_for_master(f"spark://{HOST}:{free_port()}", given_up)

@@ -135,13 +135,6 @@ def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(hea
     assert again.from_owner_id == owner_id_of(new)
 
 
-@pytest.mark.parametrize("prefix", [None, "eu"])
-def test_other_partitions_need_topics_of_their_own(header: Header, prefix: str | None) -> None:
-    with pytest.raises(MoveRefused, match=r"placed by 2 partitions.*--prefix"):
-        identity_for(header, prefix=prefix, request_partitions=4)
-    assert identity_for(header, prefix=prefix, request_partitions=2).requests_topic_id == "t"
-
-
 def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path) -> None:
     new = identity_for(header, prefix="us", request_partitions=4)
     assert (new.requests_topic, new.request_partitions, new.requests_topic_id) == ("us-requests", 4, "")
@@ -153,19 +146,6 @@ def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path
     assert checkpoint.pin(found) == replace(new, requests_topic_id="found")
     with pytest.raises(FolderError, match="requests_topic_id was 'found' and is 'other'"):
         checkpoint.pin(replace(found, requests_topic_id="other"))
-
-
-@pytest.mark.parametrize(
-    ("unread", "why"),
-    [(None, "has not counted them"), ({0: 0, 1: 3}, r"\(3 in partition 1\).*run the coordinator on the old")],
-)
-def test_requests_that_are_not_handled_are_never_left_behind(
-    header: Header, unread: dict[int, int] | None, why: str
-) -> None:
-    header = replace(header, unread=unread)
-    with pytest.raises(MoveRefused, match=why):
-        identity_for(header, prefix="us")
-    assert identity_for(header).requests_topic == "eu-requests"
 
 
 def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Header) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from kafka.errors import KafkaError
 
 from checkpoints.codec import StateError
 from checkpoints.observed_codec import decode_observed, encode_observed
@@ -14,9 +13,6 @@ from records.codec import Reason
 from records.layout import TopicLayout
 from state.kafka.history import BY_EPOCHS
 from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.step import observe
-from streaming.observing import operator as operator_module
 from streaming.observing.operator import ObservingCall
 from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow
@@ -128,23 +124,6 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter_and_stops_nothing(bad: Lo
     assert len(records(frames, LAYOUT.groups_topic)) == 2
 
 
-def test_a_fault_of_the_code_stops_no_other_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = iter([True])
-
-    def faulty(*arguments: Any) -> Observation:
-        if next(faults, False):
-            raise RuntimeError("a fault")
-        return observe(*arguments)
-
-    monkeypatch.setattr(operator_module, "observe", faulty)
-    frames, _ = called(real_rows())
-    (letter,) = [content for _, content in records(frames, LAYOUT.dead_letters_topic)]
-    assert letter is not None
-    assert letter["reason"] == Reason.HANDLER_FAILED
-    assert "a fault" in letter["message"]
-    assert len(records(frames, LAYOUT.groups_topic)) == 2
-
-
 def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
     commit = [one for one in real_rows() if one.key.startswith(b"\0\1") and b"classic" in one.key][:1]
     _, state = called(commit)
@@ -152,33 +131,6 @@ def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
     assert records(frames, LAYOUT.groups_topic) == [(b"classic", None)]
     assert [content for _, content in records(frames, LAYOUT.offsets_topic)] == [None]
     assert after is None
-
-
-def test_names_are_looked_up_once_and_what_is_missing_a_minute_later() -> None:
-    looks: list[float] = []
-    now_s = [0.0]
-
-    def look() -> dict[bytes, str]:
-        looks.append(now_s[0])
-        if now_s[0] == 30.0:
-            raise KafkaError("no broker")
-        return {ORDERS: "orders"}
-
-    names = TopicNames(look, lambda: now_s[0])
-    names.find([ORDERS])
-    names.find([ORDERS])
-    assert (names.known, looks) == ({ORDERS: "orders"}, [0.0])
-    names.find([b"gone"])
-    names.find([b"gone"])
-    assert looks == [0.0, 0.0]
-    names.find([b"gone too"])
-    assert looks == [0.0, 0.0], "a log has the ids of many deleted topics"
-    now_s[0] = 30.0
-    names.find([b"new"])
-    assert names.known == {ORDERS: "orders"}, "an error is no reason to stop"
-    now_s[0] = 61.0
-    names.find([b"gone"])
-    assert looks[-1] == 61.0
 
 
 def test_a_stored_group_is_read_again_and_another_version_is_refused() -> None:

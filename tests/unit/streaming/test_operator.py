@@ -29,7 +29,6 @@ from state.kafka.requests import (
 from state.kafka.timers import DeadlineReached
 from state.kafka.topic_images import TopicImage
 from state.rocketmq.requests import ConnectionClosed
-from streaming.query import output_rows as output_module
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of
@@ -90,23 +89,6 @@ def test_a_timeout_is_never_set_behind_the_watermark() -> None:
         state = again(resting, watermark_ms=T0 + ahead_ms, timed_out=True)
         call([], state)
         assert state._timeout_timestamp == T0 + 10_000
-
-
-def test_a_view_is_written_once_a_call_and_only_if_history_grew() -> None:
-    log, state = Log(), spark_state()
-    records, member_id = log.stable_member(T0, "g")
-    (view,) = contents(call(records, state), LAYOUT.groups_topic)
-    assert view["seq"] == group_in(state).seq
-    frames = call([log.request(T0 + 1, heartbeat("g", member_id))], again(state))
-    assert not contents(frames, LAYOUT.groups_topic)
-
-
-def test_a_large_backlog_is_handed_over_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_module, "FRAME_MAX_RECORDS", 10)
-    log = Log()
-    state, member_id = stable(log)
-    beats = [log.request(T0 + n, heartbeat("g", member_id)) for n in range(35)]
-    assert [len(frame) for frame in call(beats, state)] == [10, 10, 10, 5]
 
 
 OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))

@@ -19,7 +19,6 @@ from state.kafka.group import Topic
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
-from state.messages import ErrorResponse
 from streaming.query import output_rows as output_module
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
@@ -146,30 +145,6 @@ def test_an_answer_too_large_becomes_kafkas_error() -> None:
     assert letter_topic == "t-dead-letters"
     assert (letter["reason"], letter["request"]) == ("RESPONSE_TOO_LARGE", ID)
     assert (letter["answered"], letter["at_ms"], letter["value_bytes"]) == (True, ROW.at_ms, len(ROW.value))
-
-
-def test_an_answer_to_an_earlier_record_does_not_show_the_one_at_hand() -> None:
-    """A parked request is answered while the current record is another, or there is none."""
-    for message in (MESSAGE, None):
-        output = Output(SMALL)
-        output.reply(Reply(3, join_response("t-requests-2-7")), message)
-        letter = written(output)[0][3]
-        assert (letter["request"], letter["at_ms"]) == ("t-requests-2-7", 0)
-        assert letter.keys().isdisjoint({"value", "value_bytes"})
-
-
-def test_an_error_too_large_keeps_its_code() -> None:
-    refused = ErrorResponse(
-        group_id="g",
-        correlation_id="c",
-        request=ID,
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message="m" * MAX_BYTES,
-    )
-    output = Output(SMALL)
-    output.reply(Reply(0, refused), MESSAGE)
-    response = written(output)[1][3]
-    assert (response["error_code"], response["error_message"]) == (ErrorCode.INVALID_REQUEST, "")
 
 
 IDS = [bytes([n]) * 16 for n in range(3)]

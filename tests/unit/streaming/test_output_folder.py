@@ -115,17 +115,6 @@ def test_a_batch_that_runs_again_is_not_merged_before_it_is_committed(root: Path
     assert sorted(rows(root, EVENTS)) == [("g", "0"), ("g", "1"), ("g", "2")]
 
 
-def test_files_of_an_earlier_version_lack_columns(root: Path) -> None:
-    write(root, EVENTS, 0, ("g", "0"))
-    (path,) = (root / "events" / DAY).iterdir()
-    pq.write_table(pq.ParquetFile(path).read().select(["value"]), path)
-    write(root, EVENTS, 1, ("g", "1"))
-    OutputFolder(root).merge(LATER)
-    (merged,) = (root / "events" / DAY).iterdir()
-    found = pq.ParquetFile(merged).read().to_pylist()
-    assert sorted((row["value"], row["group_id"]) for row in found) == [("0", None), ("1", "g")]
-
-
 def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

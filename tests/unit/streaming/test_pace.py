@@ -73,15 +73,6 @@ def test_a_request_ends_the_rest_and_own_clock_records_do_not(
     assert pace.is_resting() == rests
 
 
-def test_proof_of_a_moment_before_the_request_is_none(pace: Pace, clock: Clock) -> None:
-    clock.now_s += QUIET_S + 1
-    asked_at_s = clock.now_s
-    clock.now_s += 0.1
-    pace.batch_read({1: 21})
-    pace.no_member(asked_at_s)
-    assert not pace.is_resting()
-
-
 def test_nothing_is_proven_while_a_request_waits_for_its_batch(pace: Pace, clock: Clock) -> None:
     pace.appended([11, 20])  # a request has offset 10
     pace.appended([12, 21])
@@ -112,20 +103,3 @@ def test_request_ends_a_pause_at_once() -> None:
     began_s = time.monotonic()
     pace.wait()
     assert time.monotonic() - began_s < 30
-
-
-def test_pause_is_the_longer_interval_only_at_rest() -> None:
-    pace = Pace(1, interval_ms=1, rest_interval_ms=200, quiet_s=0)
-    pace.appended([0])
-    pace.batch_read({0: 1})
-    began_s = time.monotonic()
-    pace.wait()
-    busy_s = time.monotonic() - began_s
-    pace.no_member(time.monotonic())
-    began_s = time.monotonic()
-    pace.wait()
-    assert time.monotonic() - began_s >= 0.2 > busy_s
-
-
-def test_rest_is_never_the_shorter_interval() -> None:
-    assert Pace(1, interval_ms=5_000, rest_interval_ms=2_000).longest_interval_ms == 5_000

@@ -48,43 +48,6 @@ def test_a_group_that_was_not_rebalancing_at_the_look_before_has_a_beginning() -
     assert (later.run, later.first_ago_ms, later.seen_ago_ms) == (record.run, 1_005, 5)
 
 
-def test_a_group_that_was_rebalancing_when_looks_began_has_none() -> None:
-    looks = Looks()
-    assert [looks.look("g"), looks.look("g")] == [{}, {}]
-    looks.look()
-    assert looks.look("g")["g"].within_ms == 1_010
-
-
-def test_a_look_that_a_broker_did_not_answer_says_nothing() -> None:
-    """It bounds no beginning, and no group is over."""
-    looks = Looks()
-    looks.look()
-    assert looks.look(is_whole=False) == {}
-    record = looks.look("g")["g"]
-    assert record.within_ms == 2_010
-    assert looks.look(is_whole=False) == {}
-    assert looks.look("g")["g"].run == record.run
-
-
-def test_a_group_that_was_finished_when_it_was_described_is_not_rebalancing() -> None:
-    looks = Looks()
-    looks.look()
-    assert looks.look("g", finished=["g"]) == {}
-    assert looks.look("g")["g"].within_ms == 1_010
-
-
-def test_a_record_says_how_far_the_log_was_read() -> None:
-    looks = Looks()
-    looks.look()
-    assert looks.look("g")["g"].read_ago_ms is None
-    looks.read(6)
-    assert looks.look("g")["g"].read_ago_ms is None
-    looks.read(7)
-    assert looks.look("g")["g"].read_ago_ms == 995, (
-        "the last end that was read, which was asked for a look ago"
-    )
-
-
 def test_the_end_is_written_when_the_log_was_read_up_to_it() -> None:
     looks = Looks()
     looks.look()

@@ -86,22 +86,6 @@ def test_answers_to_packed_requests_are_packed_in_their_order(
     assert (sink.size_bytes, sink.drain()) == (0, [])
 
 
-def test_a_silent_replica_keeps_nothing() -> None:
-    sink = answers()
-    sink.is_silent = True
-    sink.reply(reply("t-0-1"))
-    sink.is_silent = False
-    assert sink.drain() == []
-
-
-def test_an_answer_that_is_too_large_becomes_an_error() -> None:
-    sink = answers(max_bytes=500)
-    sink.reply(reply("t-0-1", text="x" * 1_000))
-    (value,) = answers_in(sink.drain()).values()
-    assert len(value) <= 500
-    assert msgspec.json.decode(value)["request"] == "t-0-1"
-
-
 def test_what_waits_for_views_is_left_to_the_query() -> None:
     log = Log()
     records = [

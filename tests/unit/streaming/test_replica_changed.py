@@ -11,11 +11,11 @@ from records.pack import unpack
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from streaming.replica import changed as changed_groups
-from streaming.replica.changed import ChangedGroups, listed
+from streaming.replica.changed import listed
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.state_machine import StateMachine
 from tests.harness.replica_log import WITH_DELAY, apply_all, log_of, machine, owned, terms
-from tests.spark.log import T0, Log, Record, heartbeat
+from tests.spark.log import T0, Log, Record
 
 ALL = 2**62
 ASK = DescribeGroup(
@@ -65,20 +65,6 @@ def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
             assert there == listing(replica)
 
 
-@pytest.mark.parametrize(
-    ("end", "watermark_ms", "left"),
-    [(10, 1_001, ["b"]), (9, 1_001, ["a", "b"]), (10, 1_000, ["a", "b"]), (11, 2_001, [])],
-    ids=["its batch", "an offset before", "its deadlines have not fired", "both"],
-)
-def test_a_change_is_forgotten_when_a_batch_behind_it_is_committed(
-    end: int, watermark_ms: int, left: list[str]
-) -> None:
-    found = ChangedGroups()
-    found._places |= {"a": (10, 1_000), "b": (11, 2_000)}
-    found.committed(end, watermark_ms)
-    assert found.ids() == left
-
-
 def asked(log: Log, at_ms: int) -> list[Record]:
     """A request for the changed groups of partition 0."""
     return [*owned([log.append(at_ms, b"a", encode(ASK), 0)])]
@@ -118,11 +104,3 @@ def test_a_replica_that_is_silent_or_has_too_many_changed_groups_leaves_them_to_
     monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
     apply_all(replica, owned(log.stable_member(T0 + 200, "a")[0]))
     assert early(replica, asked(log, T0 + 300)) == []
-
-
-def test_no_other_answer_lists_changed_groups() -> None:
-    """Whatever names it has."""
-    log, replica = Log(), machine()
-    answers = apply_all(replica, owned([log.append(T0, b"changed", encode(heartbeat("changed", "m")), 0)]))
-    assert answers
-    assert not any(map(lists_changed, answers.values()))

@@ -59,13 +59,6 @@ def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -
     assert len(world.groups) == len(NAMES)
 
 
-def test_a_group_that_is_used_does_not_rest() -> None:
-    world = ReplicaGroups(2)
-    for name in ("a", "b", "a", "c", "a"):
-        world.groups.awake(name)
-    assert world.woken == ["a", "b", "c"]
-
-
 def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
     world = ReplicaGroups(10)
     group = world.groups.awake("a")

@@ -99,18 +99,6 @@ def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
     assert replica.partitions[0].next_offset == taken_over[-1].offset + 1
 
 
-def test_a_replica_that_may_not_answer_goes_on_with_its_groups() -> None:
-    log = Log()
-    stable, member_id = log.stable_member(T0, "a")
-    replica = machine()
-    replica.is_permitted = False
-    assert apply_all(replica, owned(stable)) == {}
-    replica.is_permitted = True
-    beat = log.request(T0 + 1, heartbeat("a", member_id))
-    (answer,) = apply_all(replica, owned([beat])).values()
-    assert msgspec.json.decode(answer)["error_code"] == ErrorCode.NONE
-
-
 def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None:
     outage = Outage(T0, T0 + 50_000)
     log = Log()
@@ -121,25 +109,6 @@ def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None
 
 
 # Time.
-
-
-def test_the_as_of_is_the_greatest_time_that_it_has_acted_on() -> None:
-    outages = [Outage(T0 + 100, T0 + 5_000)]
-    log = Log()
-    replica = machine(terms(outages=outages))
-    seen = []
-    for record in (
-        ask(log, T0),
-        clock(log, T0 + 20, T0 + 10),
-        clock(log, T0 + 30, T0 + 9_999),
-        ask(log, T0 + 100),
-        ask(log, T0 + 101),
-        clock(log, T0 + 5_001, T0 + 4_000),
-        ask(log, T0 + 5_002),
-    ):
-        apply_all(replica, [record])
-        seen.append(replica.as_of_ms - T0)
-    assert seen == [0, 10, 30, 100, 5_000, 5_000, 5_002]
 
 
 @pytest.mark.parametrize("at_ms", [T0 + 9, T0 + 10])

@@ -9,7 +9,6 @@ import pytest
 from checkpoints.metadata import Epoch, KnownOutage
 from connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
-from state.configs import ConfigChange, Configs
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import Difference
@@ -27,10 +26,9 @@ from streaming.replica.pipes import (
     read_start,
 )
 from streaming.replica.seed import Seed, ShardRow, take_seed, write_seed
-from streaming.replica.terms import NO_OWNER, first_terms, later_terms
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, IDENTITY
-from tests.spark.log import LAYOUT, NAMESPACE, T0, Log
+from tests.spark.log import LAYOUT, T0, Log
 
 SETTINGS = CONFIG.settings()
 FIRST = Epoch(0, SETTINGS, [], "1")
@@ -104,29 +102,6 @@ def test_a_seed_is_taken_once_and_only_its_owner_may_read_it(tmp_path: Path) -> 
     assert dict(taken.groups()) == dict(written.groups())
     assert set(dict(taken.groups())) == {"a", "b"}
     assert not path.exists()
-
-
-def test_a_replica_begins_under_the_terms_of_its_seed() -> None:
-    terms = first_terms(START, seed())
-    assert (terms.layout, terms.shards, terms.owner_epoch) == (LAYOUT, IDENTITY.shards, 7)
-    assert terms.configs == Configs(
-        CONFIG, [ConfigChange(1_000, CONFIG.with_settings({"group.max.size": 5}))]
-    )
-    assert terms.configs.first.member_id_namespace == NAMESPACE
-    assert terms.outages == [OUTAGES[0].outage]
-    assert terms.skip == {"requests-0-7"}
-    assert terms.ended_outage is None, "it may have been ended by an owner before"
-    assert first_terms(msgspec.structs.replace(START, stands_by=True), seed()).owner_epoch == NO_OWNER
-
-
-def test_the_last_outage_is_the_one_that_a_promoted_replicas_owner_has_ended() -> None:
-    terms = later_terms(START, seed(), PROMOTE)
-    assert terms.owner_epoch == 8
-    assert terms.outages == [known.outage for known in OUTAGES]
-    assert terms.ended_outage == OUTAGES[-1].outage
-    assert [change.after_ms for change in terms.configs.changes] == [1_000, 9_000]
-    without = later_terms(START, seed(), msgspec.structs.replace(PROMOTE, outages=[]))
-    assert without.ended_outage is None
 
 
 def test_a_traceback_for_a_terminal_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from streaming.replica.pipes import Phase as ReplicaPhase
 from streaming.service.replica.state import NOT_STARTED, OFF, PHASES, ReplicaState, ReplicaWatch
@@ -33,21 +32,6 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     watched.watch.stop()
 
 
-@pytest.mark.parametrize(
-    ("state", "phrase"),
-    [
-        (OFF, "off"),
-        (ReplicaState(phase="answering"), "answering"),
-        (
-            ReplicaState(phase="following", reason="it is more than 5000 ms behind"),
-            "following: it is more than 5000 ms behind",
-        ),
-    ],
-)
-def test_a_phrase_is_the_phase_and_why_it_does_not_answer(state: ReplicaState, phrase: str) -> None:
-    assert state.phrase == phrase
-
-
 def test_every_phase_of_a_report_is_one_of_the_phases() -> None:
     assert set(PHASES) == {OFF.phase, *ReplicaPhase}
     assert [phase for phase in PHASES if ReplicaState(phase=phase).is_answering] == ["answering"]
@@ -68,16 +52,3 @@ def test_a_phase_of_the_query_leaves_the_phrase(watched: Watched) -> None:
         assert read_status(watched.path).replica == "answering"
     watched.board.batch_committed(1)
     assert read_status(watched.path).replica == "answering"
-
-
-def test_each_new_phase_is_logged_once(tmp_path: Path) -> None:
-    watched = Watched(tmp_path / "status.json")
-    with capture_logs() as logs:
-        watched.watch.start()
-        states = [("following", "one"), ("following", "two"), ("answering", "")]
-        for phase, reason in states:
-            watched.state = ReplicaState(phase=phase, reason=reason)
-            assert watched.shows(watched.state.phrase)
-        watched.watch.stop()
-    logged = [(line["phase"], line["reason"]) for line in logs]
-    assert [line for line in logged if line[0] != NOT_STARTED.phase] == [states[0], states[2]]

@@ -28,17 +28,6 @@ def entries(state: SparkGroupState) -> dict[str, codec.Entry]:
     return codec.read_row("shard 0", *state.get)
 
 
-def test_a_group_that_is_not_touched_keeps_its_bytes() -> None:
-    log, state = Log(), spark_state()
-    a, b = log.stable_member(T0, "a")[0], log.stable_member(T0, "b")[0]
-    call([*a, *b], state)
-    before = entries(state)
-    again = spark_state(tuple(state.get))
-    call([log.request(T0 + 1, heartbeat("a", "nobody"))], again)
-    assert entries(again)["b"] is not before["b"]
-    assert entries(again)["b"] == before["b"]
-
-
 def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
     def faulty(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -56,12 +45,6 @@ def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
     assert ("a", "Quarantined") in types
     assert {kind for group_id, kind in types if group_id == "b"} >= {"MemberRemoved", "Empty"}
     assert entries(late)["a"].next_deadline_ms is None, "the deadlines of a quarantined group stand still"
-
-
-def test_the_last_group_of_a_shard_takes_the_state_with_it() -> None:
-    log, state = Log(), spark_state()
-    call([log.request(T0, heartbeat("a", "nobody")), log.request(T0, heartbeat("b", "nobody"))], state)
-    assert not state.exists
 
 
 def test_a_damaged_group_is_named_and_the_others_are_not_read() -> None:

@@ -72,17 +72,6 @@ class Kept:
         return work
 
 
-def test_an_error_while_spark_runs_is_left_to_the_caller() -> None:
-    kept = Kept(Jvm())
-
-    def work() -> None:
-        raise ValueError("an error of the work")
-
-    with pytest.raises(ValueError, match="an error of the work"):
-        kept.keeper.keep(work)
-    assert kept.jvm.restarts == 0
-
-
 def test_a_spark_that_says_it_has_stopped_is_started_again() -> None:
     """As where a cluster's master gives the application up."""
     kept = Kept(Jvm())
@@ -143,22 +132,6 @@ def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(
     kept = Kept(Jvm(is_own=is_own), has_standby=has_standby)
     kept.keeper.kill_hung("no batch was committed for 60 s")
     assert kept.jvm.runs == runs
-
-
-def test_the_reason_says_that_a_jvm_hung_once() -> None:
-    """The next end is one of its own."""
-    kept = Kept(Jvm())
-    ends = iter((kept.keeper.kill_hung, lambda _: kept.jvm.kill()))
-
-    def work() -> None:
-        if (end := next(ends, None)) is not None:
-            end("no batch was committed for 60 s")
-            raise Py4JNetworkError("the JVM has ended")
-
-    kept.keeper.keep(work)
-    hung, ended = kept.said
-    assert hung.startswith(f"no batch was committed for 60 s, so it was killed; its log is {LOG}. ")
-    assert ended.startswith(f"Spark's JVM has ended; its log is {LOG}. ")
 
 
 def test_nothing_is_started_while_the_service_stops() -> None:

@@ -1,6 +1,5 @@
 """The status board and its file."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -52,36 +51,6 @@ def test_a_batch_that_is_told_late_does_not_end_a_failure(path: Path) -> None:
     assert read_status(path).phase is Phase.READY
 
 
-def test_batches_of_a_ready_coordinator_are_not_written_one_by_one(path: Path) -> None:
-    board = StatusBoard(path)
-    board.batch_committed(1)
-    board.batch_committed(2)
-    assert (read_status(path).batch_id, board.current.batch_id) == (1, 2)
-
-
-def test_an_alarm_stays_until_it_is_called_off(path: Path) -> None:
-    board = StatusBoard(path)
-    board.set_alarm("time stands still")
-    board.batch_committed(1)
-    board.enter(Phase.RESTARTING, "batch 2 failed")
-    assert read_status(path).alarm == "time stands still"
-    board.set_alarm(None)
-    assert read_status(path).alarm is None
-    assert read_status(path).phase is Phase.RESTARTING
-
-
-def test_what_has_not_changed_is_not_written_again(path: Path) -> None:
-    board = StatusBoard(path)
-    assert not path.exists(), "nothing is written before the first change"
-    board.set_alarm("time stands still")
-    board.set_replica("answering")
-    assert read_status(path).replica == "answering"
-    path.unlink()
-    board.set_alarm("time stands still")
-    board.set_replica("answering")
-    assert not path.exists()
-
-
 def fill_disk(path: Path) -> None:
     """Prevent writes beside the file, as on a full disk."""
     path.with_suffix(".new").symlink_to("/dev/full")
@@ -118,13 +87,3 @@ def test_a_stopped_coordinator_has_no_alarm_and_no_replica(path: Path) -> None:
     board.set_replica("answering")
     assert (board.current.alarm, read_status(path).alarm) == (None, None)
     assert (board.current.replica, read_status(path).replica) == ("off", "off")
-
-
-def test_a_phase_and_a_batch_can_be_waited_for(path: Path) -> None:
-    board = StatusBoard(path)
-    assert not board.wait_for(Phase.READY, timeout_s=0)
-    thread = threading.Thread(target=board.batch_committed, args=(1,))
-    thread.start()
-    assert board.wait_for(Phase.READY, Phase.FAILING, timeout_s=10)
-    assert board.wait_until(lambda status: status.batch_id == 1, timeout_s=10)
-    thread.join()

@@ -2,30 +2,19 @@
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kafka.errors import KafkaError, NotLeaderForPartitionError
+from kafka.errors import KafkaError
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderNotWritable
-from checkpoints.metadata import KnownOutage
-from connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from state.config import CoordinatorConfig
-from streaming.query import pipeline
-from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
-from streaming.service.log_and_state import LogAndState
-from streaming.service.options import Options
 from streaming.service.ownership.owner import NotOwner
-from streaming.service.query import coordinating
-from streaming.service.query.coordinating import CoordinatorsQuery
 from streaming.service.query.supervision import SupervisedQuery, Supervisor
 from streaming.service.status import Phase, StatusBoard
 
@@ -197,45 +186,6 @@ def test_query_is_stopped_by_an_error_that_ends_the_service(
     supervisor.stop()
     assert ends.reported == [error]
     assert [query.is_active for query in query.started] == [False]
-
-
-class ReplicaFails:
-    """A continuity whose replica cannot be started."""
-
-    def wait_for_clients(self, *_: object) -> None:
-        pass
-
-    def outages(self, _: object) -> list[KnownOutage]:
-        return []
-
-    def query_started(self, *_: object, checks_clocks: bool) -> None:
-        raise NotLeaderForPartitionError
-
-
-def test_query_is_stopped_if_its_replica_cannot_be_started(
-    status: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The start has then failed, so the supervisor has no query to stop."""
-    running = Query()
-    monkeypatch.setattr(pipeline, "start", lambda *_: running)
-    monkeypatch.setattr(coordinating, "check_can_continue", lambda *_: None)
-    layout, unused = TopicLayout.named("test"), cast(Any, SimpleNamespace())
-    client_config = ClientConfig("localhost:1")
-    query = CoordinatorsQuery(
-        Options(client_config, tmp_path, layout),
-        LogAndState(client_config, layout, Checkpoint.at(tmp_path / "checkpoint")),
-        status,
-        operator=Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),)),
-        session=cast(Any, SimpleNamespace(spark=None, demand=None, log_path="spark.log")),
-        ticker=unused,
-        continuity=cast(Any, ReplicaFails()),
-        lease=cast(Any, SimpleNamespace(guard=None, ownership=SimpleNamespace(epoch=1))),
-        times=unused,
-        reports=unused,
-    )
-    with pytest.raises(NotLeaderForPartitionError):
-        query.start(threading.Event())
-    assert not running.is_active
 
 
 class Lost(Supervised):

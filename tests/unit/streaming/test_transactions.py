@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pandas as pd
-from msgspec import structs
 
-from checkpoints import codec
 from records.codec import PendingTransaction, encode, transaction_key
 from records.pack import pack, pack_key, slot_of
 from records.partitioner import partition_of
@@ -102,16 +100,6 @@ def test_requests_of_one_pack_have_positions_of_their_own() -> None:
     markers = [log.request(T0 + 1, marker("g", 41)), log.request(T0 + 2, marker("g", 40))]
     frames = call(markers, spark_state(tuple(state.get)))
     assert {o["offset"] for o in contents(frames, LAYOUT.offsets_topic)} == {6}
-
-
-def test_a_group_that_moved_to_other_topics_publishes_what_is_pending() -> None:
-    log, state = Log(), spark_state()
-    sent = log.request(T0, txn_commit("g", 5))
-    first = pending_in(call([sent], state))
-    entry = codec.read_row("shard 0", *state.get)["g"]
-    moved = structs.replace(entry, next_deadline_ms=codec.UNPUBLISHED_DEADLINE_MS)
-    state = spark_state(codec.write_row({"g": moved}), watermark_ms=T0 + 1, timed_out=True)
-    assert pending_in(call([], state)) == first
 
 
 def offset_at(position: tuple[int, int]) -> Offset:

@@ -184,26 +184,6 @@ def test_tw4_an_entry_is_compared_with_the_kept_markers_from_its_position_on() -
     assert outcomes(pending) == [(998, 998, True)]
 
 
-def test_nothing_is_kept_when_nothing_is_pending() -> None:
-    """TW1 again: the next entry begins at its own position, however much was written meanwhile."""
-    key, value = entry(40)
-    pending = opened((key, value))
-    read(pending, marker(40))
-    pending.apply(key, None)
-    pending.apply(*entry(9_000, request="later"))
-    assert pending.positions() == {0: 9_000}
-
-
-def test_an_entry_that_shrinks_stays_decided() -> None:
-    """5.14: OffsetDelete while it is pending."""
-    key, value = entry(40, partitions=2)
-    pending = opened((key, value))
-    read(pending, marker(40))
-    assert len(pending.due(0.0)) == 1
-    pending.apply(*entry(40, partitions=1))
-    assert (pending.due(1.0), len(pending.due(5.0))) == ([], 1)
-
-
 def test_tw6_an_overdue_transaction_is_named_and_several_are_counted() -> None:
     pending = opened(entry(40, request="a"), entry(40, request="b"))
     assert pending.summary(T0 + OVERDUE_MS).alarm is None
@@ -243,13 +223,6 @@ def test_tw7_a_log_that_begins_above_the_position_decides_nothing() -> None:
     assert "was deleted" in (pending.summary(T0).alarm or "")
 
 
-def test_tw7_the_log_may_lose_what_was_read() -> None:
-    pending = opened(entry(40))
-    read(pending, marker(45, producer=9))
-    pending.read(0, log_of(marker(50), start=46))
-    assert outcomes(pending) == [(40, 50, True)]
-
-
 def test_tw7_a_position_out_of_the_log() -> None:
     """OFFSET_OUT_OF_RANGE: below its start, or above its end."""
     pending = opened(entry(40))
@@ -257,35 +230,6 @@ def test_tw7_a_position_out_of_the_log() -> None:
     assert pending.positions() == {0: 40}
     pending.read(0, Fetched([], 40, 50, 60, is_out_of_range=True))
     assert pending.summary(T0).alarm is not None
-
-
-def test_what_operators_see() -> None:
-    first, second = entry(40, request="a"), entry(41, request="b")
-    pending = opened(first, second)
-    summary = pending.summary(T0 + 61_500)
-    assert (summary.pending, summary.oldest_age_ms, summary.lag) == (2, 61_500, 0)
-    pending.read(0, Fetched([marker(40), marker(41, committed=False)], 42, 0, 50))
-    assert pending.summary(T0).lag == 8
-    for key, _ in (first, second):
-        pending.apply(key, None)
-    summary = pending.summary(T0)
-    assert (summary.pending, summary.oldest_age_ms, summary.lag) == (0, 0, 0)
-    assert dict(summary.decided) == {"commit": 1, "abort": 1}
-
-
-def test_what_was_decided_is_counted_on_after_a_reconnect() -> None:
-    """Each connection begins with the open entries anew. TO11: a COMMIT of a higher epoch is another's."""
-    decided: Counter[str] = Counter()
-    key, value = entry(40)
-    for ended_by, counts in (
-        (marker(40), {"commit": 1}),
-        (marker(40), {"commit": 2}),
-        (marker(41, 9), {"commit": 2, "dropped": 1}),
-    ):
-        pending = opened((key, value), decided=decided)
-        read(pending, ended_by)
-        pending.apply(key, None)
-        assert dict(pending.summary(T0).decided) == counts
 
 
 def test_an_unreadable_record_is_refused() -> None:

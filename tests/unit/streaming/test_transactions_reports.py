@@ -22,15 +22,6 @@ def test_a_report_is_decided_as_a_record_of_the_topic_is() -> None:
     assert early.pending.due(0.0) == [Decision("g", 0, 40, marker(40))]
 
 
-def test_a_tombstone_ends_it() -> None:
-    early = early_pending()
-    key, value = entry(40)
-    early.apply(key, value, now_s=0.0)
-    early.apply(key, None, now_s=1.0)
-    assert not early.pending
-    early.apply(key, None, now_s=2.0)  # repeated, and for something that was never reported
-
-
 def test_one_whose_tombstone_never_comes_is_left_to_the_topic() -> None:
     early = early_pending()
     early.apply(*entry(40, request="a"), now_s=0.0)
