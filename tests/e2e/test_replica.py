@@ -5,6 +5,7 @@ see it: in the status, the metrics, and whether the coordinator is ready.
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 import urllib.error
@@ -31,7 +32,6 @@ from streaming.service.options import Options
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.early import answering, answers, pid_of_replica
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
-from tests.e2e.test_metrics import scrape
 from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 # Nobody who waits for a batch gets an answer sooner than this, on average.
 INTERVAL_MS = 2_000
 LISTINGS = 10
+SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,13 @@ class Seen:
 
     def sample(self, name: str) -> float:
         """A sample of the replica's metrics."""
-        return scrape(self.metrics)[f"group_coordinator_replica_{name}"]
+        return self.scrape()[f"group_coordinator_replica_{name}"]
+
+    def scrape(self) -> dict[str, float]:
+        """The samples, each by its name and labels as the text has them."""
+        with urllib.request.urlopen(self.metrics.url, timeout=10) as response:
+            text = response.read().decode()
+        return {f"{name}{labels}": float(value) for name, labels, value in SAMPLE.findall(text)}
 
     def wait_for(self, phrase: str) -> None:
         wait_until(lambda: self.status().replica == phrase, f"replica: {phrase}")
@@ -201,6 +208,9 @@ def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
     wait_until(lambda: seen.sample('phase{phase="answering"}') == 1, "the metric")
     assert seen.sample('phase{phase="off"}') == seen.sample("differences_total") == 0
     assert seen.sample("seedings_total") >= 1
+    manager = "kafka_coordinator_group_groupmetadatamanager"
+    wait_until(lambda: seen.scrape().get(f"{manager}_numgroupsstable", 0) > 0, "groups of the tests before")
+    assert seen.scrape()["group_coordinator_rows_dropped_by_watermark_total"] == 0
     assert 0 <= seen.sample("lead_seconds") < 60
     assert seen.status().alarm is None
 
