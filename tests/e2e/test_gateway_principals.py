@@ -4,7 +4,7 @@ describe one topic only, so the topics that a client sees tell the principal.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from records.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient
+from tests.harness.raw_client import connected
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -88,13 +89,6 @@ async def gateway_at(
         await gateway.close()
 
 
-@asynccontextmanager
-async def client_of(gateway: Gateway) -> AsyncIterator[RawClient]:
-    reader, writer = await asyncio.open_connection(HOST, gateway.address.port)
-    with closing(writer):
-        yield RawClient(reader, writer)
-
-
 async def topics_of(client: RawClient) -> set[str]:
     answer = await client.ask(ApiKey.Metadata, 12, topics=None, allow_auto_topic_creation=False)
     return {topic.name for topic in answer.topics}
@@ -125,13 +119,6 @@ async def log_in(client: RawClient, config: ClientConfig) -> Any:
             return answer
 
 
-def played(test: Callable[[], Awaitable[None]]) -> None:
-    async def play() -> None:
-        await test()
-
-    uvloop.run(play())
-
-
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER", "certificate"])
 def test_the_broker_sees_the_gateways_own_principal(
     broker: SecuredBroker, mechanism: str, tmp_path: Path
@@ -139,11 +126,11 @@ def test_the_broker_sees_the_gateways_own_principal(
     async def play() -> None:
         async with (
             gateway_at(login_of(broker, GATEWAY, mechanism, tmp_path)) as (gateway, _),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             assert await topics_of(client) == {TOPICS[GATEWAY]}
 
-    played(play)
+    uvloop.run(play())
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER"])
@@ -153,7 +140,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
     async def play() -> None:
         async with (
             gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             await client.ask(ApiKey.ApiVersions, 0)
             answer = await log_in(client, login_of(broker, "alice", mechanism, tmp_path))
@@ -162,7 +149,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
             assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
             assert core.asked[-1].principal == "User:alice"
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, tmp_path: Path) -> None:
@@ -174,7 +161,7 @@ def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, 
 
     async def play() -> None:
         async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core):
-            async with client_of(gateway) as client:
+            async with connected(gateway.address) as client:
                 answer = await log_in(client, wrong)
                 assert (answer.error_code, answer.error_message) == (
                     58,
@@ -183,15 +170,15 @@ def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, 
                 )
                 assert await client.is_closed()
             for api_key, body in ((HEARTBEAT, BEAT), (ApiKey.Metadata, {"topics": None})):
-                async with client_of(gateway) as client:
+                async with connected(gateway.address) as client:
                     await client.send(api_key, 4, **body)
                     assert await client.is_closed()
-            async with client_of(gateway) as client:
+            async with connected(gateway.address) as client:
                 answer = await client.ask(ApiKey.SaslHandshake, 1, mechanism="GSSAPI")
                 assert (answer.error_code, answer.mechanisms) == (33, [*PASSWORDS, "OAUTHBEARER"])
             assert core.asked == []
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_producers_reach_the_topics_of_their_own_users(broker: SecuredBroker) -> None:
@@ -221,7 +208,7 @@ def test_producers_reach_the_topics_of_their_own_users(broker: SecuredBroker) ->
             ]
             assert sent == [TOPICS["alice"], TopicAuthorizationFailedError]
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_the_gateway_authenticates_again_before_its_session_ends(
@@ -234,14 +221,14 @@ def test_the_gateway_authenticates_again_before_its_session_ends(
     async def play() -> None:
         async with (
             gateway_at(broker.config_of(GATEWAY, "PLAIN")) as (gateway, _),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             began_s = time.monotonic()
             while time.monotonic() - began_s < 1.5 * LIFETIME_S:
                 assert await topics_of(client) == {TOPICS[GATEWAY]}
                 await asyncio.sleep(0.1)
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: SecuredBroker) -> None:
@@ -251,8 +238,8 @@ def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: 
         alice = broker.config_of("alice", "PLAIN")
         async with (
             gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
-            client_of(gateway) as again,
-            client_of(gateway) as once,
+            connected(gateway.address) as again,
+            connected(gateway.address) as once,
         ):
             for client in (again, once):
                 answer = await log_in(client, alice)
@@ -265,7 +252,7 @@ def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: 
             await once.send(HEARTBEAT, 4, **BEAT)
             assert await once.is_closed()
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
@@ -302,7 +289,7 @@ def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
             assert why in str(error.value)
             assert str(error.value).startswith(("the broker at ", "no TLS connection to the broker at "))
         unchecked = ClientConfig(named_otherwise, {**good, "ssl.endpoint.identification.algorithm": ""})
-        async with gateway_at(unchecked) as (gateway, _), client_of(gateway) as client:
+        async with gateway_at(unchecked) as (gateway, _), connected(gateway.address) as client:
             assert await topics_of(client) == {TOPICS[GATEWAY]}
 
-    played(play)
+    uvloop.run(play())

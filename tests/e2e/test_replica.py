@@ -86,6 +86,7 @@ def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     with answering(options) as coordinator:
         with metrics_and_checks(coordinator, None, "127.0.0.1", 0, log_rebalances=False) as metrics:
+            metrics.follow()
             seen = Seen(coordinator, metrics)
             seen.wait_for("answering")
             yield seen
@@ -106,7 +107,7 @@ def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
 
 
 def test_each_answer_comes_early_and_again_with_the_same_bytes(
-    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+    broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
     for _ in range(40):  # while the replica stands still, the query answers
@@ -117,6 +118,8 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
     assert early == {request: of_query[request] for request in early}
     wait_until(lambda: coordinator.replica().compared >= len(early), "the audit has compared all of them")
     assert coordinator.replica().differences == 0
+    stable = "kafka_coordinator_group_groupmetadatamanager_numgroupsstable"
+    wait_until(lambda: seen.scrape().get(stable, 0) > 0, "the metrics have the group")
 
 
 def test_a_request_that_waits_for_views_is_left_to_the_query(
@@ -208,9 +211,6 @@ def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
     wait_until(lambda: seen.sample('phase{phase="answering"}') == 1, "the metric")
     assert seen.sample('phase{phase="off"}') == seen.sample("differences_total") == 0
     assert seen.sample("seedings_total") >= 1
-    manager = "kafka_coordinator_group_groupmetadatamanager"
-    wait_until(lambda: seen.scrape().get(f"{manager}_numgroupsstable", 0) > 0, "groups of the tests before")
-    assert seen.scrape()["group_coordinator_rows_dropped_by_watermark_total"] == 0
     assert 0 <= seen.sample("lead_seconds") < 60
     assert seen.status().alarm is None
 

@@ -3,21 +3,17 @@ group of the coordinator gets by it.
 """
 
 import time
-import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
+from kafka.admin import UpdateFeatureType
 
 from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from insight.why.history import latest_view
-from insight.why.share_settings import settings_notes
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
@@ -161,33 +157,6 @@ def test_a_member_gets_partitions(
     assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
     types = [entry.type for entry in history_of(broker.client_config, layout, orders.group_id)]
     assert EntryType.SHARE_PARTITIONS_INITIALIZED in types
-
-
-def test_a_setting_that_was_changed_past_the_gateway_is_named(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
-    """Row SP27."""
-    group_id, name = f"workers:{uuid.uuid4()}", "share.session.timeout.ms"
-    with CoordinatorClient(broker.client_config, layout, client_id="share") as client:
-        header = client.header(group_id, 1)
-        joins = ShareGroupHeartbeat(**header, member_id="m", member_epoch=0, subscribed_topic_names=["none"])
-        assert client.send(joins).result(60).error_code == ErrorCode.NONE
-    found = partial(latest_view, broker.client_config, layout, group_id)
-    wait_until(lambda: found() is not None, "a batch has published the group")
-    view = found()
-    assert view is not None
-    assert settings_notes(broker.client_config, group_id, view) == []
-    admin = kafka_clients.admin(broker.client_config)
-    admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group_id, {name: "50000"})])
-    admin.close()
-
-    def is_named() -> bool:
-        notes = settings_notes(broker.client_config, group_id, view)
-        return [note.partition(":")[0] for note in notes] == [
-            f"{name}=50000 is set at the brokers alone and has no effect"
-        ]
-
-    wait_until(is_named, "the brokers show it")
 
 
 def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

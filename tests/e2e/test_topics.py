@@ -52,26 +52,6 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
     assert settings_of(admin, layout.groups_topic)["cleanup.policy"] == "compact"
 
 
-def test_identity_is_the_topics_and_namespaces_differ(
-    broker: EmbeddedBroker, admin: KafkaAdminClient
-) -> None:
-    layout = new_layout()
-    first = prepare_topics(broker.client_config, layout)
-    again = prepare_topics(broker.client_config, layout)
-    assert first.cluster_id == again.cluster_id == admin.describe_cluster()["cluster_id"]
-    assert first.requests_topic_id == again.requests_topic_id
-    assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 1)
-    assert first.member_id_namespace != again.member_id_namespace
-
-
-def test_topic_that_is_partly_there_is_completed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
-    layout = new_layout()
-    partitions, settings = wanted_settings(layout)[layout.responses_topic]
-    create_topic(broker.client_config, layout.responses_topic, partitions, dict(settings))
-    prepare_topics(broker.client_config, layout)
-    assert wanted_settings(layout).keys() <= set(admin.list_topics())
-
-
 def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int = 1) -> list[str]:
     """The lines of the error."""
     with pytest.raises(TopicsError) as refused:
@@ -180,11 +160,6 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         address = f"{HOST}:{bound.getsockname()[1]}"
         with pytest.raises(TopicsError, match=rf"no Kafka broker answers \({address}: Connection refused\)"):
             prepare_topics(ClientConfig(address), new_layout())
-
-
-def test_address_that_is_none_is_named() -> None:
-    with pytest.raises(TopicsError, match=r"'localhost:kafka' is not a list of HOST:PORT"):
-        prepare_topics(ClientConfig("localhost:kafka"), new_layout())
 
 
 def test_a_gateway_that_takes_clients_metrics_needs_the_topic_for_them(broker: EmbeddedBroker) -> None:
