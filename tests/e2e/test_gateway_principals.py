@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from kafka.protocol.api_key import ApiKey
 
 from connections import kafka_clients
@@ -181,36 +180,6 @@ def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, 
     uvloop.run(play())
 
 
-def test_producers_reach_the_topics_of_their_own_users(broker: SecuredBroker) -> None:
-    def send(servers: str, user: str, password: str) -> object:
-        """What kafka-python's producer says when it writes to Alice's topic."""
-        settings = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user}
-        try:
-            with closing(
-                KafkaProducer(
-                    bootstrap_servers=servers,
-                    security_protocol="SASL_PLAINTEXT",
-                    sasl_plain_password=password,
-                    max_block_ms=60_000,
-                    **settings,
-                )
-            ) as producer:
-                return producer.send(TOPICS["alice"], b"a record").get(60).topic
-        except KafkaError as error:
-            return type(error)
-
-    async def play() -> None:
-        async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _):
-            servers, passwords = str(gateway.address), broker.security.users
-            sent = [
-                await asyncio.to_thread(send, servers, user, password)
-                for user, password in (("alice", passwords["alice"]), ("bob", passwords["bob"]))
-            ]
-            assert sent == [TOPICS["alice"], TopicAuthorizationFailedError]
-
-    uvloop.run(play())
-
-
 def test_the_gateway_authenticates_again_before_its_session_ends(
     broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,30 +196,6 @@ def test_the_gateway_authenticates_again_before_its_session_ends(
             while time.monotonic() - began_s < 1.5 * LIFETIME_S:
                 assert await topics_of(client) == {TOPICS[GATEWAY]}
                 await asyncio.sleep(0.1)
-
-    uvloop.run(play())
-
-
-def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: SecuredBroker) -> None:
-    """The lifetime is the broker's. The gateway holds the client to it for requests to the coordinator."""
-
-    async def play() -> None:
-        alice = broker.config_of("alice", "PLAIN")
-        async with (
-            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
-            connected(gateway.address) as again,
-            connected(gateway.address) as once,
-        ):
-            for client in (again, once):
-                answer = await log_in(client, alice)
-                assert answer.session_lifetime_ms == LIFETIME_S * 1000
-            await asyncio.sleep(0.6 * LIFETIME_S)
-            assert (await log_in(again, alice)).error_code == 0
-            await asyncio.sleep(0.45 * LIFETIME_S)
-            assert (await again.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
-            assert await topics_of(again) == {TOPICS["alice"]}
-            await once.send(HEARTBEAT, 4, **BEAT)
-            assert await once.is_closed()
 
     uvloop.run(play())
 
