@@ -24,12 +24,12 @@ from gateway.security.authentication import Security
 from gateway.upstream import connections
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
-from gateway.upstream.sasl import Sasl
 from records.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient
 from tests.harness.raw_client import connected
+from tests.harness.sasl import authenticate
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -106,16 +106,7 @@ def login_of(broker: SecuredBroker, user: str, mechanism: str, folder: Path) -> 
 
 async def log_in(client: RawClient, config: ClientConfig) -> Any:
     """The last answer of a client's SASL exchange through the gateway."""
-    sasl = Sasl(config.kafka_python_settings())
-    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism=sasl.mechanism)).error_code == 0
-    exchange = sasl.begin()
-    while True:
-        answer = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=exchange.auth_bytes())
-        if answer.error_code:
-            return answer
-        exchange.receive(answer.auth_bytes)
-        if exchange.is_done():
-            return answer
+    return await authenticate(client, config.kafka_python_settings())
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER", "certificate"])

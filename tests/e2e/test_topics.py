@@ -1,7 +1,6 @@
 """The coordinator's topics: made as they have to be, and refused when they are not."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -95,21 +94,6 @@ def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
     assert "--add-config retention.bytes=-1" in problem
     named = [log["topic"] for log in logs if log["event"] == "a topic may delete records too early"]
     assert named == [layout.events_topic]
-
-
-def test_brokers_that_delete_by_size_do_not_do_so_in_new_topics(tmp_path: Path) -> None:
-    """A setting that the topic does not have itself is the brokers' default."""
-    by_size = {"log.retention.bytes": str(2**40)}
-    layout = new_layout()
-    with EmbeddedBroker(tmp_path, overrides=by_size) as broker:
-        prepare_topics(broker.client_config, layout)
-        with capture_logs() as logs:
-            prepare_topics(broker.client_config, layout)
-        assert logs == []
-        other = new_layout()
-        create_topic(broker.client_config, other.txn_markers_topic, 1, {})
-        (problem,) = refusal(broker, other)[1:]
-    assert problem.startswith(f"{other.txn_markers_topic} has retention.bytes={2**40}, -1 is needed: ")
 
 
 @pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])

@@ -21,7 +21,6 @@ PATIENCE_S = 30.0
     ("terminal", "shown"),
     [
         (False, "  generation 1  Stable (CompletingRebalance -> Stable): "),
-        (True, "member shown-"),
         (True, "replica answering"),
     ],
 )
