@@ -182,7 +182,7 @@ KEPT_OF: Mapping[str, tuple[Kept, ...]] = {
 
 _ONE_LIFE = (
     "not reached: no script deletes a topic; `tests/scenarios/offset_topic_ids.txt` plays it, "
-    "`tests/e2e/test_gateway.py` on both coordinators"
+    "`tests/slow/test_deleted_topics.py` with real clients"
 )
 _DAYS = "not reached: the shortest retention is a minute; `tests/scenarios/retention.txt` covers days"
 _OUR_OWN = "not reached: a fault of this implementation, to which Kafka has no counterpart"

@@ -3,20 +3,19 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import count
-from typing import Any
 
 import pytest
 
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
-from clients.pending import ClientClosed, CoordinatorError, RequestTimedOut, RequestTooLarge
+from clients.pending import RequestTooLarge
 from embedded.broker import EmbeddedBroker
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout
 from records.pack import NO_PACKS, pack_key, slot_of
 from records.partitioner import partition_of
 from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
-from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from state.kafka.requests import Heartbeat, Protocol
+from state.kafka.responses import HeartbeatResponse
 from state.messages import ErrorResponse
 from tests.e2e.other_side import OtherSide
 
@@ -59,37 +58,6 @@ def test_a_request_stands_where_its_group_belongs(client: CoordinatorClient, oth
         assert asked.request.reply_partition == client.reply_partition
 
 
-def test_each_message_carries_what_it_was_given(client: CoordinatorClient, other_side: OtherSide) -> None:
-    protocols = [Protocol("range", b"\x00\xff")]
-    join = client.join(
-        "g", protocol_type="consumer", protocols=protocols, session_timeout_ms=1, rebalance_timeout_ms=2
-    )
-    sync = client.sync("g", generation_id=3, member_id="m", protocol_type="consumer", protocol_name="range")
-    leave = client.leave("g", [LeavingMember("m", reason="done")])
-    kinds = {
-        JoinGroup: (join, JoinGroupResponse),
-        SyncGroup: (sync, SyncGroupResponse),
-        LeaveGroup: (leave, LeaveGroupResponse),
-    }
-    for _ in kinds:
-        asked = other_side.next()
-        if isinstance(asked.request, JoinGroup):
-            assert asked.request.protocols == protocols
-        other_side.answer(asked, kinds[type(asked.request)][1])  # type: ignore[arg-type]
-    for future, response in kinds.values():
-        answered: Any = future.result(PATIENCE_S)  # type: ignore[attr-defined]
-        assert isinstance(answered, response)
-
-
-def test_answers_may_come_in_any_order(client: CoordinatorClient, other_side: OtherSide) -> None:
-    futures = [beat(client, f"group-{number}") for number in range(5)]
-    asked = [other_side.next() for _ in futures]
-    for one in reversed(asked):
-        other_side.answer(one, HeartbeatResponse)
-    assert {future.result(PATIENCE_S).group_id for future in futures} == {f"group-{n}" for n in range(5)}
-    assert len({one.request.correlation_id for one in asked}) == 5
-
-
 def test_requests_of_a_slot_that_wait_for_its_last_write_share_a_record(
     client: CoordinatorClient, other_side: OtherSide
 ) -> None:
@@ -119,38 +87,6 @@ def test_a_coordinator_that_reads_no_packs_gets_the_requests_again_one_by_one(
         assert (single.key, "#" in single.id) == (single.request.group_id.encode(), False)
         other_side.answer(single, HeartbeatResponse)
     assert {future.result(PATIENCE_S).error_code for future in futures} == {ErrorCode.NONE}
-
-
-def test_a_refusal_that_stands_there_twice_makes_no_request_twice(
-    client: CoordinatorClient, other_side: OtherSide
-) -> None:
-    refusal: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST, "error_message": NO_PACKS}
-    future = beat(client)
-    packed = other_side.next()
-    other_side.answer(packed, ErrorResponse, early=REPLICA, **refusal)
-    single = other_side.next()
-    other_side.answer(packed, ErrorResponse, **refusal)
-    other_side.answer(single, HeartbeatResponse)
-    assert future.result(PATIENCE_S).error_code is ErrorCode.NONE
-    last = beat(client)
-    asked = other_side.next()
-    assert asked.request.correlation_id != single.request.correlation_id
-    other_side.answer(asked, HeartbeatResponse)
-    last.result(PATIENCE_S)
-
-
-def test_the_first_of_an_early_answer_and_the_querys_counts(
-    client: CoordinatorClient, other_side: OtherSide
-) -> None:
-    first = beat(client)
-    asked = other_side.next()
-    other_side.answer(asked, HeartbeatResponse, early=REPLICA)
-    assert first.result(PATIENCE_S).error_code is ErrorCode.NONE
-    other_side.answer(asked, HeartbeatResponse)
-    last = beat(client)
-    other_side.answer(other_side.next(), HeartbeatResponse)
-    last.result(PATIENCE_S)
-    assert (client.counts.answered, client.counts.duplicates) == (2, 1)
 
 
 def test_early_answers_of_a_replaced_replica_count_for_nobody(
@@ -204,38 +140,6 @@ def test_what_is_not_an_answer_of_ours_is_counted_and_does_no_harm(
     assert (counts.answered, counts.duplicates, counts.unknown, counts.malformed) == (2, 1, 1, 2)
 
 
-def test_a_refusal_is_an_error_with_the_message(client: CoordinatorClient, other_side: OtherSide) -> None:
-    future = beat(client)
-    other_side.answer(
-        other_side.next(),
-        ErrorResponse,
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message="no such field",
-    )
-    with pytest.raises(CoordinatorError, match="refused with INVALID_REQUEST: no such field"):
-        future.result(PATIENCE_S)
-
-
-def test_no_answer_is_an_error_that_names_the_request(
-    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
-) -> None:
-    # The write of a request that takes as long is another error.
-    with CoordinatorClient(broker.client_config, layout, client_id="me", request_timeout_ms=3_000) as client:
-        future = beat(client)
-        with pytest.raises(RequestTimedOut, match="Heartbeat for group 'g' had no answer within 3000 ms"):
-            future.result(PATIENCE_S)
-
-
-def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -> None:
-    client = CoordinatorClient(broker.client_config, layout, client_id="me")
-    future = beat(client)
-    client.close()
-    with pytest.raises(ClientClosed, match="Heartbeat for group 'g' was not answered: "):
-        future.result(0)
-    with pytest.raises(ClientClosed):
-        beat(client)
-
-
 def test_a_request_too_large_for_the_topic_is_not_sent(
     client: CoordinatorClient, layout: TopicLayout, other_side: OtherSide
 ) -> None:
@@ -257,19 +161,3 @@ def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
         layout_on(broker.client_config, "nowhere")
     with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 1 are expected"):
         CoordinatorClient(broker.client_config, TopicLayout.named("nowhere"), client_id="me")
-
-
-def test_a_layout_is_read_off_the_broker(
-    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
-) -> None:
-    prefix = layout.requests_topic.removesuffix("-requests")
-    assert layout_on(broker.client_config, prefix) == layout
-
-
-def test_a_layout_with_other_partitions_is_refused(
-    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
-) -> None:
-    prefix = layout.requests_topic.removesuffix("-requests")
-    other = TopicLayout.named(prefix, request_partitions=5, reply_partitions=2)
-    with pytest.raises(TopicsMissing, match="has 3 partitions, 5 are expected"):
-        CoordinatorClient(broker.client_config, other, client_id="me")

@@ -2,7 +2,6 @@
 real broker, the coordinator's query, and what each member has after each heartbeat.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -11,7 +10,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.net.options import GatewayOptions
-from state.kafka.consumer.settings import SETTINGS
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import history_of, wait_until
@@ -19,10 +17,8 @@ from tests.harness.transactions import Wire
 
 pytestmark = pytest.mark.e2e
 
-METADATA, COMMIT, FETCH, LIST = 3, 8, 9, 16
-ALTER_CONFIGS, HEARTBEAT, DESCRIBE = 44, 68, 69
-COORDINATOR_NOT_AVAILABLE, STALE_MEMBER_EPOCH = 15, 113
-GROUP_RESOURCE = 32
+METADATA, LIST, HEARTBEAT, DESCRIBE = 3, 16, 68, 69
+COORDINATOR_NOT_AVAILABLE = 15
 REBALANCE_TIMEOUT_MS = 60_000
 
 
@@ -33,7 +29,6 @@ class Member:
     wire: Wire
     group_id: str
     epoch: int = 0
-    interval_ms: int = 0
     owned: dict[UUID, list[int]] = field(default_factory=dict)
     member_id: str = field(default_factory=lambda: str(uuid4()))
     subscription: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +52,7 @@ class Member:
 
         wait_until(is_answered, "an answer of the coordinator")
         assert (answer.error_code, answer.error_message) == (0, None)
-        self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
+        self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.owned = {t.topic_id: sorted(t.partitions) for t in answer.assignment.topic_partitions}
             if self.epoch > 0:
@@ -71,34 +66,14 @@ class Member:
         return [{"topic_id": topic_id, "partitions": held} for topic_id, held in self.owned.items()]
 
 
-def answered(ask: Callable[[], Any], errors: Callable[[Any], set[int]]) -> Any:
-    """The answer. Where the gateway has given up a coordinator that stands still, it is asked again."""
-    answer = ask()
-    while COORDINATOR_NOT_AVAILABLE in errors(answer):
-        answer = ask()
-    return answer
-
-
-def errors_of_commit(answer: Any) -> set[int]:
-    return {partition.error_code for topic in answer.topics for partition in topic.partitions}
-
-
-def errors_of_groups(answer: Any) -> set[int]:
-    return {group.error_code for group in answer.groups}
-
-
 def test_members_share_a_topic_by_name_and_by_pattern(
     wire: Wire, options: GatewayOptions, topic: str, group: str
 ) -> None:
     (found,) = wire.ask(METADATA, 12, topics=[{"name": topic, "topic_id": None}]).topics
     everything = {found.topic_id: list(range(PARTITIONS))}
-    changed = {"name": SETTINGS.heartbeat_interval, "config_operation": 0, "value": "7000"}
-    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [changed]}
-    assert [r.error_code for r in wire.ask(ALTER_CONFIGS, 1, resources=[resource]).responses] == [0]
-
     first, second = Member(wire, group), Member(wire, group)
     first.join(subscribed_topic_names=[topic])
-    assert (first.owned, first.interval_ms) == (everything, 7_000)
+    assert first.owned == everything
     second.join(subscribed_topic_regex=f"{topic[:-1]}.")
 
     def is_shared() -> bool:
@@ -110,20 +85,6 @@ def test_members_share_a_topic_by_name_and_by_pattern(
         return all(shares) and {found.topic_id: held} == everything
 
     wait_until(is_shared, "half of the topic for each member")
-
-    (kept, *_) = first.owned[found.topic_id]
-    partitions = [{"partition_index": kept, "committed_offset": 7}]
-    commit = {"group_id": group, "member_id": first.member_id}
-    topics = [{"topic_id": found.topic_id, "partitions": partitions}]
-    for epoch, error in ((first.epoch + 1, STALE_MEMBER_EPOCH), (first.epoch, 0)):
-        fields = {**commit, "generation_id_or_member_epoch": epoch, "topics": topics}
-        answer = answered(lambda: wire.ask(COMMIT, 10, **fields), errors_of_commit)  # noqa: B023 - called here
-        assert errors_of_commit(answer) == {error}
-    wanted = [{"topic_id": found.topic_id, "partition_indexes": [kept]}]
-    asked = {"group_id": group, "member_id": second.member_id, "member_epoch": second.epoch, "topics": wanted}
-    answer = answered(lambda: wire.ask(FETCH, 10, groups=[asked]), errors_of_groups)
-    (fetched,) = answer.groups
-    assert [p.committed_offset for t in fetched.topics for p in t.partitions] == [7]
 
     (described,) = wire.ask(DESCRIBE, 1, group_ids=[group]).groups
     assert (described.error_code, described.group_state) == (0, "Stable")

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,12 +17,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from records.codec import DeadLetter, Reason, clock_record, record_of
-from records.history import HistoryReader
-from records.pack import unpack
-from records.partitioner import partition_of
+from records.codec import DeadLetter, Reason, clock_record
 from state.errors import ErrorCode
-from state.kafka.history import EntryType, HistoryEntry
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase, read_status
@@ -31,12 +26,8 @@ from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     START_TIMEOUT_S,
     Member,
-    history_of,
     new_layout,
-    querys_answers,
     read_topic,
-    settle,
-    snapshots_of,
     stable_member,
     wait_until,
 )
@@ -49,94 +40,6 @@ pytestmark = pytest.mark.e2e
 def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with restartable(broker, tmp_path_factory.mktemp("coordinator")) as service:
         yield service
-
-
-def test_two_members_from_join_to_leave(service: Service) -> None:
-    a, b = Member.of(service.one, "two-members"), Member.of(service.other, "two-members")
-    # One after the other: a pause between two joins may be longer than the initial delay.
-    assert a.join().result().generation_id == 1
-    joins = [b.join()]
-    wait_until(lambda: a.heartbeat(1) is ErrorCode.REBALANCE_IN_PROGRESS, "the other's join")
-    joins.append(a.join())
-    of_b, of_a = (join.result() for join in joins)
-    assert (of_a.generation_id, of_b.generation_id) == (2, 2)
-    assert of_a.leader == of_b.leader
-    leader, follower = (a, b) if of_a.leader == a.member_id else (b, a)
-    assert {m.member_id: m.metadata for m in (*of_a.members, *of_b.members)} == {
-        member.member_id: member.member_id.encode() for member in (a, b)
-    }
-
-    of_follower = follower.sync(2)
-    of_leader = leader.sync(2, {leader.member_id: b"first", follower.member_id: b"second"})
-    assert (of_leader.result().assignment, of_follower.result().assignment) == (b"first", b"second")
-    assert (a.heartbeat(2), b.heartbeat(2)) == (ErrorCode.NONE, ErrorCode.NONE)
-
-    assert b.leave() is ErrorCode.NONE
-    assert a.heartbeat(2) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert a.join().result().generation_id == 3
-    assert a.sync(3, {a.member_id: b"everything"}).result().assignment == b"everything"
-    assert a.leave() is ErrorCode.NONE
-    assert a.heartbeat(3) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_answers_are_on_the_partition_that_was_asked_for(service: Service) -> None:
-    stable_member(service.one, "answers")
-    settle(service.client_config, service.layout)
-    read = querys_answers(service.client_config, service.layout)
-    packed = [(value, record) for record in read for value in unpack(record.value)]
-    answers = [msgspec.json.decode(value) | {"at": record.partition} for value, record in packed]
-    of_group = [answer for answer in answers if answer["group_id"] == "answers"]
-    assert [answer["type"] for answer in of_group] == ["JoinGroup", "JoinGroup", "SyncGroup"]
-    assert {answer["at"] for answer in of_group} == {service.one.reply_partition}
-    partition = partition_of("answers", service.layout.request_partitions)
-    offsets = [record_of(answer["request"])[1:] for answer in of_group]
-    assert offsets == sorted({(partition, offset) for _, offset in offsets})
-
-
-def test_history_has_no_gap_and_the_snapshot_agrees(service: Service) -> None:
-    member = stable_member(service.one, "history")
-    member.leave()
-    history = history_of(service.client_config, service.layout, "history")
-    assert [event.type for event in history] == [
-        EntryType.GROUP_CREATED,
-        EntryType.MEMBER_ID_ASSIGNED,
-        EntryType.MEMBER_ADDED,
-        EntryType.PREPARING_REBALANCE,
-        EntryType.COMPLETING_REBALANCE,
-        EntryType.STABLE,
-        EntryType.MEMBER_REMOVED,
-        EntryType.PREPARING_REBALANCE,
-        EntryType.EMPTY,
-    ]
-    reader = HistoryReader(from_start=True)
-    assert all(reader.is_new(event) for event in history)
-    assert reader.gaps == {}
-
-    last = history[-1]
-    snapshots = snapshots_of(service.client_config, service.layout, "history")
-    assert [s.seq for s in snapshots] == sorted({s.seq for s in snapshots})
-    for snapshot in snapshots:
-        told = history[snapshot.seq - 1]
-        assert (snapshot.incarnation, snapshot.state) == (told.incarnation, told.to_state)
-        assert snapshot.generation == told.generation
-    assert (snapshots[-1].seq, snapshots[-1].members, last.to_state) == (last.seq, [], "Empty")
-
-
-def test_silent_member_expires_by_clock_records_alone(service: Service) -> None:
-    # A member has its id for a whole session before it joins, and the short session begins with the join.
-    member = replace(Member.of(service.one, "silent"), session_timeout_ms=4_000)
-    assert member.join().result().generation_id == 1
-
-    def removals() -> list[HistoryEntry]:
-        history = history_of(service.client_config, service.layout, "silent", settled=False)
-        return [event for event in history if event.type is EntryType.MEMBER_REMOVED]
-
-    # The state alone would not show it: before the join is on the topic, the group is empty, too.
-    wait_until(lambda: bool(removals()), "the end of the session")
-    (removed,) = removals()
-    assert removed.member_id == member.member_id
-    assert removed.cause.startswith("heartbeat deadline")
-    assert removed.cause.endswith(f"at {removed.at_ms}")  # to the millisecond, whenever the batch came
 
 
 @pytest.mark.parametrize(

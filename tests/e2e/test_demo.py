@@ -36,11 +36,6 @@ def test_a_child_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_a_child_that_is_not_ready_in_time_is_told(tmp_path: Path) -> None:
-    with Children(tmp_path) as children, pytest.raises(ChildFailed, match="it was not ready within 0 s"):
-        children.start("idle", *IDLE).wait_for_line(lambda line: False, 0.1)
-
-
 def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
     """The parent watchdog stands for a child with a process of its own under it."""
     with Children(tmp_path) as children:
@@ -55,13 +50,6 @@ def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
         child.kill()
         wait_until(lambda: not running([child.pid, watchdog]), "both have ended")
         assert not child.is_running
-
-
-def test_a_frozen_child_can_still_be_stopped(tmp_path: Path) -> None:
-    with Children(tmp_path) as children:
-        child = children.start("idle", *IDLE)
-        child.freeze()
-    assert not child.is_running
 
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ the coordinator.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,7 +23,7 @@ from gateway.wire.framing import framed
 from tests.e2e.gateway_clients import PARTITIONS, produce
 from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic
 from tests.harness.hostile_frames import FETCH, fetch_of_hidden_replica, fetch_with_hidden_topic
-from tests.harness.raw_client import RawClient
+from tests.harness.raw_client import connected
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -67,18 +66,9 @@ def address(
         yield address
 
 
-@asynccontextmanager
-async def client_of(address: Address) -> AsyncIterator[RawClient]:
-    client = RawClient(*await asyncio.open_connection(address.host, address.port))
-    try:
-        yield client
-    finally:
-        client.writer.close()
-
-
 def ids_of(broker: EmbeddedBroker, names: tuple[str, ...]) -> list[UUID]:
     async def ask() -> list[UUID]:
-        async with client_of(Address.parse(broker.bootstrap_servers)) as client:
+        async with connected(Address.parse(broker.bootstrap_servers)) as client:
             wanted = [{"name": name} for name in names]
             answer = await client.ask(ApiKey.Metadata, 12, topics=wanted, allow_auto_topic_creation=False)
             found = {topic.name: topic.topic_id for topic in answer.topics}
@@ -89,7 +79,7 @@ def ids_of(broker: EmbeddedBroker, names: tuple[str, ...]) -> list[UUID]:
 
 async def answer_to(address: Address, frame: bytes) -> bytes:
     """The answer's bytes, none if the connection is closed instead."""
-    async with client_of(address) as client:
+    async with connected(address) as client:
         await client.send_bytes(framed(frame))
         try:
             return await client.receive_bytes()
@@ -110,7 +100,7 @@ def test_a_record_of_another_topic_is_not_read_past_the_acls(
     record = str(SECRET_VALUE).encode()
 
     async def play() -> None:
-        async with client_of(address) as client:
+        async with connected(address) as client:
             plain = await client.ask(FETCH, VERSION, **fetch(secret))
             assert plain.responses[0].partitions[0].error_code == DENIED
             assert (await client.ask(FETCH, VERSION, **fetch(allowed))).responses[0].partitions[0].records
@@ -141,13 +131,13 @@ def test_names_of_one_client_do_not_fail_the_commits_of_others(
 
     async def attack() -> None:
         for _ in range(ATTACKS):
-            async with client_of(address) as client:
+            async with connected(address) as client:
                 await client.send(COMMIT, 9, **commit(LONG))
                 assert await client.is_closed()
 
     async def other(over: asyncio.Event) -> list[int]:
         errors: list[int] = []
-        async with client_of(address) as client:
+        async with connected(address) as client:
             while not (errors and over.is_set()):
                 topic = (await client.ask(COMMIT, 9, **commit(allowed))).topics[0]
                 errors.append(topic.partitions[0].error_code)
@@ -162,18 +152,6 @@ def test_names_of_one_client_do_not_fail_the_commits_of_others(
         assert all(set(one.result()) == {0} for one in others)
 
     asyncio.run(play())
-
-
-@pytest.mark.parametrize("name", ["x" * 250, "a/b"])
-def test_a_name_that_no_topic_can_have_is_an_unknown_topic_as_in_kafka(
-    broker: EmbeddedBroker, gateway: str, name: str
-) -> None:
-    async def play(servers: str) -> int:
-        async with client_of(Address.parse(servers)) as client:
-            topic = (await client.ask(COMMIT, 9, **commit(name))).topics[0]
-            return int(topic.partitions[0].error_code)
-
-    assert [asyncio.run(play(servers)) for servers in (broker.bootstrap_servers, gateway)] == [NO_SUCH] * 2
 
 
 def txn_commit(transactional_id: str, topic: str) -> dict[str, Any]:
@@ -192,7 +170,7 @@ def test_a_long_transactional_id_is_answered_at_once(
     monkeypatch.setattr(transactions, "BROKERS_TIMEOUT_S", RETRIES_S)
 
     async def play() -> None:
-        async with client_of(address) as client, asyncio.timeout(RETRIES_S / 2):
+        async with connected(address) as client, asyncio.timeout(RETRIES_S / 2):
             await client.send(TXN_COMMIT, 4, **txn_commit("t" * id_bytes, topics[0]))
             if closes:
                 assert await client.is_closed()

@@ -4,7 +4,7 @@ describe one topic only, so the topics that a client sees tell the principal.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from kafka.protocol.api_key import ApiKey
 
 from connections import kafka_clients
@@ -25,11 +24,12 @@ from gateway.security.authentication import Security
 from gateway.upstream import connections
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
-from gateway.upstream.sasl import Sasl
 from records.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient
+from tests.harness.raw_client import connected
+from tests.harness.sasl import authenticate
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -88,13 +88,6 @@ async def gateway_at(
         await gateway.close()
 
 
-@asynccontextmanager
-async def client_of(gateway: Gateway) -> AsyncIterator[RawClient]:
-    reader, writer = await asyncio.open_connection(HOST, gateway.address.port)
-    with closing(writer):
-        yield RawClient(reader, writer)
-
-
 async def topics_of(client: RawClient) -> set[str]:
     answer = await client.ask(ApiKey.Metadata, 12, topics=None, allow_auto_topic_creation=False)
     return {topic.name for topic in answer.topics}
@@ -113,23 +106,7 @@ def login_of(broker: SecuredBroker, user: str, mechanism: str, folder: Path) -> 
 
 async def log_in(client: RawClient, config: ClientConfig) -> Any:
     """The last answer of a client's SASL exchange through the gateway."""
-    sasl = Sasl(config.kafka_python_settings())
-    assert (await client.ask(ApiKey.SaslHandshake, 1, mechanism=sasl.mechanism)).error_code == 0
-    exchange = sasl.begin()
-    while True:
-        answer = await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=exchange.auth_bytes())
-        if answer.error_code:
-            return answer
-        exchange.receive(answer.auth_bytes)
-        if exchange.is_done():
-            return answer
-
-
-def played(test: Callable[[], Awaitable[None]]) -> None:
-    async def play() -> None:
-        await test()
-
-    uvloop.run(play())
+    return await authenticate(client, config.kafka_python_settings())
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER", "certificate"])
@@ -139,11 +116,11 @@ def test_the_broker_sees_the_gateways_own_principal(
     async def play() -> None:
         async with (
             gateway_at(login_of(broker, GATEWAY, mechanism, tmp_path)) as (gateway, _),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             assert await topics_of(client) == {TOPICS[GATEWAY]}
 
-    played(play)
+    uvloop.run(play())
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER"])
@@ -153,7 +130,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
     async def play() -> None:
         async with (
             gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             await client.ask(ApiKey.ApiVersions, 0)
             answer = await log_in(client, login_of(broker, "alice", mechanism, tmp_path))
@@ -162,7 +139,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
             assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
             assert core.asked[-1].principal == "User:alice"
 
-    played(play)
+    uvloop.run(play())
 
 
 def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, tmp_path: Path) -> None:
@@ -174,7 +151,7 @@ def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, 
 
     async def play() -> None:
         async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core):
-            async with client_of(gateway) as client:
+            async with connected(gateway.address) as client:
                 answer = await log_in(client, wrong)
                 assert (answer.error_code, answer.error_message) == (
                     58,
@@ -183,45 +160,15 @@ def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, 
                 )
                 assert await client.is_closed()
             for api_key, body in ((HEARTBEAT, BEAT), (ApiKey.Metadata, {"topics": None})):
-                async with client_of(gateway) as client:
+                async with connected(gateway.address) as client:
                     await client.send(api_key, 4, **body)
                     assert await client.is_closed()
-            async with client_of(gateway) as client:
+            async with connected(gateway.address) as client:
                 answer = await client.ask(ApiKey.SaslHandshake, 1, mechanism="GSSAPI")
                 assert (answer.error_code, answer.mechanisms) == (33, [*PASSWORDS, "OAUTHBEARER"])
             assert core.asked == []
 
-    played(play)
-
-
-def test_producers_reach_the_topics_of_their_own_users(broker: SecuredBroker) -> None:
-    def send(servers: str, user: str, password: str) -> object:
-        """What kafka-python's producer says when it writes to Alice's topic."""
-        settings = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user}
-        try:
-            with closing(
-                KafkaProducer(
-                    bootstrap_servers=servers,
-                    security_protocol="SASL_PLAINTEXT",
-                    sasl_plain_password=password,
-                    max_block_ms=60_000,
-                    **settings,
-                )
-            ) as producer:
-                return producer.send(TOPICS["alice"], b"a record").get(60).topic
-        except KafkaError as error:
-            return type(error)
-
-    async def play() -> None:
-        async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _):
-            servers, passwords = str(gateway.address), broker.security.users
-            sent = [
-                await asyncio.to_thread(send, servers, user, password)
-                for user, password in (("alice", passwords["alice"]), ("bob", passwords["bob"]))
-            ]
-            assert sent == [TOPICS["alice"], TopicAuthorizationFailedError]
-
-    played(play)
+    uvloop.run(play())
 
 
 def test_the_gateway_authenticates_again_before_its_session_ends(
@@ -234,38 +181,14 @@ def test_the_gateway_authenticates_again_before_its_session_ends(
     async def play() -> None:
         async with (
             gateway_at(broker.config_of(GATEWAY, "PLAIN")) as (gateway, _),
-            client_of(gateway) as client,
+            connected(gateway.address) as client,
         ):
             began_s = time.monotonic()
             while time.monotonic() - began_s < 1.5 * LIFETIME_S:
                 assert await topics_of(client) == {TOPICS[GATEWAY]}
                 await asyncio.sleep(0.1)
 
-    played(play)
-
-
-def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: SecuredBroker) -> None:
-    """The lifetime is the broker's. The gateway holds the client to it for requests to the coordinator."""
-
-    async def play() -> None:
-        alice = broker.config_of("alice", "PLAIN")
-        async with (
-            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
-            client_of(gateway) as again,
-            client_of(gateway) as once,
-        ):
-            for client in (again, once):
-                answer = await log_in(client, alice)
-                assert answer.session_lifetime_ms == LIFETIME_S * 1000
-            await asyncio.sleep(0.6 * LIFETIME_S)
-            assert (await log_in(again, alice)).error_code == 0
-            await asyncio.sleep(0.45 * LIFETIME_S)
-            assert (await again.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
-            assert await topics_of(again) == {TOPICS["alice"]}
-            await once.send(HEARTBEAT, 4, **BEAT)
-            assert await once.is_closed()
-
-    played(play)
+    uvloop.run(play())
 
 
 def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
@@ -302,7 +225,7 @@ def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
             assert why in str(error.value)
             assert str(error.value).startswith(("the broker at ", "no TLS connection to the broker at "))
         unchecked = ClientConfig(named_otherwise, {**good, "ssl.endpoint.identification.algorithm": ""})
-        async with gateway_at(unchecked) as (gateway, _), client_of(gateway) as client:
+        async with gateway_at(unchecked) as (gateway, _), connected(gateway.address) as client:
             assert await topics_of(client) == {TOPICS[GATEWAY]}
 
-    played(play)
+    uvloop.run(play())

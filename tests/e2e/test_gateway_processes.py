@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,15 +17,11 @@ from kafka.protocol.api_key import ApiKey
 
 from cli import main
 from embedded.broker import EmbeddedBroker
-from gateway import service
-from gateway.authorization.acl_file import AclsUnreadable
-from gateway.authorization.sources import AclOptions
-from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
 from tests.e2e.harness import child_pids, command_of, running, wait_until
 from tests.e2e.listening import links_of
-from tests.harness.gateway import RawClient
 from tests.harness.ports import gateway_port
+from tests.harness.raw_client import RawClient, connected
 from tests.harness.shared import PREFIX, Coordinated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -106,10 +101,9 @@ async def heartbeats(address: Address, pids: list[int]) -> list[int]:
 
 async def broker_of(address: Address) -> Address:
     """The address of the only broker's listener."""
-    client = RawClient(*await asyncio.open_connection(address.host, address.port))
-    (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
-    client.writer.close()
-    return Address(broker.host, broker.port)
+    async with connected(address) as client:
+        (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
+        return Address(broker.host, broker.port)
 
 
 def test_processes_share_the_ports_and_end_in_order(serving: Serving) -> None:
@@ -144,11 +138,3 @@ def test_processes_need_a_port_that_is_free(broker: EmbeddedBroker) -> None:
         outcome = CliRunner().invoke(main, [*at, taken])
     assert outcome.exit_code == 1
     assert f"cannot listen at {taken}" in outcome.output
-
-
-def test_a_gateway_that_cannot_read_its_acls_does_not_start(options: GatewayOptions) -> None:
-    with (
-        pytest.raises(AclsUnreadable, match="the brokers have no authorizer"),
-        service.serving(replace(options, acls=AclOptions())),
-    ):
-        pass

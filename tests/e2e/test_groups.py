@@ -3,33 +3,35 @@
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from assignors.kafka.api import TopicPartition
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
+from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from clients.views_barrier import wait_for_views
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import GroupRequests
-from records.codec import encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
+from state.kafka.requests import JoinGroup, MemberAssignment, Protocol
 from streaming.service.topics import prepare_topics
-from tests.e2e.formed_groups import ANSWER_TIMEOUT_MS, form
 from tests.e2e.harness import (
     create_topic,
     history_of,
     new_layout,
-    note,
     offset_records,
     topic_id_of,
 )
@@ -38,9 +40,13 @@ from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
 
-ORDERS, PRICES, WIDE = "shop-orders", "shop-prices", "shop-wide"
-ORDERS_PARTITIONS, RECORDS, WIDE_PARTITIONS = 3, 10, 100
+ORDERS, PRICES = "shop-orders", "shop-prices"
+ORDERS_PARTITIONS, RECORDS = 3, 10
 FIRST_MS, MINUTE_MS = 1_769_860_800_000, 60_000  # 2026-01-31T12:00:00Z, and a record a minute from then on
+
+ANSWER_TIMEOUT_MS = 120_000
+SESSION_TIMEOUT_MS = 1_800_000
+JOIN_VERSION = 3  # the last that lets a new member in without asking for its id again
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,6 @@ def topics(broker: EmbeddedBroker) -> None:
     servers, kept_for_ever = broker.client_config, {"retention.ms": "-1"}
     create_topic(servers, ORDERS, ORDERS_PARTITIONS, kept_for_ever)
     create_topic(servers, PRICES, 1, kept_for_ever)
-    create_topic(servers, WIDE, WIDE_PARTITIONS, {"segment.index.bytes": "4096"})
     producer = kafka_clients.producer(servers)
     for number in range(RECORDS):
         for partition in range(ORDERS_PARTITIONS):
@@ -101,6 +106,65 @@ def ask(broker: EmbeddedBroker, layout: TopicLayout) -> Ask:
         return Said(result.stdout, result.stderr)
 
     return run
+
+
+def form(
+    client: CoordinatorClient,
+    group_id: str,
+    assignments: Sequence[Sequence[TopicPartition]],
+    *instance_ids: str | None,
+) -> list[str]:
+    """Bring a group to Stable with as many members as assignments; their ids, in order.
+
+    The JoinGroups are one pack, so that no pause between them ends the initial delay.
+    """
+    joins = [
+        join_of(client, group_id, assigned, instance_id)
+        for assigned, instance_id in zip_longest(assignments, instance_ids)
+    ]
+    answers = answers_together(client, joins)
+    assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
+    given = [
+        MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
+        for answer, assigned in zip(answers, assignments, strict=True)
+    ]
+    syncs = [
+        client.sync(
+            group_id,
+            generation_id=1,
+            member_id=answer.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=given if answer.member_id == answer.leader else (),
+        )
+        for answer in answers
+    ]
+    assert all(sync.result().error_code is ErrorCode.NONE for sync in syncs)
+    return [answer.member_id for answer in answers]
+
+
+def join_of(
+    client: CoordinatorClient, group_id: str, assigned: Sequence[TopicPartition], instance_id: str | None
+) -> JoinGroup:
+    topics = tuple(dict.fromkeys(partition.topic for partition in assigned))
+    return JoinGroup(
+        **client.header(group_id, JOIN_VERSION),
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+        group_instance_id=instance_id,
+        protocol_type="consumer",
+        protocols=[Protocol("range", encode_subscription(Subscription(topics)))],
+    )
+
+
+def answers_together(client: CoordinatorClient, requests: Sequence[AnyRequest[R]]) -> list[R]:
+    """Send requests of one group at the same moment, so they are one pack, and wait for their answers."""
+    asked = [
+        FutureRequest(request, time.monotonic(), ANSWER_TIMEOUT_MS, resolve_futures, future=Future())
+        for request in requests
+    ]
+    client.send_all(asked)
+    return [request.future.result() for request in asked]
 
 
 def orders(*numbers: int) -> list[TopicPartition]:
@@ -172,17 +236,6 @@ def test_a_group_is_described(ask: Ask, client: CoordinatorClient, billing: list
     assert ask("describe", "billing", "--state").rows == [state]
 
 
-def test_all_groups_are_described(ask: Ask, billing: list[str]) -> None:
-    everything = ask("describe", "--all-groups", "-o", "json")
-    described = [group for group in everything.json if group["group"] in ("audit", "billing")]
-    assert [(g["group"], g["state"], len(g["partitions"])) for g in described] == [
-        ("audit", "Empty", 1),
-        ("billing", "Stable", 4),
-    ]
-    assert "Consumer group 'audit' has no active members." in everything.err.splitlines()
-    assert "'billing'" not in everything.err
-
-
 def test_what_if_a_member_of_a_group_dies(
     broker: EmbeddedBroker, layout: TopicLayout, billing: list[str]
 ) -> None:
@@ -200,27 +253,6 @@ def test_what_if_a_member_of_a_group_dies(
     assert (sticky["moves"]["moved"], sticky["moves"]["needless"]) == (2, 0)
     result = invoke(assign, [*where, "--from-group", "nobody"])
     assert (result.exit_code, result.stderr) == (1, "Error: group nobody does not exist\n")
-
-
-def test_an_active_group_is_protected(ask: Ask, client: CoordinatorClient) -> None:
-    commit(client, "protected", dict.fromkeys([*orders(0, 1, 2), TopicPartition(PRICES, 0)], 4))
-    form(client, "protected", [orders(0, 2), orders(1)])
-    refused = ask("reset-offsets", "--group", "protected", "--to-latest", "--all-topics", "--execute")
-    assert refused == Said(
-        "",
-        "Error: Assignments can only be reset if the group 'protected' is inactive, "
-        "but the current state is Stable.\n",
-    )
-    assert "NON_EMPTY_GROUP: the group is not empty" in ask("delete", "--group", "protected").err
-    deleted = ask("delete-offsets", "--group", "protected", "--topic", ORDERS, "--topic", f"{PRICES}:0,1")
-    assert [row[:3] for row in deleted.rows] == [
-        *([ORDERS, str(number), "Error:"] for number in range(ORDERS_PARTITIONS)),
-        [PRICES, "0", "Successful"],
-        [PRICES, "1", "Error:"],
-    ]
-    assert "GROUP_SUBSCRIBED_TO_TOPIC" in deleted.out
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in deleted.out
-    assert len(ask("describe", "--group", "protected").rows) == ORDERS_PARTITIONS
 
 
 def test_groups_are_deleted(ask: Ask, client: CoordinatorClient) -> None:
@@ -249,21 +281,6 @@ def test_members_are_removed_with_a_reason(
     ]
     assert removed == ["member was removed by an admin: the machine is gone"] * 3
     ask("delete", "--group", "shipping")
-
-
-@pytest.mark.one_form
-@pytest.mark.parametrize(
-    ("scenario", "offset"),
-    [
-        (["--to-earliest"], 0),
-        (["--to-offset", "99"], 10),
-        (["--to-datetime", "2026-01-31T14:02:30.000+02:00"], 3),
-        (["--by-duration", "PT0S"], 10),
-    ],
-)
-def test_a_dry_run_shows_what_would_be(ask: Ask, scenario: list[str], offset: int) -> None:
-    planned = ask("reset-offsets", "--group", "report", "--topic", ORDERS, *scenario, "--dry-run")
-    assert planned.rows == [["report", ORDERS, str(number), str(offset)] for number in range(3)]
 
 
 @pytest.mark.one_form
@@ -309,35 +326,3 @@ def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) ->
     assert "for group 'g' had no answer within 3000 ms. Is the coordinator" in late.err
     assert ask("list", prefix=prefix).out == "", "the list needs no coordinator"
     assert "has the coordinator been started?" in ask("list", prefix="none", exit_code=1).err
-
-
-def timed(ask: Ask, record: Callable[[str, object], None], *arguments: str) -> Said:
-    """Ask, and note how long it took and how long the answer is."""
-    began_s = time.perf_counter()
-    said = ask(*arguments)
-    took_s = time.perf_counter() - began_s
-    note(record, f"groups {' '.join(arguments)}", f"{took_s:.2f} s, {len(said.out):,} characters")
-    return said
-
-
-@pytest.mark.one_form
-def test_a_group_of_500_members_and_5_000_partitions(
-    ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
-) -> None:
-    # A topic of 5,000 partitions would be a minute's work for the tests' broker: one topic of fifty is there.
-    topics = [WIDE, *(f"shop-gone-{number}" for number in range(49))]
-    partitions = [TopicPartition(topic, number) for topic in topics for number in range(WIDE_PARTITIONS)]
-    assignments = [partitions[number::500] for number in range(500)]
-    commit(client, "wide", dict.fromkeys(partitions, 0))
-    form(client, "wide", assignments)
-    answers, _ = GroupRequests(client).describe({"wide": None})
-    note(record_property, "the answer to DescribeGroup", f"{len(encode(answers['wide'])):,} bytes")
-    described = timed(ask, record_property, "describe", "--group", "wide")
-    assert len(described.rows) == 5_000
-    assert sum(row[4] == "0" for row in described.rows) == WIDE_PARTITIONS
-    assert len({row[6] for row in described.rows}) == 500
-    members = timed(ask, record_property, "describe", "--group", "wide", "--members", "--verbose")
-    assert [row[4] for row in members.rows] == ["10"] * 500
-    assert timed(ask, record_property, "describe", "--group", "wide", "--state").rows[0][-2] == "500"
-    ask("remove-members", "--group", "wide", "--all-members")
-    ask("delete", "--group", "wide")

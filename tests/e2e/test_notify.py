@@ -1,15 +1,13 @@
 """`notify` beside a real broker and a real coordinator: each rebalance becomes one message, whatever ends."""
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli import main
-from cli.processes.child import GROUP_COORDINATOR, Child, Children
+from cli.processes.child import Child, Children
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
@@ -17,7 +15,7 @@ from state.errors import ErrorCode
 from tests.e2e.harness import Member, settle, stable_member
 from tests.harness.commands import invoke
 from tests.harness.shared import PREFIX
-from tests.harness.webhook import HANG, Reply, Webhook
+from tests.harness.webhook import Reply, Webhook
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -103,30 +101,3 @@ def test_each_rebalance_is_one_message_although_notify_is_killed_before_it_is_to
     ]
     assert messages[1]["page"] == f"{PAGE}/group?id={group}"
     assert any(label == "formed" and "generation 1 -> 2" in text for label, text in messages[1]["lines"])
-
-
-def test_ctrl_c_ends_in_order_while_the_receiver_hangs_and_nothing_is_lost(
-    broker: EmbeddedBroker, client: CoordinatorClient, group: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "kept"
-    with Webhook(Reply(HANG)) as webhook, Children(tmp_path) as children:
-        told = arguments(broker, webhook, folder, group)
-        with (tmp_path / "notify.log").open("w") as log:
-            process = subprocess.Popen(
-                [GROUP_COORDINATOR, *told], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        with process:
-            assert process.stdout is not None
-            try:
-                assert process.stdout.readline().startswith("ready:")
-                stable_member(client, group)
-                webhook.wait_for(lambda got: bool(got.received), "the request that hangs")
-                process.send_signal(signal.SIGINT)
-                assert process.wait(120) == 0, (tmp_path / "notify.log").read_text()
-            finally:
-                process.kill()
-        assert "Traceback" not in (tmp_path / "notify.log").read_text()
-        started(children, "again", told)
-        webhook.wait_for(lambda got: bool(got.messages()), "the rebalance")
-    (message,) = webhook.messages()
-    assert (message["group"], message["kind"]) == (group, "rebalance")

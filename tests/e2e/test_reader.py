@@ -2,10 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
-from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from connections import kafka_clients
@@ -46,60 +45,39 @@ def values(records: Iterable[Record]) -> list[int]:
     return sorted(int(record.value) for record in records)
 
 
-def test_everything_up_to_now_and_nothing_that_comes_later(broker: EmbeddedBroker, topic: str) -> None:
+@pytest.fixture
+def reader(broker: EmbeddedBroker) -> Iterator[TopicReader]:
     with TopicReader(broker.client_config) as reader:
-        records = reader.read_all(topic)
-        append(broker, topic, b"11")
-        assert values(records) == list(range(11))
-        assert values(reader.read_all(topic)) == list(range(12))
+        yield reader
 
 
-def test_from_a_time(broker: EmbeddedBroker, topic: str) -> None:
-    with TopicReader(broker.client_config) as reader:
-        partitions = reader.partitions_of(topic)
-        first = reader.offsets_at(partitions, stamp_ms(6) - 50_000)
-        assert first == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): None}
-        place, _ = partitions
-        reader.start(at={place: 6})
-        assert values(reader.read_to(reader.ends([place]))) == [6, 7, 8, 9]
-        assert reader.records_read == 4
+def test_topic_is_read_to_its_end_of_now(reader: TopicReader, broker: EmbeddedBroker, topic: str) -> None:
+    records = reader.read_all(topic)
+    append(broker, topic, b"11")
+    assert values(records) == list(range(11))
+    assert values(reader.read_all(topic)) == list(range(12))
 
 
-def test_what_is_behind_the_end_stays_for_the_next_read(broker: EmbeddedBroker, topic: str) -> None:
-    """One fetch brings all ten records, also those that are not read yet."""
-    with TopicReader(broker.client_config) as reader:
-        first, _ = reader.partitions_of(topic)
-        reader.start(beginning=[first])
-        assert values(reader.read_to({first: 4})) == [0, 1, 2, 3]
-        assert reader.positions([first]) == {first: 4}
-        assert values(reader.read_to({first: 10})) == [4, 5, 6, 7, 8, 9]
+def test_topic_is_read_from_offsets_and_times_up_to_offsets(reader: TopicReader, topic: str) -> None:
+    """One fetch brings all records, also those that are not read yet."""
+    first, second = reader.partitions_of(topic)
+    assert reader.offsets_at([first, second], stamp_ms(6) - 50_000) == {first: 6, second: None}
+    reader.start(at={first: 6})
+    assert values(reader.read_to(reader.ends([first]))) == [6, 7, 8, 9]
+    assert reader.records_read == 4
+    reader.start(at={first: 2, second: 0})
+    assert values(reader.read_to({first: 4, second: 0})) == [2, 3]
+    assert reader.positions([first]) == {first: 4}
+    assert not reader.has_read(reader.ends([second]) | {first: 11})
+    assert values(reader.read_to({first: 10})) == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(KafkaTimeoutError, match=f"topic {topic} was not read to its end"):
+        list(reader.read_to({first: 100}, timeout_ms=500))
 
 
-def test_up_to_an_offset_of_each_partition(broker: EmbeddedBroker, topic: str) -> None:
-    with TopicReader(broker.client_config) as reader:
-        first, second = reader.partitions_of(topic)
-        reader.start(at={first: 2, second: 0})
-        assert values(reader.read_to({first: 4, second: 0})) == [2, 3]
-        assert not reader.has_read(reader.ends([second]) | {first: 11})
-
-
-def test_from_the_end_on(broker: EmbeddedBroker, topic: str) -> None:
-    with TopicReader(broker.client_config) as reader:
-        reader.start(end=reader.partitions_of(topic))
-        append(broker, topic, b"11")
-        while not (records := reader.poll()):
-            pass
-        assert values(records) == [11]
-
-
-def test_an_end_that_never_comes_is_given_up(broker: EmbeddedBroker, topic: str) -> None:
-    with TopicReader(broker.client_config) as reader:
-        place = TopicPartition(topic, 0)
-        reader.start(beginning=[place])
-        with pytest.raises(KafkaTimeoutError, match=f"topic {topic} was not read to its end"):
-            list(reader.read_to({place: 100}, timeout_ms=500))
-
-
-def test_a_topic_that_is_not_there_has_no_partitions(broker: EmbeddedBroker) -> None:
-    with TopicReader(broker.client_config) as reader:
-        assert reader.partitions_of("nobody-was-here") == []
+def test_topic_is_followed_from_its_end(reader: TopicReader, broker: EmbeddedBroker, topic: str) -> None:
+    assert reader.partitions_of("nobody-was-here") == []
+    reader.start(end=reader.partitions_of(topic))
+    append(broker, topic, b"11")
+    while not (records := reader.poll()):
+        pass
+    assert values(records) == [11]

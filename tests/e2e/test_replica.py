@@ -5,6 +5,7 @@ see it: in the status, the metrics, and whether the coordinator is ready.
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 import urllib.error
@@ -31,7 +32,6 @@ from streaming.service.options import Options
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.early import answering, answers, pid_of_replica
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
-from tests.e2e.test_metrics import scrape
 from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 # Nobody who waits for a batch gets an answer sooner than this, on average.
 INTERVAL_MS = 2_000
 LISTINGS = 10
+SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,13 @@ class Seen:
 
     def sample(self, name: str) -> float:
         """A sample of the replica's metrics."""
-        return scrape(self.metrics)[f"group_coordinator_replica_{name}"]
+        return self.scrape()[f"group_coordinator_replica_{name}"]
+
+    def scrape(self) -> dict[str, float]:
+        """The samples, each by its name and labels as the text has them."""
+        with urllib.request.urlopen(self.metrics.url, timeout=10) as response:
+            text = response.read().decode()
+        return {f"{name}{labels}": float(value) for name, labels, value in SAMPLE.findall(text)}
 
     def wait_for(self, phrase: str) -> None:
         wait_until(lambda: self.status().replica == phrase, f"replica: {phrase}")
@@ -79,6 +86,7 @@ def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     with answering(options) as coordinator:
         with metrics_and_checks(coordinator, None, "127.0.0.1", 0, log_rebalances=False) as metrics:
+            metrics.follow()
             seen = Seen(coordinator, metrics)
             seen.wait_for("answering")
             yield seen
@@ -99,7 +107,7 @@ def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
 
 
 def test_each_answer_comes_early_and_again_with_the_same_bytes(
-    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+    broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
     for _ in range(40):  # while the replica stands still, the query answers
@@ -110,6 +118,8 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
     assert early == {request: of_query[request] for request in early}
     wait_until(lambda: coordinator.replica().compared >= len(early), "the audit has compared all of them")
     assert coordinator.replica().differences == 0
+    stable = "kafka_coordinator_group_groupmetadatamanager_numgroupsstable"
+    wait_until(lambda: seen.scrape().get(stable, 0) > 0, "the metrics have the group")
 
 
 def test_a_request_that_waits_for_views_is_left_to_the_query(

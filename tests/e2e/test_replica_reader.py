@@ -60,15 +60,6 @@ def begins(reader: ResponsesReader) -> bool:
     return True
 
 
-def test_an_answer_that_is_not_on_the_topic_is_missing(broker: EmbeddedBroker) -> None:
-    audit = Audit()
-    with reading(broker, new_layout(), audit) as reader:
-        audit.early({"r": answer("r")}, HERE)
-        audit.committed(HERE, BATCH_S)
-        reader.read()
-        assert reader.difference == Difference("r", answer("r"), None)
-
-
 def test_an_answer_that_is_on_the_topic_unread_is_not_missing(broker: EmbeddedBroker) -> None:
     """More answers than one look takes stand before it."""
     audit, layout = Audit(), new_layout()

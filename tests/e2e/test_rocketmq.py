@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import CoordinatorError
 from clients.rocketmq.api import ConsumerConfig
@@ -19,7 +17,6 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
-from gateway.coordinator.groups import GroupsReader
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
@@ -180,42 +177,3 @@ def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
         consumer.wait_for_line("the connection was closed: silent for")
         after = produce(broker, topic, range(103, 106))
         consumer.wait_for(lambda c: c.consumed.keys() >= before | after)
-
-
-def ask(broker: EmbeddedBroker, *arguments: str) -> Result:
-    """What a command line says."""
-    where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
-    return CliRunner().invoke(main, [*arguments, *where])
-
-
-def listed_to_kafka(reader: GroupsReader) -> set[str]:
-    """The groups that ListGroups names to Kafka's clients."""
-    return {group.group_id for group in reader.groups()}
-
-
-def test_the_operators_tools_tell_of_two_clients_with_one_id(
-    broker: EmbeddedBroker, layout: TopicLayout, topic: str
-) -> None:
-    def tell(*arguments: str) -> str:
-        """What a command says. On a slow machine the group may expire for a moment, and come back."""
-        said = ask(broker, *arguments)
-        assert said.exception is None or isinstance(said.exception, SystemExit)
-        return said.output
-
-    one = ("--group", "watched")
-    produced = produce(broker, topic, range(200, 203))
-    with RunningConsumer(broker, topic, "watched") as first, RunningConsumer(broker, topic, "watched"):
-        first.wait_for(lambda c: c.consumed.keys() & produced)
-        wait_until(
-            lambda: tell("groups", "describe", *one).count("DUPLICATE CLIENT ID") == 2, "both are there"
-        )
-        # The group answers before its history is on the topic.
-        wait_until(lambda: "DUPLICATE CLIENT ID: A on " in tell("why", "watched"), "the history has it")
-        wait_until(lambda: "RocketMQ  " in tell("groups", "describe", "--all-groups", "--state"), "among all")
-        wait_until(lambda: "watched" in tell("groups", "list", "--type", "rocketmq"), "it is listed by type")
-        where = "'watched' is one of RocketMQ: its offsets are in Kafka group '%OFFSET%watched'"
-        reset = ("reset-offsets", *one, "--all-topics", "--to-current")
-        wait_until(lambda: where in tell("groups", *reset), "its offsets are not to be had by its name")
-    with GroupsReader(broker.client_config, TopicLayout.named(PREFIX)) as reader:
-        wait_until(lambda: "%OFFSET%watched" in listed_to_kafka(reader), "the group of the offsets is listed")
-        assert "watched" not in listed_to_kafka(reader)

@@ -1,7 +1,7 @@
 """Clients of both libraries at a real broker with TLS and SASL: who is let in, and what others are told."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -61,21 +61,24 @@ def use(config: ClientConfig) -> None:
         assert (record.error(), record.value()) == (None, b"value")
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_lets_in(secured: SecuredBroker, mechanism: str) -> None:
-    use(secured.config_of(TOOLS, mechanism))
+Config = Callable[[SecuredBroker, TokenEndpoint, Path], ClientConfig]
+GOOD: dict[str, Config] = {
+    "PLAIN": lambda broker, _, __: broker.config_of(TOOLS, "PLAIN"),
+    "SCRAM-SHA-256": lambda broker, _, __: broker.config_of(TOOLS, "SCRAM-SHA-256"),
+    "SCRAM-SHA-512": lambda broker, _, __: broker.config_of(TOOLS, "SCRAM-SHA-512"),
+    "certificate": lambda broker, _, __: broker.config_by_certificate("alice"),
+    "token endpoint": lambda broker, endpoint, _: broker.config_by_token(endpoint.url, ADMIN, SECRET),
+    "token in a file": lambda broker, _, folder: by_token_file(
+        broker, folder, broker.security.issuer.token("alice")
+    ),
+}
 
 
-def test_a_certificate_lets_in(secured: SecuredBroker) -> None:
-    use(secured.config_by_certificate("alice"))
-
-
-def test_tokens_of_an_endpoint_let_in(secured: SecuredBroker, endpoint: TokenEndpoint) -> None:
-    use(secured.config_by_token(endpoint.url, ADMIN, SECRET))
-
-
-def test_a_token_in_a_file_lets_in(secured: SecuredBroker, tmp_path: Path) -> None:
-    use(by_token_file(secured, tmp_path, secured.security.issuer.token("alice")))
+@pytest.mark.parametrize("config", GOOD.values(), ids=GOOD)
+def test_good_credentials_let_in(
+    secured: SecuredBroker, endpoint: TokenEndpoint, tmp_path: Path, config: Config
+) -> None:
+    use(config(secured, endpoint, tmp_path))
 
 
 def by_token_file(secured: SecuredBroker, folder: Path, token: str) -> ClientConfig:

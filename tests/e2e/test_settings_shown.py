@@ -1,7 +1,8 @@
 """DescribeConfigs of groups and brokers: a gateway's answers beside those of its broker, entry by entry."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,18 @@ import uvloop
 from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker
+from gateway.net.options import GatewayOptions
+from gateway.net.server import Gateway
+from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
+from gateway.upstream.share_groups import Coordinators
+from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 from tests.e2e.gateway_clients import new_group
-from tests.e2e.test_share_settings import connected, gateway_of
-from tests.harness.gateway import RawClient
+from tests.harness.gateway import HOST, CoreBackend, RawClient
+from tests.harness.raw_client import connected
+from tests.harness.share_frames import SOFTWARE
 from tests.harness.waiting import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.e2e
@@ -46,6 +53,21 @@ WITHOUT_STREAMS = "group.coordinator.rebalance.protocols"
 Entries = dict[str, dict[str, Any]]
 
 
+@asynccontextmanager
+async def gateway_of(broker: EmbeddedBroker) -> AsyncIterator[Address]:
+    """A gateway whose coordinator has the share groups: the pure core."""
+    core = CoreBackend()
+    core.config = CoordinatorConfig().with_settings(GIVEN)
+    config, listen = broker.client_config, Address(HOST, 0)
+    options = GatewayOptions(config, TopicLayout.named(), listen, share_groups=Coordinators.OURS)
+    gateway = Gateway(options, Cluster.of(config, options.limits), core, core)
+    try:
+        await gateway.start()
+        yield gateway.address
+    finally:
+        await gateway.close()
+
+
 async def shown(client: RawClient, kind: int, name: str) -> Entries:
     """All of an answer, by the names of the settings."""
     entry: dict[str, Any] = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
@@ -74,12 +96,13 @@ async def alter(client: RawClient, group: str) -> None:
 
 def test_settings_are_shown_as_a_broker_shows_them(tmp_path: Path) -> None:
     async def play(broker: EmbeddedBroker) -> None:
-        config = CoordinatorConfig().with_settings(GIVEN)
         async with (
-            gateway_of(broker, config) as address,
+            gateway_of(broker) as address,
             connected(address) as client,
             connected(Address.parse(broker.bootstrap_servers)) as direct,
         ):
+            for one in (client, direct):
+                await one.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
             compare_brokers(await shown(client, BROKER, NODE_ID), await shown(direct, BROKER, NODE_ID))
             own, without = new_group(), new_group()
             compare_groups(await shown(client, GROUP, without), await shown(direct, GROUP, without))

@@ -5,19 +5,19 @@ group of the coordinator gets by it.
 import time
 import uuid
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import UpdateFeatureType
 
 from clients.coordinator_client import CoordinatorClient
 from connections import kafka_clients
+from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
-from insight.why.history import latest_view
-from insight.why.share_settings import settings_notes
+from records.codec import decode_request, encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
@@ -25,17 +25,109 @@ from state.kafka.requests import DeleteGroup
 from state.kafka.share_requests import (
     ShareGroupHeartbeat,
     ShareStatePartition,
+    ShareStateResult,
 )
+from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from state.kafka.topic_images import TopicImage
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
-from streaming.service.share_state.carrying_out import Summary, carry_out
+from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out
 from streaming.service.share_state.summary import NOT_PERMITTED
-from tests.e2e.harness import history_of, wait_until
-from tests.e2e.share_tasks import NO_STATE, Groups, Topic, to_delete, to_initialize, working
+from streaming.service.share_state.thread import ShareStateThread
+from streaming.service.topics import prepare_topics
+from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
+from tests.harness.group_views import view_with
 from tests.harness.secured_broker import ADMIN, COORDINATOR, Allowed, ClusterSecurity, SecuredBroker, grant
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
+
+NO_STATE = Summary(0, 0, -1)
+
+
+class Topic:
+    """A topic of three partitions, and the share coordinators of a group's partitions of it."""
+
+    def __init__(self, client_config: ClientConfig, calls: BrokerCoordinators) -> None:
+        self.name = f"orders-{uuid.uuid4()}"
+        create_topic(client_config, self.name, 3, {})
+        self.id = uuid.UUID(topic_id_of(client_config, self.name))
+        self.group_id = f"workers:{uuid.uuid4()}"  # with the separator of the coordinators' keys
+        self._calls = calls
+
+    def key(self, partition: int = 0) -> Key:
+        return Key(self.group_id, self.id, partition)
+
+    def item(self, state_epoch: int, start_offset: int = -1, partition: int = 0) -> Item:
+        return Item("t", self.key(partition), self.name, False, state_epoch, start_offset)
+
+    def deletion(self, partition: int = 0) -> Item:
+        return Item("t", self.key(partition), self.name, True)
+
+    def recorded(self, partition: int = 0) -> Summary:
+        """What the share coordinator has recorded, by a reading of its own."""
+        found: list[Summary] = []
+
+        def is_read() -> bool:
+            node_id, code = self._calls.find([self.key()])[self.key()]
+            found[:] = [] if code else [self._calls.read(node_id, [self.key(partition)])[self.key(partition)]]
+            return bool(found) and found[0].error_code not in (3, 14, 15, 16)
+
+        wait_until(is_read, "a share coordinator answers")
+        return found[0]
+
+    def write(self, item: Item) -> int:
+        """Initialize whatever is recorded, as nobody should: the error code."""
+        node_id, _ = self._calls.find([item.key])[item.key]
+        return self._calls.initialize(node_id, [item])[item.key]
+
+
+class Groups:
+    """The views that share groups publish, and what the thread tells them."""
+
+    def __init__(self, client_config: ClientConfig, producer: KafkaProducer) -> None:
+        self.client_config = client_config
+        self.layout = new_layout(request_partitions=2)
+        prepare_topics(client_config, self.layout)
+        self._producer = producer
+
+    def publish(self, group_id: str, *tasks: ShareTask) -> None:
+        view = view_with(group_id, share=ShareSnapshot({}, {}, {}, list(tasks)))
+        self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)
+
+    def told(self) -> list[ShareStateResult]:
+        requests = [
+            decode_request(record.value)
+            for record in read_topic(self.client_config, self.layout.requests_topic)
+            if record.key is not None
+        ]
+        return [request for request in requests if isinstance(request, ShareStateResult)]
+
+    def wait_for(self, task: str) -> list[ShareStatePartition]:
+        """The outcomes of the task, in one record."""
+        wait_until(lambda: any(one.task == task for one in self.told()), f"outcomes of {task}")
+        (told,) = [one for one in self.told() if one.task == task]
+        return told.partitions
+
+
+@contextmanager
+def working(client_config: ClientConfig, layout: TopicLayout) -> Iterator[ShareStateThread]:
+    thread = ShareStateThread(client_config, layout, lambda: True, settle_s=0.0)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.stop()
+
+
+def to_initialize(task: str, topic: Topic, numbers: list[int], epoch: int, offset: int = -1) -> ShareTask:
+    partitions = ShareTaskPartitions(str(topic.id), topic.name, numbers, epoch, offset)
+    return ShareTask(task, "initialize", time.time_ns() // 1_000_000, [partitions])
+
+
+def to_delete(task: str, topic: Topic, numbers: list[int]) -> ShareTask:
+    partitions = ShareTaskPartitions(str(topic.id), topic.name, numbers)
+    return ShareTask(task, "delete", time.time_ns() // 1_000_000, [partitions])
 
 
 @pytest.fixture(scope="module")
@@ -83,34 +175,6 @@ def test_a_state_that_is_recorded_is_never_written_again(orders: Topic, calls: B
     assert carry_out([orders.deletion()], calls) == {orders.key(): done}, (
         "what is not there counts as deleted"
     )
-
-
-def test_tasks_in_views_are_carried_out(orders: Topic, groups: Groups, calls: BrokerCoordinators) -> None:
-    """A task has its outcomes in one record, in the group's partition. A task that another process asked for
-    again changes nothing (row SP12), and neither does a thread that was killed before its record (SP13).
-    """
-    key = orders.group_id
-    with working(groups.client_config, groups.layout) as thread:
-        groups.publish(key, to_initialize("1-0#0", orders, [0, 1], epoch=2))
-        assert groups.wait_for("1-0#0") == [ShareStatePartition(orders.id, n) for n in (0, 1)]
-        assert orders.write(orders.item(2, 70)) == ErrorCode.NONE
-        groups.publish(key)
-        wait_until(lambda: not thread.summary.tasks, "the task is closed")
-        assert (thread.summary.initialized, thread.summary.failures) == (2, ())
-    # The record of this one was lost, so the view still shows the task.
-    groups.publish(key, to_initialize("1-1#0", orders, [0, 2], epoch=2))
-    with working(groups.client_config, groups.layout), working(groups.client_config, groups.layout):
-        wait_until(lambda: sum(one.task == "1-1#0" for one in groups.told()) == 2, "both tell the outcome")
-    assert [orders.recorded(n) for n in (0, 2)] == [Summary(0, 2, 70), Summary(0, 2, -1)]
-
-    with working(groups.client_config, groups.layout) as thread:
-        groups.publish(key, to_initialize("1-2#0", orders, [0], epoch=1))
-        fenced = ShareStatePartition(orders.id, 0, ErrorCode.FENCED_STATE_EPOCH, 2, 70)
-        assert groups.wait_for("1-2#0") == [fenced]
-        groups.publish(key, to_delete("1-3#0", orders, [0, 1, 2]))
-        assert groups.wait_for("1-3#0") == [ShareStatePartition(orders.id, n) for n in range(3)]
-        assert (thread.summary.adopted, thread.summary.deleted) == (1, 3)
-    assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
 
 
 def test_what_a_deleted_topic_had_counts_as_deleted(orders: Topic, groups: Groups) -> None:
@@ -161,33 +225,6 @@ def test_a_member_gets_partitions(
     assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
     types = [entry.type for entry in history_of(broker.client_config, layout, orders.group_id)]
     assert EntryType.SHARE_PARTITIONS_INITIALIZED in types
-
-
-def test_a_setting_that_was_changed_past_the_gateway_is_named(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
-    """Row SP27."""
-    group_id, name = f"workers:{uuid.uuid4()}", "share.session.timeout.ms"
-    with CoordinatorClient(broker.client_config, layout, client_id="share") as client:
-        header = client.header(group_id, 1)
-        joins = ShareGroupHeartbeat(**header, member_id="m", member_epoch=0, subscribed_topic_names=["none"])
-        assert client.send(joins).result(60).error_code == ErrorCode.NONE
-    found = partial(latest_view, broker.client_config, layout, group_id)
-    wait_until(lambda: found() is not None, "a batch has published the group")
-    view = found()
-    assert view is not None
-    assert settings_notes(broker.client_config, group_id, view) == []
-    admin = kafka_clients.admin(broker.client_config)
-    admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group_id, {name: "50000"})])
-    admin.close()
-
-    def is_named() -> bool:
-        notes = settings_notes(broker.client_config, group_id, view)
-        return [note.partition(":")[0] for note in notes] == [
-            f"{name}=50000 is set at the brokers alone and has no effect"
-        ]
-
-    wait_until(is_named, "the brokers show it")
 
 
 def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,6 @@ def prefix(layout: TopicLayout) -> str:
     return layout.requests_topic.removesuffix("-requests")
 
 
-def test_a_server_without_a_port_ends_the_gateways_start(broker: EmbeddedBroker, prefix: str) -> None:
-    servers = f"{broker.client_config},kafka-2"
-    end = ended(started("gateway", "--bootstrap-servers", servers, "--prefix", prefix))
-    assert end.exit_code == 2
-    assert end.last.startswith("Error: Invalid value for '--bootstrap-servers': 'kafka-2' is not HOST:PORT; ")
-
-
 def test_an_address_that_cannot_be_listened_at_ends_the_gateways_start(
     broker: EmbeddedBroker, prefix: str
 ) -> None:
@@ -119,14 +112,6 @@ def test_topics_that_are_not_there_end_the_start(broker: EmbeddedBroker, command
     end = ended(started(command, "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix, *group))
     assert end.exit_code == 1
     assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
-
-
-def test_a_folder_that_cannot_be_made_ends_the_demo(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    folder = tmp_path / "file" / "data"
-    outcome = CliRunner().invoke(main, ["demo", "--data-dir", str(folder)])
-    assert outcome.exit_code == 1
-    assert f"The demo could not go on: [Errno 20] Not a directory: '{folder}'" in outcome.stderr
 
 
 def test_an_address_of_another_machine_ends_runs_start(broker: EmbeddedBroker, tmp_path: Path) -> None:

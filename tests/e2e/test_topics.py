@@ -1,7 +1,6 @@
 """The coordinator's topics: made as they have to be, and refused when they are not."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -52,26 +51,6 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
     assert settings_of(admin, layout.groups_topic)["cleanup.policy"] == "compact"
 
 
-def test_identity_is_the_topics_and_namespaces_differ(
-    broker: EmbeddedBroker, admin: KafkaAdminClient
-) -> None:
-    layout = new_layout()
-    first = prepare_topics(broker.client_config, layout)
-    again = prepare_topics(broker.client_config, layout)
-    assert first.cluster_id == again.cluster_id == admin.describe_cluster()["cluster_id"]
-    assert first.requests_topic_id == again.requests_topic_id
-    assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 1)
-    assert first.member_id_namespace != again.member_id_namespace
-
-
-def test_topic_that_is_partly_there_is_completed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
-    layout = new_layout()
-    partitions, settings = wanted_settings(layout)[layout.responses_topic]
-    create_topic(broker.client_config, layout.responses_topic, partitions, dict(settings))
-    prepare_topics(broker.client_config, layout)
-    assert wanted_settings(layout).keys() <= set(admin.list_topics())
-
-
 def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int = 1) -> list[str]:
     """The lines of the error."""
     with pytest.raises(TopicsError) as refused:
@@ -115,21 +94,6 @@ def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
     assert "--add-config retention.bytes=-1" in problem
     named = [log["topic"] for log in logs if log["event"] == "a topic may delete records too early"]
     assert named == [layout.events_topic]
-
-
-def test_brokers_that_delete_by_size_do_not_do_so_in_new_topics(tmp_path: Path) -> None:
-    """A setting that the topic does not have itself is the brokers' default."""
-    by_size = {"log.retention.bytes": str(2**40)}
-    layout = new_layout()
-    with EmbeddedBroker(tmp_path, overrides=by_size) as broker:
-        prepare_topics(broker.client_config, layout)
-        with capture_logs() as logs:
-            prepare_topics(broker.client_config, layout)
-        assert logs == []
-        other = new_layout()
-        create_topic(broker.client_config, other.txn_markers_topic, 1, {})
-        (problem,) = refusal(broker, other)[1:]
-    assert problem.startswith(f"{other.txn_markers_topic} has retention.bytes={2**40}, -1 is needed: ")
 
 
 @pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])
@@ -180,11 +144,6 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         address = f"{HOST}:{bound.getsockname()[1]}"
         with pytest.raises(TopicsError, match=rf"no Kafka broker answers \({address}: Connection refused\)"):
             prepare_topics(ClientConfig(address), new_layout())
-
-
-def test_address_that_is_none_is_named() -> None:
-    with pytest.raises(TopicsError, match=r"'localhost:kafka' is not a list of HOST:PORT"):
-        prepare_topics(ClientConfig("localhost:kafka"), new_layout())
 
 
 def test_a_gateway_that_takes_clients_metrics_needs_the_topic_for_them(broker: EmbeddedBroker) -> None:

@@ -11,18 +11,16 @@ import pytest
 from embedded.broker import EmbeddedBroker
 from streaming.service.transactions.markers import MarkersReader, read_markers
 from tests.harness.transactions import (
-    CONCURRENT_TRANSACTIONS,
     FETCH,
     LIST_OFFSETS,
     NONE,
     TV1,
     TV2,
-    Identity,
     Producer,
     Wire,
     partitions_of,
 )
-from tests.harness.witness import DATA_PARTITIONS, EPOCHS_LATER, Witness
+from tests.harness.witness import EPOCHS_LATER, Witness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -178,43 +176,3 @@ def test_s4_markers_are_in_raw_fetches(witness: Witness, wire: Wire) -> None:
     assert middle.markers == raw[-1:]
     assert beyond.is_out_of_range
     assert (at_end.markers, at_end.is_out_of_range) == ([], False)
-
-
-@PROTOCOLS
-def test_s5_an_ongoing_transaction_is_described(witness: Witness, wire: Wire, protocol: int) -> None:
-    producer = witness.producer(wire, protocol)
-    began = producer.identity
-    empty = producer.described()
-    assert (empty.error_code, empty.transaction_state, empty.topics) == (NONE, "Empty", [])
-    assert producer.add(witness.topic) == NONE
-    ongoing = producer.described()
-    assert (ongoing.error_code, ongoing.transaction_state) == (NONE, "Ongoing")
-    assert Identity(ongoing.producer_id, ongoing.producer_epoch) == began
-    assert partitions_of(ongoing.topics) == {(witness.topic, 0)}
-    assert producer.end(commit=True) == NONE
-    producer.wait_until("CompleteCommit")
-    complete = producer.described()
-    assert (complete.producer_epoch - began.epoch, complete.topics) == (EPOCHS_LATER[protocol], [])
-
-
-@PROTOCOLS
-def test_s5_a_transaction_that_is_ending_is_described(witness: Witness, wire: Wire, protocol: int) -> None:
-    """PREPARE_COMMIT lasts until all partitions have the marker. It may be over before it is looked at."""
-    producer = witness.producer(wire, protocol)
-    states: set[str] = set()
-    for _ in range(50):
-        began = producer.identity
-        for partition in range(DATA_PARTITIONS):
-            assert producer.add(witness.data, partition) == NONE
-        assert producer.add(witness.topic) == NONE
-        assert producer.end(commit=True) == NONE
-        ending = producer.described()
-        assert ending.producer_id == began.producer_id
-        assert ending.producer_epoch == began.epoch + EPOCHS_LATER[protocol]
-        # A partition may be added again when all markers are written.
-        assert producer.add(witness.topic, waits=False) in (CONCURRENT_TRANSACTIONS, NONE)
-        states.add(ending.transaction_state)
-        if "PrepareCommit" in states:
-            break
-        producer.end(commit=False)
-    assert "PrepareCommit" in states

@@ -4,21 +4,13 @@ unmodified clients. tests/faults/test_transaction_timelines.py has what may go w
 
 import json
 import uuid
-from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer as ConfluentConsumer
-from confluent_kafka import Producer as ConfluentProducer
-from confluent_kafka import TopicPartition as ConfluentPartition
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
 from cli.groups import groups
 from embedded.broker import EmbeddedBroker
-from tests.e2e.gateway_clients import produce
-from tests.e2e.harness import create_topic
 from tests.harness.shared import PREFIX
 from tests.harness.transactions import (
     NONE,
@@ -33,7 +25,6 @@ from tests.harness.transactions import (
     pend,
     producer_of,
     stable_offset,
-    wait_for,
 )
 
 pytestmark = pytest.mark.e2e
@@ -108,119 +99,3 @@ def test_pending_offsets_are_dropped_by_hand(
         assert producer.end(commit=True) == NONE
     assert abort_pending() == []
     assert [stable_offset(wire, group, topic, partition) for partition in (0, 1)] == [NOTHING, NOTHING]
-
-
-class KafkaPython:
-    """A consumer and a transactional producer of kafka-python."""
-
-    def __init__(self, gateway: str, group: str, topic: str) -> None:
-        self._topic = topic
-        self.consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=gateway,
-            group_id=group,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-        )
-        self.producer = KafkaProducer(bootstrap_servers=gateway, transactional_id=f"app-{uuid.uuid4()}")
-        self.producer.init_transactions()
-
-    def transact(self, output: str, *, commit: bool) -> int:
-        """Copy one record of partition 0 in a transaction. Returns the offset that is committed by it."""
-        partition = TopicPartition(self._topic, 0)
-        record = wait_for(lambda: self.consumer.poll(1_000, max_records=1).get(partition), "a record", 60.0)[
-            0
-        ]
-        self.producer.begin_transaction()
-        self.producer.send(output, record.value, partition=0)
-        offsets = {partition: OffsetAndMetadata(record.offset + 1, "", -1)}
-        self.producer.send_offsets_to_transaction(offsets, self.consumer.group_metadata())
-        self._end(commit)
-        return int(record.offset) + 1
-
-    def _end(self, commit: bool) -> None:
-        if commit:
-            self.producer.commit_transaction()
-        else:
-            self.producer.abort_transaction()
-
-    def committed(self) -> int:
-        """The stable offset of partition 0, as the client asks for it: again while it is pending."""
-        return self.consumer.committed(TopicPartition(self._topic, 0)) or NOTHING
-
-    def close(self) -> None:
-        self.consumer.close()
-        self.producer.close()
-
-
-class Librdkafka:
-    """The same of librdkafka."""
-
-    def __init__(self, gateway: str, group: str, topic: str) -> None:
-        self._topic = topic
-        self.consumer = ConfluentConsumer(
-            {
-                "bootstrap.servers": gateway,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-            }
-        )
-        self.consumer.subscribe([topic])
-        self.producer = ConfluentProducer(
-            {"bootstrap.servers": gateway, "transactional.id": f"app-{uuid.uuid4()}"}
-        )
-        self.producer.init_transactions(60)
-
-    def transact(self, output: str, *, commit: bool) -> int:
-        def next_record() -> object:
-            record = self.consumer.poll(1.0)
-            return record if record and not record.error() and record.partition() == 0 else None
-
-        record = wait_for(next_record, "a record", 60.0)
-        self.producer.begin_transaction()
-        self.producer.produce(output, record.value(), partition=0)
-        offsets = [ConfluentPartition(self._topic, 0, record.offset() + 1)]
-        self.producer.send_offsets_to_transaction(offsets, self.consumer.consumer_group_metadata(), 60)
-        if commit:
-            self.producer.commit_transaction(60)
-        else:
-            self.producer.abort_transaction(60)
-        return int(record.offset()) + 1
-
-    def committed(self) -> int:
-        (found,) = self.consumer.committed([ConfluentPartition(self._topic, 0)], 60)
-        return int(found.offset) if found.offset >= 0 else NOTHING
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-Client = KafkaPython | Librdkafka
-
-
-@pytest.mark.parametrize("make", [KafkaPython, Librdkafka])
-def test_an_unmodified_client_commits_and_aborts(
-    make: Callable[[str, str, str], Client],
-    broker: EmbeddedBroker,
-    gateway: str,
-    wire: Wire,
-    group: str,
-    topic: str,
-) -> None:
-    """sendOffsetsToTransaction with a member's generation, read back by a client that requires stable
-    offsets.
-    """
-    output = f"{topic}-output"
-    create_topic(broker.client_config, output, 1, {})
-    produce(broker.client_config.bootstrap_servers, topic, range(0, 40, 4))
-    with closing(make(gateway, group, topic)) as client:
-        assert client.transact(output, commit=True) == 1
-        assert client.committed() == 1
-        assert client.transact(output, commit=False) == 2
-        assert client.committed() == 1
-        assert client.transact(output, commit=True) == 3
-        assert client.committed() == 3
-    assert stable_offset(wire, group, topic) == 3

@@ -142,38 +142,6 @@ def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) ->
     wait_for(lambda: [one.committed for one in followed.asked("open")] == [False], "the abort")
 
 
-def test_a_reported_transaction_is_decided_before_it_is_on_the_topic(followed: Followed) -> None:
-    """Whatever else is reported does no harm: rubbish, a repetition, a transaction that stays open."""
-    follower = followed.follow()
-    producer, hanging = followed.joined(), followed.joined()
-    follower.report(b"rubbish", b"[]")
-    follower.report(*followed.entry(hanging, "open"))
-    key, value = followed.entry(producer, "g")
-    for _ in range(3):
-        follower.report(key, value)
-    assert producer.end(commit=True) == NONE
-    (asked,) = wait_for(lambda: followed.asked("g"), "the request")
-    assert (asked.producer_id, asked.committed) == (producer.identity.producer_id, True)
-    assert follower.summary.pending == 0, "the topic does not have it yet"
-    follower.report(key, None)
-    later = followed.joined()
-    follower.report(*followed.entry(later, "later"))
-    assert later.end(commit=False) == NONE
-    wait_for(lambda: [one.committed for one in followed.asked("later")] == [False], "the abort")
-    assert (len(followed.asked("g")), followed.asked("open")) == (1, [])
-
-
-def test_without_the_report_the_topic_decides(followed: Followed) -> None:
-    follower = followed.follow()
-    producer, other = followed.joined(), followed.joined()
-    follower.report(*followed.entry(other, "reported"))
-    followed.pending(producer, "not-reported")
-    assert producer.end(commit=True) == NONE
-    assert other.end(commit=True) == NONE
-    wait_for(lambda: followed.asked("reported"), "the request of what was reported")
-    wait_for(lambda: followed.asked("not-reported"), "the request of what was not")
-
-
 def test_tw7_a_topic_of_markers_that_is_made_again(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

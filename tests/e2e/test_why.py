@@ -27,7 +27,6 @@ from state.kafka.requests import JoinGroup, Protocol
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
-from tests.unit.state.rocketmq_story import night
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -81,20 +80,6 @@ def test_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     ]
 
 
-def test_a_name_that_is_a_rocketmq_groups_now(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    before, now = Recorder().play(*STORY), night()
-    write(broker, layout, [*before, *now[:5], *now])
-
-    text = why(broker, layout, "g")
-    assert text.exit_code == 0, text.output
-    assert text.stdout.startswith("Group g of RocketMQ has a DUPLICATE CLIENT ID: worker-1 on c1 and c5")
-    left_out = f"g was the name of a group of Kafka's before; {len(before)} entries of that time are left out"
-    assert left_out in text.stderr
-
-    told = json.loads(why(broker, layout, "g", "-o", "json").stdout)
-    assert (told["protocol"], len(told["changes"])) == ("RocketMQ", 7)
-
-
 def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
     """The entry so much later."""
     last_ms = entry.last_rebalance_at_ms
@@ -125,12 +110,6 @@ def test_since_reads_no_more_of_a_longer_topic(
     told = json.loads(why(broker, layout, "g", "-o", "json", "--since", f"{60}m").stdout)
     assert told["rebalances"] == [rebalances[-1] | {"number": 1}]
     assert told["notes"] == []
-
-
-def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    told = why(broker, layout, "orders")
-    assert told.exit_code == 1
-    assert "group orders is unknown" in told.stderr
 
 
 def test_no_coordinator(broker: EmbeddedBroker) -> None:

@@ -9,7 +9,7 @@ import org.apache.kafka.connect.runtime.distributed.IncrementalCooperativeConnec
 import org.apache.kafka.connect.util.ConnectorTaskId;
 
 /**
- * Assignments of Kafka Connect in its own bytes, for test_connect_protocol.py: a line of hex for each. It names no
+ * Assignments of Kafka Connect in its own bytes, for test_embedded_protocols.py: a line of hex for each. It names no
  * assignment, because the test has the same list.
  */
 public class ConnectOfKafka {

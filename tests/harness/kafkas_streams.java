@@ -12,7 +12,7 @@ import org.apache.kafka.streams.processor.internals.assignment.AssignmentInfo;
 import org.apache.kafka.streams.state.HostInfo;
 
 /**
- * The user data of assignments of Kafka Streams in its own bytes, for test_streams_protocol.py: for each version four
+ * The user data of assignments of Kafka Streams in its own bytes, for test_embedded_protocols.py: for each version four
  * lines of hex. It names no assignment, because the test has the same list.
  */
 public class StreamsOfKafka {

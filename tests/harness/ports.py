@@ -4,6 +4,7 @@ import random
 import socket
 from contextlib import ExitStack, suppress
 
+from connections.address import Address
 from embedded.broker import HOST
 
 # Below Linux's ephemeral range, because an outgoing connection may take a port of that meanwhile.
@@ -23,3 +24,8 @@ def gateway_port(above: int = 2) -> int:
             for number in range(port, port + above + 1):
                 stack.enter_context(socket.socket()).bind((HOST, number))
             return port
+
+
+def free_address() -> Address:
+    """An address at which a gateway can be started again."""
+    return Address(HOST, gateway_port())

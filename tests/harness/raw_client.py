@@ -1,9 +1,12 @@
 """A connection to a gateway or a broker that sends given bytes and reads answers one by one."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from typing import Any
 
+from connections.address import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
 
@@ -64,3 +67,12 @@ class RawClient:
                 return await self.reader.read(1) == b""
         except ConnectionError:
             return True
+
+
+@asynccontextmanager
+async def connected(address: Address | str) -> AsyncIterator[RawClient]:
+    """A connection to this address, until the block ends."""
+    at = Address.parse(address) if isinstance(address, str) else address
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    with closing(writer):
+        yield RawClient(reader, writer)

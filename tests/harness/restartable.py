@@ -13,7 +13,7 @@ from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, snapshots_of
+from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout
 from tests.harness.form import formed
 
 INITIAL_DELAY_MS = 500
@@ -80,9 +80,3 @@ def patient_client(cluster: ClientConfig, layout: TopicLayout, name: str, reply:
     """A client that waits for as long as a coordinator may need to start."""
     ms = int(START_TIMEOUT_S * 1000)
     return CoordinatorClient(cluster, layout, client_id=name, reply_partition=reply, request_timeout_ms=ms)
-
-
-def state_of(service: Service, group_id: str) -> str | None:
-    """The state of a group as its latest snapshot has it."""
-    snapshots = snapshots_of(service.client_config, service.layout, group_id, settled=False)
-    return snapshots[-1].state if snapshots else None

@@ -39,7 +39,7 @@ async def authenticate(client: RawClient, settings: Settings, version: int = 2) 
     mechanism = settings["sasl_mechanism"]
     agreed = await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
     assert (agreed.error_code, mechanism in agreed.mechanisms) == (0, True)
-    exchange = get_sasl_mechanism(mechanism)(security_protocol="SASL_SSL", **settings)
+    exchange = get_sasl_mechanism(mechanism)(**{"security_protocol": "SASL_SSL", **settings})
     while True:
         answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=exchange.auth_bytes())
         if answer.error_code:

@@ -24,7 +24,7 @@ from tests.mutation.mistakes import Mistake, mistakes_in
 
 RESULTS = Path("build/mutants")
 RULES = (
-    "test_scenarios.py", "test_histories.py", "_properties.py", "test_live.py", "test_java.py",
+    "test_scenarios.py", "test_histories.py", "_properties.py", "test_live.py",
     "test_rocketmq_vectors.py", "test_rocketmq_traces.py", "test_consumer_offsets_schemas.py",
 )  # fmt: skip
 """Files of scenarios, recorded histories and Kafka's or RocketMQ's own answers."""

@@ -19,9 +19,9 @@ from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Key
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import topic_id_of, wait_until
-from tests.e2e.test_gateway import free_address
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
 from tests.harness.kafkas_shares import JavaShares, ShareMember
+from tests.harness.ports import free_address
 from tests.harness.transactions import Wire
 from tests.harness.users_listener import users_file
 

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import StateError
-from checkpoints.export_file import ExportedGroup, ExportFile, write_export
+from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from records.codec import clock_record, encode
@@ -141,23 +140,6 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
     assert groups_of(spark, Checkpoint.at(moved.folder), 4) == groups_of(
         spark, Checkpoint.at(stayed.folder), 4
     )
-
-
-def test_a_state_without_groups_is_moved(bench: Bench, tmp_path: Path) -> None:
-    log = Log()
-    bench.run(log.clock(T0, T0), log.clock(T0 + 1, T0))
-    bench.stop()
-    folder = move(bench.spark, as_of_kafka(bench.folder / "spark", tmp_path / "old"), tmp_path / "new")
-    assert groups_of(bench.spark, folder, 0) == {}
-    assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (0, 0)
-
-
-def test_a_damaged_group_is_named_and_leaves_no_folder(stayed: Bench, tmp_path: Path) -> None:
-    header = moving.header_of(as_of_kafka(stayed.folder / "spark", tmp_path / "old"), None)
-    write_export(tmp_path / "damaged", header, [ExportedGroup("g", codec.STATE_VERSION, b"damaged")])
-    with pytest.raises(StateError, match=rf"state of group 'g' \(version {codec.STATE_VERSION}\) is damaged"):
-        import_(stayed.spark, tmp_path / "damaged", tmp_path / "data" / "coordinator")
-    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_new_topics_with_other_partitions_get_every_view_and_offset_from_the_first_batch(

@@ -33,7 +33,6 @@ from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
 
 LAYOUT = TopicLayout.observed("o", 1)
 SHARDS = 4
-CUT_KEY = b"\0\x0b\0\5sha"
 
 
 @dataclass(frozen=True)
@@ -112,17 +111,6 @@ def test_a_record_reaches_the_shard_of_its_group(spark: SparkSession, tmp_path: 
         group_id = decode(bytes(row.key), None).group_id
         partition = real_rows()[0].partition
         assert int(row.value) == partition * SHARDS + crc32(group_id.encode()) % SHARDS
-
-
-def test_what_is_not_known_is_counted_and_a_short_key_stops_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    others = [CUT_KEY, b"\0\x63\0\1g", b"", b"\1", b"\0\1"]
-    rows = [LogRow(0, n, 1_000, key, b"\0\0") for n, key in enumerate(others)]
-    written, counts = run(spark, tmp_path, Observing(), rows)
-    # Keys of less than two bytes have no type. Keys that end behind their type are dead letters.
-    assert counts == {"read": 5, "unknown": 3}
-    assert [row.topic for row in written] == [LAYOUT.dead_letters_topic] * 2
 
 
 def test_the_tables_of_a_folder_have_each_record_once_and_are_read_by_sql(

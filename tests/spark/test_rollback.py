@@ -17,17 +17,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from state.errors import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
-from streaming.service.stored_state import moving
-from streaming.service.stored_state.backup import back_up, continue_from
 from streaming.service.stored_state.continuation import NotContinued
 from streaming.service.stored_state.reading import kept_batches
 from streaming.service.stored_state.rollback import Rollback, RollbackRefused, roll_back
-from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench, Written, answers, events, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
 from tests.spark.moved_story import SESSION_MS
@@ -221,16 +217,6 @@ def test_a_damaged_changelog_is_undone_by_going_back_before_it(
     assert said_once(bench.written) == said_once(stayed.written)
 
 
-def test_a_damaged_plan_needs_the_cluster(stopped: Callable[[], Bench], spark: SparkSession) -> None:
-    bench = stopped()
-    checkpoint = as_kafka(bench)
-    (spark_of(checkpoint) / "offsets" / str(LAST)).write_text("v1\n")
-    with pytest.raises(NotContinued, match=r"offsets/5, is damaged.*give the cluster"):
-        roll_back(checkpoint, bench.folder / "kept", lambda: nullcontext(spark))
-    assert not (bench.folder / "kept").exists()
-    assert not (bench.folder / "spark.rollback").exists()
-
-
 def test_what_cannot_go_back_is_refused_and_changes_nothing(
     stopped: Callable[[], Bench], spark: SparkSession
 ) -> None:
@@ -247,37 +233,3 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(
     with pytest.raises(NotContinued, match=r"version 0\.0\.1 ran batches after batch 2"):
         roll_back(checkpoint, bench.folder / "kept", start, to_batch=2)
     assert {str(path) for path in bench.folder.rglob("*")} == before
-
-
-def test_a_backup_continues_after_what_was_answered_since(
-    stopped: Callable[[], Bench], spark: SparkSession, tmp_path: Path
-) -> None:
-    """The backup is of batch 1. The old folder went on to batch LAST over an outage, and lost its state."""
-    stayed = stopped()
-    go_on(stayed)
-    bench = stopped()
-    old = as_kafka(bench)
-    later = [path for log in ("offsets", "commits") for path in numbered(bench, log) if int(path.name) > 1]
-    moved_away = [path.rename(tmp_path / f"{path.parent.name}-{path.name}") for path in later]
-    header, groups = back_up(old, spark, tmp_path / "backup")
-    assert (header.batch, groups, header.outages) == (1, 2, [])
-    for path, away in zip(later, moved_away, strict=True):
-        away.rename(path)
-    shutil.rmtree(bench.folder / "spark" / "state")
-    export = ExportFile(tmp_path / "backup")
-    moved = moving.identity_for(export.header).moved
-    assert moved is not None
-    assert moved.exported_at_ms == 0, "every claim of the old folder came later"
-    follows, seen_ms = continue_from(export.header, old)
-    identity = moving.identity_for(export.header, continued_at_ms=seen_ms)
-    moving.import_state(export, tmp_path / "new", identity, lambda: nullcontext(spark), follows)
-    new = Checkpoint.at(tmp_path / "new")
-    record = new.record()
-    assert record.outages == [structs.replace(OUTAGE, from_batch=1)]
-    shutil.copytree(bench.folder / "spark" / "sources", spark_of(new) / "sources")
-    shutil.rmtree(bench.folder / "spark")
-    spark_of(new).rename(bench.folder / "spark")
-    as_files(bench)
-    bench.operator = operator_of(record)  # type: ignore[assignment]
-    go_on(bench)
-    assert said_once(bench.written) == said_once(stayed.written)

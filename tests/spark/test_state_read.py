@@ -68,13 +68,6 @@ def test_the_newest_and_an_earlier_batch_are_read_and_nothing_is_written(
         read_stored(running, bench.spark, 7)
 
 
-def test_a_batch_whose_files_are_gone_names_those_that_are_kept(bench: Bench, running: Checkpoint) -> None:
-    next(spark_of(running).glob("state/0/0/2.changelog")).unlink()
-    with pytest.raises(StateNotRead, match=r"batch 1 cannot be read.*batches 0 to 1 are kept\. Spark says"):
-        read_stored(running, bench.spark)
-    assert len(read_stored(running, bench.spark, 0).groups) == len(GROUPS)
-
-
 @pytest.fixture
 def views(bench: Bench, tmp_path: Path) -> SparkSession:
     """The views of a state with a Kafka group of two members with one client id, and a RocketMQ group."""

@@ -56,15 +56,6 @@ def test_a_request_older_than_the_watermark_is_answered_and_does_not_move_time(b
     assert bench.watermark == watermark
 
 
-def test_requests_alone_expire_nobody(bench: Bench) -> None:
-    log = Log()
-    records, _ = log.stable_member(T0, "g")
-    bench.run(records)
-    for hour in range(1, 4):
-        others, _ = log.stable_member(T0 + hour * HOUR_MS, f"other {hour}")
-        assert not events(bench.run(others), "g")
-
-
 def test_a_forged_clock_record_cannot_push_time_past_its_own_append_time(bench: Bench) -> None:
     log = Log()
     records, _ = log.stable_member(T0, "g")

@@ -77,18 +77,6 @@ def rows(spark: SparkSession, query: str, **values: float) -> list[Row]:
     return spark.sql(query, args=values).collect()
 
 
-def test_each_entry_is_one_row(spark: SparkSession, history: list[HistoryEntry]) -> None:
-    found = rows(spark, "SELECT * FROM events WHERE group_id = 'g' ORDER BY seq")
-    entries = [event for event in history if event.group_id == "g"]
-    assert [(r.seq, r.type, r.at_ms, r.waiting_for) for r in found] == [
-        (e.seq, e.type, e.at_ms, e.waiting_for) for e in entries
-    ]
-    stable = next(e for e in entries if e.assignments)
-    assert next(r.assignments for r in found if r.seq == stable.seq) == {
-        member_id: bytearray(data) for member_id, data in (stable.assignments or {}).items()
-    }
-
-
 def test_every_field_of_an_entry_is_a_column(spark: SparkSession) -> None:
     fields = {*HistoryEntry.__struct_fields__, *RocketMqHistoryEntry.__struct_fields__}
     assert set(spark.table("events").columns) == fields | {"protocol", "at"}

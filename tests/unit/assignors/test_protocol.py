@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import (
@@ -132,14 +132,6 @@ def test_subscriptions_are_kafka_pythons(subscription: Subscription, version: in
     assert encode_subscription(subscription, version) == theirs
 
 
-@given(assignment=assignments, version=st.sampled_from(VERSIONS))
-def test_assignments_are_kafka_pythons(assignment: Assignment, version: int) -> None:
-    theirs = ConsumerProtocolAssignment(
-        assigned_partitions=grouped(assignment.partitions), user_data=assignment.user_data
-    ).encode(version=version)
-    assert encode_assignment(assignment, version) == theirs
-
-
 @given(
     topics=st.lists(TEXT, max_size=5),
     runs=st.lists(st.tuples(TEXT, st.lists(INT32, max_size=3)), max_size=5),
@@ -188,17 +180,6 @@ def test_a_newer_version_is_read_as_the_highest_known() -> None:
     assert decode_assignment(b"\x00\x07" + encode_assignment(assignment)[2:] + b"more") == assignment
 
 
-def test_a_negative_version_is_an_error() -> None:
-    for call in (
-        lambda: decode_subscription(b"\xff\xff"),
-        lambda: decode_assignment(b"\xff\xff"),
-        lambda: encode_subscription(Subscription(()), -1),
-        lambda: encode_assignment(Assignment(()), -1),
-    ):
-        with pytest.raises(ProtocolError, match=r"^version -1 is not supported, the lowest is 0 \(byte 0\)$"):
-            call()
-
-
 # Invalid bytes.
 
 
@@ -206,6 +187,7 @@ def test_a_negative_version_is_an_error() -> None:
     ("data", "message"),
     [
         ("", "version needs 2 bytes, but 0 are left (byte 0)"),
+        ("ffff", "version -1 is not supported, the lowest is 0 (byte 0)"),
         ("00", "version needs 2 bytes, but 1 are left (byte 0)"),
         ("0000", "topics needs 4 bytes, but 0 are left (byte 2)"),
         ("0000 ffffffff", "topics is null (byte 2)"),

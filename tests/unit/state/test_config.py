@@ -152,6 +152,15 @@ def test_the_namespace_is_no_setting_and_not_shown() -> None:
             r"heartbeat.interval.ms \(5000\) is not below group.consumer.session.timeout.ms \(5000\)",
         ),
         ({"member.id.namespace": "x"}, "unknown setting 'member.id.namespace'"),
+        ({"group.share.max.size": 1_001}, "group.share.max.size must be from 1 to 1000, not 1001"),
+        (
+            {"group.share.session.timeout.ms": 70_000},
+            r"group.share.session.timeout.ms \(70000\) is not from group.share.min.session.timeout.ms",
+        ),
+        (
+            {"group.share.min.session.timeout.ms": 1, "group.share.session.timeout.ms": 5_000},
+            r"group.share.heartbeat.interval.ms \(5000\) is not below group.share.session.timeout.ms",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, str | int], error: str) -> None:

@@ -37,7 +37,21 @@ def played(log: Log) -> MixedLog:
     return world
 
 
-def check_convergence(log: Log) -> None:
+@given(logs)
+@examples(100)
+def test_a_conversion_keeps_offsets_and_gives_no_partition_to_two_members(log: Log) -> None:
+    played(log)
+
+
+@given(logs, seeds)
+@examples(40)
+def test_batching_does_not_matter(log: Log, seed: int) -> None:
+    batches.check_batching(played(log).rows, log[2], seed)
+
+
+@given(logs)
+@examples(60)
+def test_a_group_comes_to_rest_with_every_partition_used_once(log: Log) -> None:
     """After the last change the group comes to rest, and each client of it uses what it was assigned."""
     world = played(log)
     world.settle(ROUNDS)
@@ -59,24 +73,6 @@ def check_convergence(log: Log) -> None:
             used += sorted(world.by_id(client))
     assert len(used) == len(set(used))
     assert set(used) == wanted
-
-
-@given(logs)
-@examples(100)
-def test_a_conversion_keeps_offsets_and_gives_no_partition_to_two_members(log: Log) -> None:
-    played(log)
-
-
-@given(logs, seeds)
-@examples(40)
-def test_batching_does_not_matter(log: Log, seed: int) -> None:
-    batches.check_batching(played(log).rows, log[2], seed)
-
-
-@given(logs)
-@examples(60)
-def test_a_group_comes_to_rest_with_every_partition_used_once(log: Log) -> None:
-    check_convergence(log)
 
 
 def test_a_generation_of_a_former_life_of_the_group_is_not_that_of_today() -> None:

@@ -7,15 +7,13 @@ import pytest
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_version, encode_subscription
 from records.codec import encode
-from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.requests import ConsumerGroupHeartbeat, TopicMetadata
+from state.kafka.requests import TopicMetadata
 from state.kafka.topic_images import TopicImage
-from state.timeline import Row, Timeline
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
 from tests.harness.scenario_player import ScenarioPlayer
 
@@ -131,42 +129,3 @@ def test_dn7_a_group_that_the_coordinator_assigned_knows_its_partition_counts(pr
 def test_dn4_an_assignment_has_the_version_of_the_subscription(version: int) -> None:
     subscription = encode_subscription(Subscription(("foo",)), version)
     assert decode_version(assignment_bytes({b"1": [0]}, {b"1": "foo"}, subscription)) == version
-
-
-@pytest.mark.parametrize("unreadable", [b"", b"\x00", b"\xff\xff"])
-def test_dn4_an_unreadable_subscription_is_of_the_lowest_version(unreadable: bytes) -> None:
-    assert decode_version(assignment_bytes({}, {}, unreadable)) == 0
-
-
-def test_mi14_the_topics_that_the_watcher_reads_in_the_view_let_the_upgrade_through() -> None:
-    """From the group's view to the record that the watcher sends, and to the next heartbeat."""
-    topics = {name: TopicImage(UUID(int=number), 2) for number, name in enumerate(("foo", "bar"), 1)}
-    world = play(
-        NO_DELAY,
-        "join X topics=bar session=45s facts=none api=3",
-        "sync X assign=@X:bar-0",
-        "C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS",
-    )
-    watcher = GroupTopics()
-    watcher.apply(b"g", encode(view_of(classic_group(world))))
-    assert watcher.is_waiting
-    (sent,) = watcher.see(ClusterTopics({"bar": topics["bar"]}, None, 0), 0.0)
-    timeline = Timeline("g", world.any_group(), CoordinatorConfig())
-    timeline.apply(Row(0, "requests-0-100", sent))
-    joins = ConsumerGroupHeartbeat(
-        group_id="g",
-        correlation_id="c",
-        reply_partition=0,
-        api_version=1,
-        member_id="C",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=["foo"],
-        topic_partitions=[],
-        topics={"foo": topics["foo"]},
-    )
-    timeline.apply(Row(0, "requests-0-101", joins))
-    group = timeline.group
-    assert isinstance(group, ConsumerGroup)
-    watcher.apply(b"g", encode(view_of(group)))
-    assert not watcher.is_waiting

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.harness import partition_text
 from tests.harness.scenario_player import ScenarioPlayer
 
 
@@ -36,27 +35,3 @@ def test_what_is_not_as_expected_fails(world: ScenarioPlayer, command: str, foun
     with pytest.raises(AssertionError) as raised:
         world.run(command)
     assert found in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "A e2 => e2 -",
-        "A e2 owned[0,1] => e3 -",
-        "expect A e2 p2 UNREVOKED [foo 0,1] pending[2-3] target[0,1] epochs[0,1@2] rebalance@62s session@47s",
-        "expect B e3 UNRELEASED [] pending[] rebalance@none consumer",
-        "expect group consumer Reconciling gE3 aE3",
-        "expect C gone",
-    ],
-)
-def test_what_is_as_expected_passes(world: ScenarioPlayer, command: str) -> None:
-    world.run(command)
-
-
-def test_partitions_are_read_as_they_are_written() -> None:
-    written = "bar 0; foo 0-2,5"
-    assert partition_text.parse(written) == {"bar": [0], "foo": [0, 1, 2, 5]}
-    assert partition_text.text_of(partition_text.parse(written)) == written
-    assert partition_text.parse("0,1") == {"foo": [0, 1]}
-    epochs = "foo 0,1@2; foo 2@3"
-    assert partition_text.text_of_epochs(partition_text.parse_epochs(epochs)) == epochs

@@ -3,12 +3,10 @@
 from collections import Counter
 from contextlib import nullcontext
 from itertools import product
-from uuid import UUID, uuid5
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import msgpack
 from msgspec.structs import replace
 
 from state.config import CoordinatorConfig
@@ -23,13 +21,10 @@ from state.kafka.classic_group import (
 )
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
-from state.kafka.member_id import new_member_id
-from state.kafka.requests import Protocol, ReplyTo
+from state.kafka.requests import Protocol
 from state.kafka.timers import DeadlineReached, TimerKind
-from tests.harness.invariants import InvariantError, check
 
 CONFIG = CoordinatorConfig()
-NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
 
 
 def group_of(*offers: str) -> ClassicGroup:
@@ -122,51 +117,3 @@ def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:
     assert next_deadline_ms(group, CONFIG) is None
     assert due_deadlines(group, 9_999, CONFIG) == []
     assert not is_armed(group, of_m0, CONFIG)
-
-
-@pytest.mark.parametrize(
-    ("deadline", "armed"),
-    [
-        (DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"), True),
-        (DeadlineReached(9_999, TimerKind.HEARTBEAT, "m0"), False),
-        (DeadlineReached(10_000, TimerKind.HEARTBEAT, "m1"), False),
-        (DeadlineReached(10_000, TimerKind.SYNC), False),
-    ],
-)
-def test_a_deadline_is_armed_at_its_own_time_only(deadline: DeadlineReached, armed: bool) -> None:
-    group = group_of("range")
-    assert is_armed(group, deadline, CONFIG) == armed
-    group.members["m0"].heartbeat_deadline_ms = None
-    assert not is_armed(group, deadline, CONFIG)
-
-
-def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
-    made = new_member_id("client", "requests-0-7", NAMESPACE)
-    assert made == f"client-{uuid5(UUID(NAMESPACE), 'requests-0-7')}"
-    assert made == new_member_id("client", "requests-0-7", NAMESPACE)
-    others = {
-        new_member_id("client", "requests-0-8", NAMESPACE),
-        new_member_id("client", "requests-0-7", NAMESPACE.replace("3", "4")),
-    }
-    assert made not in others
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"pending_sync": True}, {"parked_join": ReplyTo(0, "c", "r")}, {"protocols": [Protocol("sticky")]}],
-)
-def test_a_member_that_was_changed_behind_the_counts_is_found(change: dict[str, object]) -> None:
-    group = group_of("range", "range")
-    group.state, group.join_phase = GroupState.PREPARING_REBALANCE, JoinPhase(0, 0, None)
-    check(group)
-    group.members["m1"] = replace(group.members["m1"], **change)
-    with pytest.raises(InvariantError, match="the counts are those of the members"):
-        check(group)
-
-
-def test_the_counts_are_not_stored() -> None:
-    group = group_of("range,sticky")
-    encoded = msgpack.encode(group)
-    assert group.pending_syncs == group.awaiting_join_response == 0
-    assert group.supported_protocols.by_name == {"range": 1, "sticky": 1}
-    assert msgpack.encode(group) == encoded

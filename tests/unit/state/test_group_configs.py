@@ -17,7 +17,6 @@ from state.kafka.requests import (
     DescribeGroupConfigs,
 )
 from state.kafka.responses import (
-    AlterGroupConfigsResponse,
     DescribeGroupConfigsResponse,
     DescribeGroupResponse,
 )
@@ -63,17 +62,6 @@ class Log:
             for config in response.configs
             if config.name.startswith("consumer.") or not config.is_default
         }
-
-
-def test_the_session_stays_above_the_heartbeat_interval() -> None:
-    """Row CF19: also against the coordinator's value."""
-    config = CoordinatorConfig().with_settings({"group.consumer.min.session.timeout.ms": 6_000})
-    request = AlterGroupConfigs(configs={SESSION: "8000", HEARTBEAT: "8000"}, **TO)
-    effects = step(None, "g", Received("requests-0-0", request), 1, config)
-    (reply,) = effects.replies
-    assert isinstance(reply.response, AlterGroupConfigsResponse)
-    assert reply.response.error_code is ErrorCode.INVALID_CONFIG
-    assert reply.response.error_message == f"{SESSION} (8000) must be above {HEARTBEAT} (8000)"
 
 
 def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() -> None:

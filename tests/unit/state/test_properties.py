@@ -46,62 +46,6 @@ def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
     return realise(script(seed, length), config), config
 
 
-def check_batching(log: Log, seed: int, one_in: int) -> None:
-    """However a log is cut, each group has the same effects and the same final state, also if steps fail, and
-    if a batch knows an outage or a change of the configuration before it has to.
-    """
-    rows, config = rows_of(log)
-    take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
-    cut = batches.cut(rows, seed)
-    outages = batches.outages(rows, seed)
-    changes = batches.changes(rows, seed, config, outages)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages, changes)
-    assert batches.run_batches(cut, config, take_step, outages, changes, seed % 3) == whole
-
-
-def check_replay(log: Log, seed: int) -> None:
-    """A call that runs again from the stored state has byte-identical effects."""
-    rows, config = rows_of(log)
-    cut = batches.cut(rows, seed)
-    outages = batches.outages(rows, seed)
-    changes = batches.changes(rows, seed, config, outages)
-    first = batches.run_batches(cut, config, outages=outages, changes=changes)
-    assert batches.run_batches(cut, config, outages=outages, changes=changes) == first
-    for group_id in GROUPS:
-        state = first.states[group_id]
-        assert batches.encode(batches.decode(group_id, state)) == state
-
-
-def check_history(log: Log, seed: int) -> None:
-    """Invariants hold after each step, generations never decrease, history has no gap, and no request is
-    lost.
-
-    This holds even if append times step back and deadlines fire before older requests. Each step is taken
-    under the configuration in force at its time.
-    """
-    rows, config = rows_of(log)
-    random = Random(seed)
-    outages = batches.outages(rows, seed)
-    configs = Configs(config, batches.changes(rows, seed, config, outages))
-    broken_clock = random.random() < 0.5
-    for group_id in GROUPS:
-        asked = [row for row in rows if row.request.group_id == group_id]
-        take_step = _under(configs, batches.checked_step)
-        timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=configs.changes)
-        for row in asked:
-            if broken_clock and random.random() < 0.2:
-                timeline.fire_until(row.at_ms + random.randint(0, 60_000))
-                row = replace(row, at_ms=row.at_ms - random.randint(0, 10_000))
-            timeline.apply(row)
-        timeline.fire_until(rows[-1].at_ms + 15_000)
-        assert not timeline.faults, timeline.faults[0].traceback
-        _check_words(
-            kafka_effects(timeline.drain_effects()),
-            {row.request_id for row in asked if not isinstance(row.request, TopicMetadata)},
-            classic_group(timeline.group),
-        )
-
-
 def _under(configs: Configs, take_step: Step) -> Step:
     """The step, which checks that it is given the configuration in force at its time."""
 
@@ -166,7 +110,64 @@ def check_failed_requests(log: Log, seed: int) -> None:
         assert failing.group == without.group
 
 
-def check_failed_deadline(log: Log, nth: int) -> None:
+@given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
+@examples(100)
+def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
+    """However a log is cut, each group has the same effects and the same final state, also if steps fail, and
+    if a batch knows an outage or a change of the configuration before it has to.
+    """
+    rows, config = rows_of(log)
+    take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
+    cut = batches.cut(rows, seed)
+    outages = batches.outages(rows, seed)
+    changes = batches.changes(rows, seed, config, outages)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages, changes)
+    assert batches.run_batches(cut, config, take_step, outages, changes, seed % 3) == whole
+
+
+@given(logs, seeds)
+@examples(150)
+def test_nobody_is_forgotten(log: Log, seed: int) -> None:
+    """Invariants hold after each step, generations never decrease, history has no gap, and no request is
+    lost.
+
+    This holds even if append times step back and deadlines fire before older requests. Each step is taken
+    under the configuration in force at its time.
+    """
+    rows, config = rows_of(log)
+    random = Random(seed)
+    outages = batches.outages(rows, seed)
+    configs = Configs(config, batches.changes(rows, seed, config, outages))
+    broken_clock = random.random() < 0.5
+    for group_id in GROUPS:
+        asked = [row for row in rows if row.request.group_id == group_id]
+        take_step = _under(configs, batches.checked_step)
+        timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=configs.changes)
+        for row in asked:
+            if broken_clock and random.random() < 0.2:
+                timeline.fire_until(row.at_ms + random.randint(0, 60_000))
+                row = replace(row, at_ms=row.at_ms - random.randint(0, 10_000))
+            timeline.apply(row)
+        timeline.fire_until(rows[-1].at_ms + 15_000)
+        assert not timeline.faults, timeline.faults[0].traceback
+        _check_words(
+            kafka_effects(timeline.drain_effects()),
+            {row.request_id for row in asked if not isinstance(row.request, TopicMetadata)},
+            classic_group(timeline.group),
+        )
+
+
+@given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
+@examples(60)
+def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
+        check_failed_requests(log, seed)
+
+
+@given(logs, st.integers(1, 12))
+@examples(40)
+def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
     """A deadline whose step raises stops its group: parked requests are answered, and no other
     deadline fires.
     """
@@ -202,38 +203,6 @@ def check_failed_deadline(log: Log, nth: int) -> None:
             assert not list(group.parked())
     if timeline.faults:
         assert timeline.next_deadline_ms() is None
-
-
-@given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
-@examples(100)
-def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
-    check_batching(log, seed, one_in)
-
-
-@given(logs, seeds)
-@examples(60)
-def test_a_replay_says_the_same(log: Log, seed: int) -> None:
-    check_replay(log, seed)
-
-
-@given(logs, seeds)
-@examples(150)
-def test_nobody_is_forgotten(log: Log, seed: int) -> None:
-    check_history(log, seed)
-
-
-@given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
-@examples(60)
-def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
-        check_failed_requests(log, seed)
-
-
-@given(logs, st.integers(1, 12))
-@examples(40)
-def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
-    check_failed_deadline(log, nth)
 
 
 def test_random_logs_reach_deep() -> None:

@@ -9,15 +9,9 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
-from state.errors import ErrorCode
 from state.kafka.any_group import KafkaGroup
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.consumer.heartbeat import heartbeat_no_consumer_group
-from state.kafka.consumer.no_consumer_group import describe_no_group
-from state.kafka.context import StepContext
-from state.kafka.group import Group
-from state.kafka.requests import AnyAnswered, ConsumerGroupDescribe, ConsumerGroupHeartbeat, ReplyTo
-from state.kafka.responses import ConsumerGroupHeartbeatResponse
+from state.kafka.requests import AnyAnswered
 from state.kafka.step import HANDLERS
 from state.protocol import GroupType
 from state.rocketmq.group import Group as RocketMqGroup
@@ -31,17 +25,6 @@ MAY_ASK = {
     "kafka/step.py": "what is stored may be settings without a group",
     "kafka/consumer/no_consumer_group.py": "a classic group is converted, others are not",
 }
-TO = ReplyTo(0, "c", "requests-0-1")
-ENVELOPE: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
-
-
-class OtherGroup(Group, tag="a protocol of a test"):
-    """A group of a protocol into which no group is converted."""
-
-    type_name = "other"
-    state = "Empty"
-    generation = 0
-    is_empty = True
 
 
 def stored(kind: type[Any]) -> Any:
@@ -80,30 +63,3 @@ def test_only_a_conversion_asks_for_the_type_of_a_group() -> None:
         and GROUP_TYPES.intersection(name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name))
     }
     assert asking == set(MAY_ASK)
-
-
-@pytest.mark.parametrize("epoch", [0, 1, -1])
-def test_a_group_of_another_protocol_does_not_become_a_consumer_group(epoch: int) -> None:
-    """Row HB19; a member that leaves is refused by row HB36."""
-    other: Any = OtherGroup("g", "requests-0-0")
-    context = StepContext(other, "g", "requests-0-1", 5, CONFIG)
-    request = ConsumerGroupHeartbeat(
-        **ENVELOPE,
-        member_id="m",
-        member_epoch=epoch,
-        rebalance_timeout_ms=1_000,
-        subscribed_topic_names=["t"],
-        topic_partitions=[],
-    )
-    heartbeat_no_consumer_group(context, request, TO)
-    effects = context.effects()
-    (reply,) = effects.replies
-    assert isinstance(reply.response, ConsumerGroupHeartbeatResponse)
-    assert reply.response.error_code is ErrorCode.GROUP_ID_NOT_FOUND
-    assert reply.response.rule == ("HB36" if epoch < 0 else "HB19")
-    assert reply.response.error_message == "Group g is not a consumer group."
-    assert not effects.history
-    context = StepContext(other, "g", "requests-0-2", 5, CONFIG)
-    describe_no_group(context, ConsumerGroupDescribe(**ENVELOPE), TO)
-    (reply,) = context.effects().replies
-    assert (reply.response.rule, reply.response.error_code) == ("AD2", ErrorCode.GROUP_ID_NOT_FOUND)

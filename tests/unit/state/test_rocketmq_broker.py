@@ -13,7 +13,6 @@ from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
     ConnectionClosed,
     ConsumeType,
-    LockBatchMq,
     MessageModel,
     RegisterConsumer,
     RegisterProducer,
@@ -24,8 +23,6 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.responses import ResponseCode
 from state.rocketmq.split import ConsumerData, HeartbeatData, Origin, split_heartbeat
-from state.rocketmq.step import step
-from state.rocketmq.timers import ScanDue
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
@@ -108,16 +105,6 @@ def test_producers_come_refresh_and_go() -> None:
     assert broker.send(UnregisterProducer(**of("A", "ch1"))).history == []
 
 
-def test_a_scan_closes_what_is_older_than_the_timeout_once() -> None:
-    broker = broker_of("A")
-    broker.send(producer("A", "ch-A"))
-    assert step(broker.group, "G", ScanDue(120_000), 120_000, broker.config).closed == []
-    silent = broker.scan()
-    assert (broker.now_ms, silent.closed, silent.notified, silent.group) == (130_000, ["ch-A"], [], None)
-    nothing = step(None, "G", ScanDue(10_000), 10_000, BrokerConfig())
-    assert (nothing.group, nothing.history, nothing.calls) == (None, [], [])
-
-
 def test_s8_the_list_of_a_group_without_members_is_an_error() -> None:
     broker = broker_of("A", "B")
     assert broker.consumer_list().consumer_id_list == ("A", "B")
@@ -142,18 +129,6 @@ def test_s18_a_duplicate_client_id_is_reported_with_both_connections() -> None:
     assert (report.client_id, report.connection, report.connections) == ("X", "ch2", ["ch1", "ch2"])
     assert "ch1 (last heard of 7000 ms ago)" in report.reason
     assert broker.heartbeat("X", "ch2").history == []
-
-
-def test_a_lock_taken_over_is_told_and_locks_outlive_the_group() -> None:
-    broker = broker_of("A")
-    broker.lock("A", *QUEUES)
-    assert broker.close("ch-A").group is not None
-    assert broker.lock("B", *QUEUES) == ()
-    broker.now_ms = 60_001
-    [told] = broker.send(LockBatchMq(**of("B"), mq_set=QUEUES[:1])).history
-    assert (told.type, told.client_id) == (EntryType.QUEUE_LOCKS_TAKEN_OVER, "B")
-    assert "client A did not renew its locks within 60000 ms" in told.reason
-    assert str(QUEUES[0]) in told.reason
 
 
 def pulled(*queues: MessageQueue) -> tuple[tuple[MessageQueue, MessageRequestMode], ...]:

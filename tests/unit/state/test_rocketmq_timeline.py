@@ -27,7 +27,6 @@ from state.rocketmq.responses import (
     ConsumerListResponse,
     LockBatchMqResponse,
     NotifyConsumerIdsChanged,
-    RegisterResponse,
     ResponseCode,
 )
 from state.rocketmq.timers import ScanDue
@@ -56,17 +55,6 @@ def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
     changes = batches.changes(rows, seed, CONFIG, outages)
     whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step, outages, changes)
     assert batches.run_batches(cut, CONFIG, take_step, outages, changes, seed % 3) == whole
-
-
-@given(logs, seeds)
-@examples(40)
-def test_a_replay_says_the_same(rows: Log, seed: int) -> None:
-    cut = batches.cut(rows, seed)
-    first = batches.run_batches(cut, CONFIG)
-    assert batches.run_batches(cut, CONFIG) == first
-    for group_id in GROUPS:
-        state = first.states[group_id]
-        assert batches.encode(batches.decode(group_id, state)) == state
 
 
 def run(rows: Log, group_id: str, until_ms: int, step: timeline.Step = batches.checked_step) -> Timeline:
@@ -210,20 +198,6 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     assert timeline.next_deadline_ms() == T0 + 650_000
     timeline.fire_until(T0 + 650_000)
     assert timeline.group is None
-
-
-def test_a_failed_request_is_answered_with_system_error() -> None:
-    timeline = Timeline(
-        "a", None, CONFIG, step=batches.failing_step(lambda event: isinstance(event, Received))
-    )
-    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
-    timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
-    answered, unanswered = timeline.drain_effects()
-    response = answered.replies[0].response
-    assert isinstance(response, RegisterResponse)
-    assert response.code is ResponseCode.SYSTEM_ERROR
-    assert unanswered.replies == []
-    assert (timeline.group, len(timeline.faults)) == (None, 2)
 
 
 def test_a_request_behind_a_scan_is_applied_at_the_groups_clock_and_noted() -> None:

@@ -5,12 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from state.config import ConfigError, CoordinatorConfig
+from state.config import CoordinatorConfig
 from state.dispatch import step, view_of
 from state.errors import ErrorCode
 from state.inputs import Outage, Quarantine, Received
 from state.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
-from state.kafka.share.outcomes import error_of
 from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
 from state.kafka.share_requests import (
     AlterShareGroupOffsets,
@@ -49,10 +48,6 @@ def joined(partitions: int = 2) -> ShareGroup:
     return group
 
 
-def result(*outcomes: ShareStatePartition, task: str = "requests-0-0") -> ShareStateResult:
-    return ShareStateResult(group_id="g", task=task, partitions=list(outcomes))
-
-
 @pytest.mark.parametrize(
     ("request_", "row"),
     [
@@ -74,7 +69,8 @@ def test_a_group_of_rocketmq_is_no_share_group(request_: AnyRequest, row: str) -
 def left() -> ShareGroup:
     """A group without members, with initialized partitions of foo."""
     group = joined(20)
-    applied(group, result(*(ShareStatePartition(FOO, n) for n in range(20))), n=1)
+    outcomes = [ShareStatePartition(FOO, n) for n in range(20)]
+    applied(group, ShareStateResult(group_id="g", task="requests-0-0", partitions=outcomes), n=1)
     applied(group, ShareGroupHeartbeat(**TO, member_id="m", member_epoch=-1), n=2)
     return group
 
@@ -138,20 +134,6 @@ def test_tasks_are_looked_at_again_when_the_next_can_be_overdue() -> None:
     assert entries == [(61_000, {"foo": [0]}), (91_000, {"foo": [1]})]
 
 
-def test_an_outcome_that_repeats_itself_counts_once() -> None:
-    """Row SP12: within a result, and a second result of the same task."""
-    group = joined()
-    once, twice = ShareStatePartition(FOO, 0), ShareStatePartition(FOO, 0, 31)
-    effects = applied(group, result(once, twice, once), n=1)
-    assert [entry.rule for entry in effects.history] == ["SI13"]
-    assert group.initialized[FOO.bytes].partitions == [0]
-    before = view_of(group)
-    effects = applied(group, result(twice, ShareStatePartition(FOO, 9), ShareStatePartition(UUID(int=8), 0)))
-    assert (effects.rules, effects.history, view_of(group)) == (["SP12"], [], before)
-    of_a_group_that_is_gone = applied(None, result(once))
-    assert of_a_group_that_is_gone.group is None and not of_a_group_that_is_gone.history
-
-
 def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
     """Row SP8: what was asked for at once, and how."""
     group = joined()
@@ -197,32 +179,3 @@ def test_a_request_waits_longer_by_an_outage() -> None:
     assert group.parked[0].deadline_ms == 60_000
     assert group.members["m"].session_deadline_ms == 57_000
     assert group.metadata_stale
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [(31, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), (9_999, ErrorCode.UNKNOWN_SERVER_ERROR)],
-)
-def test_an_error_of_the_share_coordinator_is_one_of_kafkas(code: int, error: ErrorCode) -> None:
-    assert error_of(code) is error
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"group.share.max.size": 1_001}, "group.share.max.size must be from 1 to 1000, not 1001"),
-        ({"group.share.max.size": 0}, "group.share.max.size must be from 1 to 1000, not 0"),
-        (
-            {"group.share.session.timeout.ms": 70_000},
-            r"group.share.session.timeout.ms \(70000\) is not from group.share.min.session.timeout.ms",
-        ),
-        (
-            {"group.share.min.session.timeout.ms": 1, "group.share.session.timeout.ms": 5_000},
-            r"group.share.heartbeat.interval.ms \(5000\) is not below group.share.session.timeout.ms",
-        ),
-    ],
-)
-def test_the_coordinators_settings_have_the_bounds_of_kafka(settings: dict[str, Any], text: str) -> None:
-    """Rows SN1 to SN5."""
-    with pytest.raises(ConfigError, match=text):
-        CONFIG.with_settings(settings)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets
 from state.kafka.history import EntryType
@@ -208,30 +207,6 @@ def check(seed: int, length: int, *, in_batches: bool = True) -> Checker:
 @examples(100)
 def test_what_is_committed_is_what_transactions_committed(log: tuple[int, int]) -> None:
     check(*log)
-
-
-@given(logs)
-@examples(50)
-def test_an_outage_decides_nothing(log: tuple[int, int]) -> None:
-    """Row TO18: entries have no deadlines, so requests of an outage are only handled later.
-
-    Ended transactions are remembered for ever here, because an outage makes that time longer.
-    """
-    rows, _ = play(*log, CONFIG)
-    begin_ms = rows[len(rows) // 3].at_ms
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transactions, "ENDED_KEPT_MS", 10**12)
-        ends = [offsets_after(rows, outages) for outages in ([], [Outage(begin_ms, begin_ms + 60_000)])]
-    assert ends[0] == ends[1]
-
-
-def offsets_after(rows: Sequence[Row], outages: Sequence[Outage] = ()) -> dict[Partition, int]:
-    """What is committed after a log."""
-    timeline = Timeline(GROUP_ID, None, CONFIG, outages=outages)
-    for row in rows:
-        timeline.apply(row)
-    offsets = timeline.group.offsets if isinstance(timeline.group, ClassicGroup) else {}
-    return {(topic, p): offset.offset for topic, held in offsets.items() for p, offset in held.items()}
 
 
 def test_random_logs_reach_what_they_are_for() -> None:

@@ -1,1 +1,0 @@
-"""Compares the strategies and the broker's side with recorded calls of RocketMQ itself."""
