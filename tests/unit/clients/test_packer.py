@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from clients import packer as packer_module
 from clients.packer import Packer, Place, place_of
 from clients.pending import PendingRequest
-from records.codec import encode
-from records.pack import slot_of
+from records.codec import decode_request, encode
+from records.pack import is_pack, pack_key, slot_of, unpack
 from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 from state.kafka.requests import Heartbeat
 
@@ -41,6 +41,17 @@ def numbers(requests: Sequence[PendingRequest]) -> list[str]:
     return [request.request.correlation_id for request in requests]
 
 
+def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
+    """Packed, so that its answer can share a record with others."""
+    packer = Packer()
+    add(packer, asked("g"))
+    (record,) = packer.next_records()
+    assert record.place == Place(partition_of("g", PARTITIONS), slot_of("g"))
+    assert record.key == pack_key(slot_of("g"))
+    assert is_pack(record.value)
+    assert len(unpack(record.value)) == 1
+
+
 @pytest.mark.parametrize(("characters", "remembered"), [(REMEMBERED_MAX_CHARACTERS, 1), (32_767, 0)])
 def test_the_places_of_long_group_ids_are_not_remembered(characters: int, remembered: int) -> None:
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
@@ -48,6 +59,31 @@ def test_the_places_of_long_group_ids_are_not_remembered(characters: int, rememb
     packer_module._remembered.cache_clear()
     assert place_of(group_id, PARTITIONS) == Place(partition_of(group_id, PARTITIONS), slot_of(group_id))
     assert packer_module._remembered.cache_info().currsize == remembered
+
+
+def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
+    """The round ends with the last of its records."""
+    same, same_too, other = "group 5", "group 9", "group 1"
+    assert place_of(same, PARTITIONS).partition == place_of(same_too, PARTITIONS).partition
+    assert place_of(same, PARTITIONS).partition != place_of(other, PARTITIONS).partition
+    packer = Packer()
+    add(packer, asked(same, 0), asked(same_too, 1))
+    first = packer.next_records()
+    assert [numbers(record.requests) for record in first] == [["0"], ["1"]], "a record of each slot"
+    add(packer, *(asked(same, number) for number in range(2, 5)), asked("group 10", 5))
+    assert packer.next_records() == [], "the round is under way"
+    add(packer, asked(other, 9))
+    assert [numbers(record.requests) for record in packer.next_records()] == [["9"]], (
+        "which holds up no partition"
+    )
+    for record in first:
+        assert packer.next_records() == []
+        packer.written(record.place)
+    second, third = packer.next_records()
+    assert (numbers(second.requests), numbers(third.requests)) == (["2", "3", "4"], ["5"])
+    assert [decode_request(message) for message in unpack(second.value)] == [
+        request.request for request in second.requests
+    ]
 
 
 def test_a_record_has_bounds() -> None:

@@ -1,7 +1,8 @@
 """A client's requests in flight: matching of answers, duplicates, and requests that fail."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,8 +12,10 @@ from clients.pending import (
     Counts,
     FutureRequest,
     Pending,
+    PendingRequest,
     RequestNotSent,
     RequestTimedOut,
+    SettledRequest,
     resolve_futures,
 )
 from state.errors import ErrorCode
@@ -54,6 +57,16 @@ def heartbeat(correlation_id: str, request: str = "requests-0-7") -> HeartbeatRe
     return HeartbeatResponse(
         group_id="g", correlation_id=correlation_id, request=request, error_code=ErrorCode.NONE
     )
+
+
+def test_an_answer_resolves_the_future_it_names() -> None:
+    pending = Pending("")
+    first, second = ask(pending, "a"), ask(pending, "b")
+    answer = heartbeat("b")
+    pending.settle([answer])
+    assert second.result(0) is answer
+    assert not first.done()
+    assert len(pending) == 1
 
 
 def test_a_refused_request_is_written_again_once() -> None:
@@ -108,6 +121,28 @@ def test_a_request_expires_at_its_own_deadline() -> None:
     assert pending.counts == Counts(duplicates=1), "an answer that comes too late belongs to no request"
 
 
+def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
+    """Whatever number of requests is in flight, answered, or parked for long."""
+
+    class Watched(FutureRequest):
+        looked_at: ClassVar[int] = 0
+
+        @property
+        def deadline_s(self) -> float:
+            Watched.looked_at += 1
+            return super().deadline_s
+
+    pending = Pending("")
+    for number in range(1_000):
+        request = beat(str(number))
+        timeout_ms = 600_000 if number % 2 else 25_000
+        pending.add([Watched(request, number, timeout_ms, resolve_futures, future=Future())])
+    pending.settle([heartbeat(str(number)) for number in range(500)])
+    pending.expire(500.0 + 25.0)
+    assert len(pending) == 499
+    assert Watched.looked_at <= 3, "one that expires, and the next of each timeout"
+
+
 def test_what_could_not_be_sent_fails_with_the_cause() -> None:
     pending = Pending("")
     requests = [asked("a"), asked("b")]
@@ -120,6 +155,24 @@ def test_what_could_not_be_sent_fails_with_the_cause() -> None:
         requests[0].future.result(0)
     assert failed.value.__cause__ is cause
     assert requests[1].future.result(0) == heartbeat("b"), "it was written and answered all the same"
+
+
+def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
+    pending = Pending("")
+    received: list[list[str]] = []
+    others: list[SettledRequest] = []
+
+    def receive(outcomes: Sequence[SettledRequest]) -> None:
+        received.append([request.request.correlation_id for request, _ in outcomes])
+
+    pending.add([PendingRequest(beat(name), 0.0, 1_000, receive) for name in "abcd"])
+    pending.add([PendingRequest(beat("e"), 0.0, 1_000, others.extend)])
+    pending.settle([heartbeat(name) for name in "bea"])
+    pending.expire(1.0)
+    assert received == [["b", "a"], ["c", "d"]]
+    assert [(request.request.correlation_id, outcome) for request, outcome in others] == [
+        ("e", heartbeat("e"))
+    ]
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:

@@ -209,3 +209,37 @@ async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture
     known.look("g")
     await until(lambda: world.broker.metadata_asked == asked + 1)
     known.close()
+
+
+RESOURCE = {"resource_type": 32, "resource_name": "g"}
+SHARED, OWN = "share.record.lock.duration.ms", "consumer.session.timeout.ms"
+
+
+def settings(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "config_operation": 0, "value": "46000"} for name in names]
+
+
+@pytest.mark.parametrize(("names", "passed"), [([SHARED], [SHARED]), ([OWN], []), ([OWN, SHARED], [SHARED])])
+@played
+async def test_settings_of_share_groups_reach_the_brokers(
+    world: GatewayFixture, names: list[str], passed: list[str]
+) -> None:
+    """Row SN24: the leaders of partitions read them."""
+    client = await finds_share_groups(world)
+    world.broker.answers[44] = {"responses": [{**RESOURCE, "error_code": 0}]}
+    world.broker.answers[32] = {
+        "results": [{**RESOURCE, "configs": [{"name": name, "value": "1"} for name in (SHARED, OWN)]}]
+    }
+    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": settings(*names)}])).responses
+    assert answer.error_code == 0
+    reached = [
+        config.name
+        for message in world.broker.messages
+        if (header := request_header(message)).api_key == 44
+        for resource in codec.decode_request(header, message).resources
+        for config in resource.configs
+    ]
+    assert reached == passed
+    (described,) = (await client.ask(32, 4, resources=[{**RESOURCE, "configuration_keys": None}])).results
+    shown = {config.name: config.value for config in described.configs}
+    assert (shown[SHARED], shown[OWN]) == ("1", "46000" if OWN in names else "45000")

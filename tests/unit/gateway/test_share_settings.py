@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
@@ -102,6 +103,32 @@ async def test_sn24_the_coordinator_checks_the_brokers_take_and_the_coordinator_
 
 
 @played()
+async def test_sn24_what_leaders_alone_read_is_the_brokers_alone(world: GatewayFixture) -> None:
+    client = await ready(world)
+    assert await altered(client, locks="20000") == (0, None)
+    assert asked(world) == []
+    assert reached(world) == [(INCREMENTAL, [LOCKS])]
+    assert await altered(client, consumers="51000") == (0, None)
+    assert (asked(world), len(reached(world))) == ([(False, {CONSUMERS: "51000"})], 1)
+
+
+@played()
+async def test_sn24_what_the_coordinator_refuses_reaches_no_broker(world: GatewayFixture) -> None:
+    client = await ready(world)
+    error, message = await altered(client, locks="20000", session="1")
+    assert (error, reached(world)) == (REFUSED, [])
+    assert message is not None and SESSION in message
+
+
+@played()
+async def test_sn24_what_the_brokers_refuse_is_not_kept(world: GatewayFixture) -> None:
+    refused = {**OF_GROUP, "error_code": REFUSED, "error_message": "of the broker"}
+    client = await ready(world, {"responses": [refused]})
+    assert await altered(client, locks="1", session="50000") == (REFUSED, "of the broker")
+    assert asked(world) == [(True, {SESSION: "50000"})]
+
+
+@played()
 async def test_sn24_who_asks_learns_that_only_the_brokers_have_the_settings(world: GatewayFixture) -> None:
     client = await ready(world, before=lambda: setattr(world.core, "away", True))
     error, message = await altered(client, session="50000")
@@ -112,6 +139,28 @@ async def test_sn24_who_asks_learns_that_only_the_brokers_have_the_settings(worl
     world.broker.answers = dict(world.broker.answers)
     assert await altered(client, session="50000") == (0, None)
     assert asked(world)[-1] == (False, {SESSION: "50000"})
+
+
+@played()
+async def test_sn24_what_is_only_validated_is_kept_nowhere(world: GatewayFixture) -> None:
+    client = await ready(world)
+    entries = [{**OF_GROUP, "configs": changes(locks="20000", session="50000")}]
+    (answer,) = (await client.ask(INCREMENTAL, 1, resources=entries, validate_only=True)).responses
+    assert answer.error_code == 0
+    assert asked(world) == [(True, {SESSION: "50000"})]
+    message = world.broker.messages[-1]
+    assert codec.decode_request(request_header(message), message).validate_only
+
+
+@played()
+async def test_sn24_alter_configs_takes_away_what_it_does_not_name_from_both(world: GatewayFixture) -> None:
+    client = await ready(world)
+    assert await altered(client, ALTER, consumers="51000") == (0, None)
+    assert reached(world) == [(ALTER, [])]
+    assert await altered(client, ALTER, locks="20000") == (0, None)
+    assert reached(world)[1:] == [(ALTER, [LOCKS])]
+    assert asked(world)[2:] == [(True, {}), (False, {})]
+    assert SESSION in structs.asdict(world.core.asked[-1])["configs"]
 
 
 @pytest.mark.parametrize("keys", [None, [LOCKS, SESSION, CONSUMERS]])
@@ -131,6 +180,16 @@ async def test_sn24_leaders_settings_are_shown_as_the_brokers_have_them(
     message = world.broker.messages[-1]
     (passed,) = codec.decode_request(request_header(message), message).resources
     assert passed.configuration_keys == (keys and [LOCKS])
+
+
+@played()
+async def test_sn24_groups_with_settings_at_the_brokers_are_listed_too(world: GatewayFixture) -> None:
+    client = await ready(world)
+    listed = [{"resource_name": name, "resource_type": GROUP} for name in ("g", "of-brokers")]
+    world.broker.answers[LIST] = {"error_code": 0, "config_resources": listed}
+    assert await altered(client, session="50000") == (0, None)
+    answer = await client.ask(LIST, 1, resource_types=[GROUP])
+    assert sorted(one.resource_name for one in answer.config_resources) == ["g", "of-brokers"]
 
 
 @played()

@@ -2,7 +2,7 @@
 answers (rows SP10 to SP13, SI10, SI11).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from hypothesis import given
@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from records.codec import encode
 from state.kafka.share_requests import ShareStatePartition
 from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
-from streaming.service.share_state.carrying_out import Key, carry_out
+from streaming.service.share_state.carrying_out import Item, Key, Lost, carry_out
 from streaming.service.share_state.open_tasks import (
+    FIRST_BACKOFF_S,
     FIRST_PAUSE_S,
+    LONGEST_BACKOFF_S,
     LONGEST_PAUSE_S,
     PART_AFTER_S,
     PARTITIONS_PER_RECORD,
@@ -124,6 +126,22 @@ def test_outcomes_are_told_when_all_are_there_or_after_a_minute() -> None:
     assert groups.tell() == [done(1)]
 
 
+def test_tries_are_apart() -> None:
+    """Row SI10: a back-off that doubles, with a new look-up."""
+    groups = Groups(Coordinators(find_codes={key(): 15}))
+    groups.show("g", asked())
+    tried = 0
+    while groups.now_s < 100.0 + PART_AFTER_S - 1:
+        groups.work()
+        if groups.brokers.count("find") > tried:
+            tried = groups.brokers.count("find")
+            groups.now_s += min(FIRST_BACKOFF_S * 2 ** (tried - 1), LONGEST_BACKOFF_S) - 0.05
+            groups.work()
+            assert groups.brokers.count("find") == tried
+        groups.now_s += 0.1
+    assert 6 <= tried <= 10
+
+
 def test_records_have_room_for_their_partitions() -> None:
     groups = Groups()
     groups.show("g", asked(numbers=range(4_500)))
@@ -172,6 +190,31 @@ def test_what_operators_see() -> None:
     groups.tell()
     summary = groups.tasks.summary(2_500)
     assert (summary.deleted, dict(summary.failures)[LOST]) == (1, 1)
+
+
+def test_a_new_task_of_a_partition_waits_for_what_is_of_unknown_fate() -> None:
+    """Row SK6: no change follows one that a broker may still process."""
+    brokers = Coordinators()
+    groups = Groups(brokers)
+    groups.show("g", asked())
+    brokers.lossy, brokers.random = 0.0, Random(1)
+    initialize = brokers.initialize
+
+    def lose(node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+        brokers.late += [(0.0, "initialize", item) for item in items]
+        raise Lost("no answer")
+
+    brokers.initialize = lose  # type: ignore[method-assign]
+    assert groups.tell() == []
+    brokers.initialize = initialize  # type: ignore[method-assign]
+    groups.show("g", asked_to_delete("2#0"))
+    groups.restart(is_same_process=True)
+    groups.now_s += UNCERTAIN_S - 0.1
+    assert groups.tell() == [] and brokers.count("delete") == 0
+    brokers.arrive()
+    groups.now_s += 0.1
+    assert groups.tell() == [done()]
+    assert not brokers.states
 
 
 class Play:
