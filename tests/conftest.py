@@ -34,7 +34,6 @@ LONGEST_FIRST = (
     "tests/slow/test_observe.py",
     "tests/slow/test_coordinator_restart.py",
     "tests/slow/test_endurance.py",
-    "tests/slow/test_upgrade.py",
     "tests/slow/test_observe_kills.py",
     "tests/slow/test_observe_types.py",
     "tests/slow/test_pace.py",
