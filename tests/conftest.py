@@ -30,7 +30,6 @@ LONGEST_FIRST = (
     "tests/slow/test_replay.py",
     "tests/slow/test_secured.py",
     "tests/slow/test_run.py",
-    "tests/slow/test_state.py",
     "tests/slow/test_observe.py",
     "tests/slow/test_coordinator_restart.py",
     "tests/slow/test_endurance.py",
