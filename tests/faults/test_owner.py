@@ -1,55 +1,36 @@
-"""Whose the topics are: claims on a real broker, and coordinators in processes of their own.
+"""Whose the topics are: claims on a real broker. `test_standby` has coordinators in processes of their own.
 
 Two coordinators on the same topics with different folders would answer every request twice, and differently.
 """
 
 import os
-import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from uuid import uuid4
 
 import msgspec
 import pytest
 
 from checkpoints.metadata import Moved
-from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.claims import Claim
 from records.layout import TopicLayout
-from records.pack import unpack
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import ClockRecords, NotOwner, Ownership
-from streaming.service.status import Phase, read_status
 from streaming.service.topics import prepare_topics
-from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import (
-    START_TIMEOUT_S,
-    create_topic,
-    history_of,
     new_layout,
-    querys_answers,
-    settle,
-    stable_member,
-    starts,
     wait_until,
 )
-from tests.harness.run_command import Run, hold, run
 
 pytestmark = pytest.mark.e2e
 
 TICK_INTERVAL_MS = 50
 TOPIC_ID = "topic-id"
 HOST = socket.gethostname()
-NOT_OWNER = 78
-RECORDS = 40
 
 
 @pytest.fixture
@@ -252,103 +233,3 @@ def test_of_several_that_claim_at_the_same_moment_exactly_one_goes_on(broker: Em
 
         with ThreadPoolExecutor(contenders) as pool:
             assert sum(pool.map(contend, range(contenders))) == 1
-
-
-@pytest.mark.timeout(600)
-def test_second_coordinator_is_refused_and_one_that_lost_its_topics_stops(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    """Two start at the same moment, one goes on; its members see nothing of those that are refused. Then its
-    process hangs, while its JVM goes on, and a new folder takes the topics over.
-    """
-    prefix = f"test-{uuid4()}"
-    with ExitStack() as stack:
-        one, two = (stack.enter_context(start(broker, tmp_path, prefix, name)) for name in ("one", "two"))
-        wait_until(lambda: ended(one) != ended(two), "the end of one of them", START_TIMEOUT_S)
-        winner, loser = (two, one) if ended(one) else (one, two)
-        check_refused(loser, winner)
-        gateway = winner.ready()["gateway"]
-        layout = layout_on(broker.client_config, prefix)
-        check_members_notice_nothing(stack, broker, tmp_path, gateway, layout, winner)
-        client = stack.enter_context(
-            CoordinatorClient(broker.client_config, layout, client_id="c", request_timeout_ms=60_000)
-        )
-        check_loses_its_topics(broker, tmp_path, layout, winner, client)
-
-
-def start(
-    broker: EmbeddedBroker, tmp_path: Path, prefix: str, name: str, *more: str
-) -> AbstractContextManager[Run]:
-    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix)
-    settings = ("-c", "group.initial.rebalance.delay.ms=0")
-    return run(tmp_path, "--json", "--data-dir", str(tmp_path / name), *servers, *settings, *more)
-
-
-def prefix_of(layout: TopicLayout) -> str:
-    return layout.requests_topic.removesuffix("-requests")
-
-
-def ended(process: Run) -> bool:
-    return process.process.poll() is not None
-
-
-def check_refused(refused: Run, owner: Run) -> None:
-    """It ends with a sentence that names the owner, and an exit code of its own."""
-    assert refused.end() == (NOT_OWNER, ""), refused.stderr
-    (said,) = [line for line in refused.stderr.splitlines() if line.startswith("Error: ")]
-    assert f"process {owner.pid} on {HOST}, folder {owner.stderr_path.parent}/" in said
-
-
-def check_members_notice_nothing(
-    stack: ExitStack, broker: EmbeddedBroker, tmp_path: Path, gateway: str, layout: TopicLayout, owner: Run
-) -> None:
-    group_id, topic = f"group-{uuid4()}", f"orders-{uuid4()}"
-    create_topic(broker.client_config, topic, 4, {})
-    members = [stack.enter_context(closing(PythonMember(gateway, group_id, topic))) for _ in range(2)]
-    share(*members)
-    produce(gateway, topic, range(RECORDS))
-    seen = consume(RECORDS, *members)
-    with start(broker, tmp_path, prefix_of(layout), "third", "--take-over-topics") as third:
-        check_refused(third, owner)
-    produce(gateway, topic, range(RECORDS, 2 * RECORDS))
-    seen += consume(RECORDS, *members)
-    assert Counter(seen) == Counter(range(2 * RECORDS))  # 80 produced, 80 consumed, none consumed again
-    history = history_of(broker.client_config, layout, group_id)
-    assert EntryType.MEMBER_REMOVED not in {event.type for event in history}
-    assert [entry.owner_epoch for entry in starts(broker.client_config, layout)] == [1]
-
-
-def check_loses_its_topics(
-    broker: EmbeddedBroker, tmp_path: Path, layout: TopicLayout, loser: Run, client: CoordinatorClient
-) -> None:
-    with hold(loser.pid), start(broker, tmp_path, prefix_of(layout), "third", "--take-over-topics") as owner:
-        owner.ready()
-        # The JVM of the one that hangs goes on by itself, and reads what is asked now.
-        member = stable_member(client, "after-the-takeover")
-        for _ in range(20):
-            assert member.heartbeat(1) is ErrorCode.NONE
-        os.kill(loser.pid, signal.SIGCONT)
-        check_stopped(loser, owner)
-        assert member.heartbeat(1) is ErrorCode.NONE
-        settle(broker.client_config, layout)
-        answers = answers_to(broker, layout, "after-the-takeover")
-        assert len(answers) == 24
-        assert set(answers.values()) == {1}
-
-
-def check_stopped(loser: Run, owner: Run) -> None:
-    code, _ = loser.end()
-    assert code == NOT_OWNER, loser.stderr
-    said = loser.stderr.splitlines()[-1]
-    assert said.startswith(f"Error: the topics have another owner: process {owner.pid} on {HOST}, ")
-    folders = list(loser.stderr_path.parent.glob("*/coordinator/status.json"))
-    told = [read_status(path) for path in folders]
-    (status,) = [one for one in told if "another owner" in one.reason]
-    assert (status.phase, status.alarm) == (Phase.STOPPED, None)
-
-
-def answers_to(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> Counter[str]:
-    """How often the query answered each request about this group."""
-    records = querys_answers(broker.client_config, layout)
-    answers = [msgspec.json.decode(encoded) for record in records for encoded in unpack(record.value)]
-    return Counter(answer["request"] for answer in answers if answer["group_id"] == group_id)

@@ -1,27 +1,48 @@
-"""`group-coordinator run` as a user runs it: a process of its own, ended by Ctrl-C or worse."""
+"""`group-coordinator run` and `state` as a user runs them: the life of a data folder, from its first run to
+the import of its state elsewhere. Members notice nothing, and no request gets two different answers.
+"""
 
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
 import urllib.request
-import uuid
+from collections import defaultdict
 from contextlib import closing, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.files import FolderError
-from embedded.broker import EmbeddedBroker
+from cli import main
+from clients.coordinator_client import CoordinatorClient, layout_on
+from connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
+from records.pack import unpack
+from state.errors import ErrorCode
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from streaming.service.status import Phase, read_status
-from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, wait_until
+from tests.e2e.harness import (
+    QUICK_JAVA,
+    START_TIMEOUT_S,
+    Member,
+    create_topic,
+    offset_records,
+    read_answers,
+    settle,
+    snapshots_of,
+    stable_member,
+    wait_until,
+)
 from tests.e2e.listening import (
     LOOPBACK,
     OTHER_LOOPBACK,
@@ -30,45 +51,84 @@ from tests.e2e.listening import (
     listening_at,
     port_of,
 )
+from tests.harness import form
 from tests.harness.checkpoints import spark_of
 from tests.harness.run_command import BROKER, SPARK, Run, children_running, descendants, hold, jvm_of, run
 
 pytestmark = pytest.mark.e2e
 
 PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
+GROUPS = [f"group-{n}" for n in range(4)]
+SESSION_MS = 60_000
+NEW_PREFIX = "moved"
+DAMAGED = 5
+"""So many of the newest changelogs are damaged."""
 
 
-@pytest.mark.timeout(600)
-def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
-    """The life of a data folder: one run is killed, a second is refused, a third takes over and is ended."""
-    data_dir = tmp_path / "data"
-    arguments = ("--json", "--data-dir", str(data_dir), "--tick-interval-ms", "100")
-    with run(tmp_path, *arguments, "--no-gateway") as first:
+@pytest.mark.timeout(900)
+def test_members_live_through_kill_damage_rollback_and_move(tmp_path: Path) -> None:
+    """The first run is killed, and one that waits for its JVM is interrupted. The newest files are damaged,
+    and the state is rolled back. The next run is ended by Ctrl-C, and its state moves to new topics with
+    three partitions of requests and one shard for each.
+    """
+    old, new = tmp_path / "old", tmp_path / "new"
+    arguments = ("--json", "-c", "group.initial.rebalance.delay.ms=0", *form.arguments())
+    of_old = (*arguments, "--data-dir", str(old), "--tick-interval-ms", "100")
+    with run(tmp_path, *of_old, "--no-gateway") as first:
         ready = first.ready()
-        check_ready(ready, data_dir)
+        check_ready(ready, old)
         check_nobody_else_can_connect(first.pid, ready)
         check_the_ui_ends_no_job(ready["ui"])
-        check_second_is_refused(tmp_path, arguments, first.pid)
-        jvm = jvm_of(first.pid)
-        with descendants(first.pid) as left, hold(jvm):
-            first.process.kill()
-            # The JVM cannot see that its coordinator is gone, and may be in a batch.
-            wait_until(lambda: not left.has(BROKER), "the end of its broker")
-            with run(tmp_path, *arguments, *open_to_others(tmp_path)) as third:
-                check_waits(third, data_dir / "coordinator" / "lock", first.pid)
-                os.kill(jvm, signal.SIGCONT)
-                again = third.ready()
-                assert not left.has(SPARK)
-                ports = {"page": "", "ui": "", "metrics": "", "gateway": ""}
-                assert again | ports == ready | ports
-                # The killed JVM's temporary files are gone.
-                assert len(list((data_dir / "coordinator" / "tmp").glob("librocksdbjni*.so"))) == 1
-                check_open_to_others(again)
-                check_topic_is_made_by_writing(again["gateway"])
-                check_interrupt(third)
-    status = read_status(data_dir / "coordinator" / "status.json")
+        check_second_is_refused(tmp_path, of_old, first.pid)
+        client_config = ClientConfig(str(ready["broker"]))
+        create_topic(client_config, "orders", 1, {})  # offsets of a topic that does not exist are removed
+        with client_of(client_config, DEFAULT_PREFIX) as client:
+            members = {group_id: stable_member(client, group_id, SESSION_MS) for group_id in GROUPS}
+            for member in members.values():
+                commit(member, 41)
+            # A replica answers before the query has committed.
+            settle(client_config, layout_on(client_config, DEFAULT_PREFIX))
+            check_read_and_backup(old, tmp_path / "backup")
+            commit_for_batches(Checkpoint.at(old / "coordinator"), members)
+        check_its_jvm_is_waited_for(tmp_path, of_old, first, old / "coordinator" / "lock")
+        killed_s = time.monotonic()
+
+    damaged = damage(old)
+    assert "is back at batch" in state("rollback", "--data-dir", old)
+    assert not any(path.exists() for path in damaged)
+    wait_until(
+        lambda: time.monotonic() > killed_s + SESSION_MS / 1000, "the sessions' ends", 2 * SESSION_MS / 1000
+    )
+    with run(tmp_path, *of_old, *open_to_others(tmp_path)) as again:
+        ports = {"page": "", "ui": "", "metrics": "", "gateway": ""}
+        ready_again = again.ready()
+        assert ready_again | ports == ready | ports
+        # The killed JVM's temporary files are gone.
+        assert len(list((old / "coordinator" / "tmp").glob("librocksdbjni*.so"))) == 1
+        outage = Checkpoint.at(old / "coordinator").record().outages[-1].outage
+        assert outage.until_ms >= listening_ms(again)
+        with client_of(client_config, DEFAULT_PREFIX) as client:
+            check_is_as_it_was(client, members)
+            settle(client_config, layout_on(client_config, DEFAULT_PREFIX))
+        assert requests_answered_differently(client_config) == []
+        check_open_to_others(ready_again)
+        check_topic_is_made_by_writing(ready_again["gateway"])
+        check_interrupt(again)
+    status = read_status(old / "coordinator" / "status.json")
     assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
-    check_checkpoint(Checkpoint.at(data_dir / "coordinator"))
+
+    exported = state("export", tmp_path / "exported", "--data-dir", old)
+    assert exported.startswith(f"exported {len(GROUPS)} groups")
+    assert "not handled yet: 0 in partition 0" in exported
+    check_checkpoint(Checkpoint.at(old / "coordinator"))
+    moved_to = ("--prefix", NEW_PREFIX, "--request-partitions", "3")
+    state("import", tmp_path / "exported", "--data-dir", new, *moved_to, "--shards", "1")
+    shutil.move(old / "broker", new / "broker")
+    with run(tmp_path, *arguments, "--data-dir", str(new), *moved_to) as moved:
+        client_config = ClientConfig(str(moved.ready()["broker"]))
+        with client_of(client_config, NEW_PREFIX) as client:
+            check_is_as_it_was(client, members)
+            check_views(client_config, client, members)
 
 
 def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
@@ -117,6 +177,101 @@ def fetched(url: str) -> Any:
         return json.load(response)
 
 
+def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int) -> None:
+    """By the owner's name, and before it starts anything."""
+    with run(tmp_path, *arguments) as second:
+        assert second.end() == (1, "")
+        assert "starting a Kafka broker" not in second.stderr
+        *_, last = second.stderr.splitlines()
+        assert last.startswith("Error: ")
+        assert f" is in use by the coordinator with process id {pid} on host {socket.gethostname()} " in last
+
+
+def state(*arguments: object) -> str:
+    result = CliRunner().invoke(main, ["state", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def client_of(client_config: ClientConfig, prefix: str) -> CoordinatorClient:
+    return CoordinatorClient(client_config, layout_on(client_config, prefix), client_id="test")
+
+
+def commit(member: Member, offset: int) -> None:
+    request = OffsetCommit(
+        **member.client.header(member.group_id, 8),
+        generation_id=1,
+        member_id=member.member_id,
+        topics=[CommittedTopic("orders", [CommittedPartition(0, offset)])],
+    )
+    assert member.client.send(request).result().error_code is ErrorCode.NONE
+
+
+def check_read_and_backup(data: Path, backup: Path) -> None:
+    read = state("read", "--data-dir", data, "--format", "jsonl")
+    groups = {row["group"]["group_id"]: row for row in map(json.loads, read.splitlines())}
+    assert {g: groups[g]["offsets"][0]["offset"] for g in GROUPS} == dict.fromkeys(GROUPS, 41)
+    assert f"wrote {len(groups)} groups" in state("backup", backup, "--data-dir", data)
+
+
+def commit_for_batches(checkpoint: Checkpoint, members: dict[str, Member]) -> None:
+    """Commit offset 42 for more batches than are damaged."""
+    last = checkpoint.last_batch("commits") + 2 * DAMAGED
+    while checkpoint.last_batch("commits") < last:
+        for member in members.values():
+            commit(member, 42)
+
+
+def check_its_jvm_is_waited_for(tmp_path: Path, arguments: tuple[str, ...], first: Run, lock: Path) -> None:
+    """The JVM of a killed run cannot see that its coordinator is gone, and may be in a batch. The next run
+    waits for it, starts a JVM of its own, and is interrupted at once.
+    """
+    jvm = jvm_of(first.pid)
+    with descendants(first.pid) as left, hold(jvm):
+        first.process.kill()
+        wait_until(lambda: not left.has(BROKER), "the end of its broker")
+        with run(tmp_path, *arguments) as waiting:
+            check_waits(waiting, lock, first.pid)
+            os.kill(jvm, signal.SIGCONT)
+            wait_until(lambda: children_running(waiting.pid, SPARK) != [], "the start of Spark's JVM")
+            assert not left.has(SPARK)
+            with descendants(waiting.pid) as started:
+                waiting.interrupt()
+                assert waiting.end() == (128 + signal.SIGINT, "")
+                wait_until(lambda: started.running() == [], "the end of its processes")
+            assert "Traceback" not in waiting.stderr
+
+
+def check_waits(waiting: Run, lock: Path, holder: int) -> None:
+    """It has come to the lock, and has not got it."""
+    wait_until(lambda: str(lock) in open_files(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
+    for _ in range(20):  # it tries every 50 ms
+        assert json.loads(lock.read_text())["pid"] == holder
+        assert children_running(waiting.pid, SPARK) == []
+        time.sleep(0.05)
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):
+            found.append(str(link.readlink()))
+    return found
+
+
+def damage(data: Path) -> list[Path]:
+    """Cut the newest plan, and flip a byte of the newest changelogs."""
+    spark = spark_of(Checkpoint.at(data / "coordinator"))
+    plan = max(spark.glob("offsets/[0-9]*"), key=lambda path: int(path.name))
+    plan.write_bytes(plan.read_bytes()[:-7])
+    changelogs = sorted(spark.glob("state/0/0/*.changelog"), key=lambda path: int(path.stem))[-DAMAGED:]
+    for path in changelogs:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    return [plan, *changelogs]
+
+
 def open_to_others(tmp_path: Path) -> tuple[str, ...]:
     """UI and metrics at another address, a gateway with TLS and SASL, a broker that makes topics."""
     users = tmp_path / "users"
@@ -152,6 +307,47 @@ def check_topic_is_made_by_writing(gateway: str) -> None:
         assert producer.partitions_for("made-by-writing") == {0, 1, 2}
 
 
+def listening_ms(process: Run) -> float:
+    """When its gateway began to listen, by its log: a look from outside may come late."""
+    entries = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
+    first = next(entry for entry in entries if entry["event"] == "listening")
+    return datetime.fromisoformat(first["timestamp"]).timestamp() * 1000
+
+
+def check_is_as_it_was(client: CoordinatorClient, members: dict[str, Member]) -> None:
+    """Members have their ids and generations, groups their offsets."""
+    for group_id, member in members.items():
+        assert Member(client, group_id, member.member_id).heartbeat(1) is ErrorCode.NONE
+        fetch = OffsetFetch(**client.header(group_id, 7))
+        (topic,) = client.send(fetch).result().topics
+        assert [partition.committed_offset for partition in topic.partitions] == [42]
+
+
+def requests_answered_differently(client_config: ClientConfig) -> list[str]:
+    """The requests that have two different answers."""
+    found: dict[str, set[bytes]] = defaultdict(set)
+    for record in read_answers(client_config, layout_on(client_config, DEFAULT_PREFIX)):
+        for answer in unpack(record.value):
+            found[json.loads(answer)["request"]].add(answer)
+    assert len(found) > len(GROUPS)
+    return [request for request, answers in found.items() if len(answers) > 1]
+
+
+def check_interrupt(running: Run) -> None:
+    """Ctrl-C ends it in order, and nothing of it stays."""
+    with descendants(running.pid) as left:
+        assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
+        assert any(BROKER in command and QUICK_JAVA not in command for command in left.running())
+        running.interrupt()
+        assert running.end() == (0, "")
+        wait_until(lambda: left.running() == [], "the end of its processes")
+    lines = running.stderr.splitlines()
+    # The end has log lines too: of a connection that its client has just closed, of the replica.
+    logged = map(json.loads, lines[lines.index("stopping") + 1 :])
+    assert all(entry["level"] == "info" for entry in logged)
+    assert "Traceback" not in running.stderr
+
+
 def check_checkpoint(checkpoint: Checkpoint) -> None:
     """What Spark left is sound; a byte that changes and a batch that is lost are noticed."""
     assert describe_damage(checkpoint.files) == []
@@ -173,61 +369,11 @@ def newest(folder: Path, suffix: str = "") -> Path:
     return max(folder.glob(f"[0-9]*{suffix}"), key=lambda path: int(path.stem))
 
 
-def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int) -> None:
-    """By the owner's name, and before it starts anything."""
-    with run(tmp_path, *arguments) as second:
-        assert second.end() == (1, "")
-        assert "starting a Kafka broker" not in second.stderr
-        *_, last = second.stderr.splitlines()
-        assert last.startswith("Error: ")
-        assert f" is in use by the coordinator with process id {pid} on host {socket.gethostname()} " in last
-
-
-def check_waits(waiting: Run, lock: Path, holder: int) -> None:
-    """It has come to the lock, and has not got it."""
-    wait_until(lambda: str(lock) in open_files(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
-    for _ in range(20):  # it tries every 50 ms
-        assert json.loads(lock.read_text())["pid"] == holder
-        assert children_running(waiting.pid, SPARK) == []
-        time.sleep(0.05)
-
-
-def open_files(pid: int) -> list[str]:
-    found = []
-    for link in Path(f"/proc/{pid}/fd").glob("*"):
-        with suppress(OSError):
-            found.append(str(link.readlink()))
-    return found
-
-
-def check_interrupt(running: Run) -> None:
-    """Ctrl-C ends it in order, and nothing of it stays."""
-    with descendants(running.pid) as left:
-        assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
-        assert any(BROKER in command and QUICK_JAVA not in command for command in left.running())
-        running.interrupt()
-        assert running.end() == (0, "")
-        wait_until(lambda: left.running() == [], "the end of its processes")
-    lines = running.stderr.splitlines()
-    # The end has log lines too: of a connection that its client has just closed, of the replica.
-    logged = map(json.loads, lines[lines.index("stopping") + 1 :])
-    assert all(entry["level"] == "info" for entry in logged)
-    assert "Traceback" not in running.stderr
-
-
-def test_interrupt_while_starting_ends_it_at_once(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
-    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *servers) as starting:
-        wait_until(lambda: children_running(starting.pid, SPARK) != [], "the start of Spark's JVM")
-        with descendants(starting.pid) as left:
-            starting.interrupt()
-            assert starting.end() == (128 + signal.SIGINT, "")
-            wait_until(lambda: left.running() == [], "the end of its processes")
-        assert "Traceback" not in starting.stderr
-
-
-def test_brokers_that_do_not_answer_are_named(tmp_path: Path) -> None:
-    with run(tmp_path, "--data-dir", str(tmp_path / "data"), "--bootstrap-servers", "127.0.0.1:1") as alone:
-        assert alone.end() == (1, "")
-        *_, last = alone.stderr.splitlines()
-        assert last.startswith("Error: no Kafka broker answers (127.0.0.1:1: Connection refused)")
+def check_views(client_config: ClientConfig, client: CoordinatorClient, members: dict[str, Member]) -> None:
+    """The new topics have every group's view and offsets. Sessions may end while topics are read."""
+    layout = layout_on(client_config, NEW_PREFIX)
+    for group_id, member in members.items():
+        assert Member(client, group_id, member.member_id).heartbeat(1) is ErrorCode.NONE
+        *_, view = snapshots_of(client_config, layout, group_id)
+        assert [one.member_id for one in view.members] == [member.member_id]
+        assert [record.offset for record in offset_records(client_config, layout, group_id)] == [42]
