@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from tests.shared.judge import Era, Event, Place, State, Story, Verdict, Written, judge, judge_states
+from tests.campaigns.verdict import Verdict
+from tests.shared.judge import Era, Event, Place, State, Story, Written, judge, judge_states
 
 HERE = Place("orders", 1, 0)
 GROUP = "g"
@@ -105,4 +106,4 @@ def test_the_state_of_a_partition_falls_only_by_a_change_of_offsets() -> None:
     states = [State(1, 2, -1), State(2, 2, 10), State(3, 3, 10), State(4, 3, 4)]
     assert [it.wrong.value for it in judge_states(GROUP, HERE, states, [])] == ["state reset"]
     assert list(judge_states(GROUP, HERE, states, [Era(4)])) == []
-    assert [it.at_ns for it in judge_states(GROUP, HERE, [State(1, 3, 7), State(2, 2, 7)], [])] == [2]
+    assert [it.at for it in judge_states(GROUP, HERE, [State(1, 3, 7), State(2, 2, 7)], [])] == [2]

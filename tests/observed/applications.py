@@ -97,25 +97,24 @@ class ConnectPlay(Play):
             self._began.append(worker)
             wait_until(is_answered(partial(worker.ask, "GET", "/")), client_id, START_TIMEOUT_S)
 
-    def connect(self, connector: str, topic_reader: Mapping[str, str], tasks: int) -> None:
-        """Make a connector with so many tasks. The leader finds new work and joins again."""
+    def sink(self, tasks: str) -> None:
+        """Make a connector with so many tasks that writes the topic to a file. The leader finds new work and
+        joins again.
+        """
+        connector = "sink"
+        body = {
+            "connector.class": f"{FILE_STREAM}SinkConnector",
+            "file": str(self.folder / connector),
+            "topics": self.topic,
+            "tasks.max": tasks,
+        }
         worker = next(iter(self.workers.values()))
-        body = {**topic_reader, "tasks.max": str(tasks)}
         put = partial(worker.ask, "PUT", f"/connectors/{connector}/config", body)
         causes = {CauseKind.JOINED_AGAIN: set(self.workers), CauseKind.METADATA_CHANGED: set(self.workers)}
         causes[CauseKind.LEADER_REJOINED] = set(self.workers)
         with self.step(f"connector {connector} is made", causes):
-            self._tasks[connector] = tasks
+            self._tasks[connector] = int(tasks)
             wait_until(is_answered(put), f"{connector} is taken")
-
-    def sink(self, connector: str, tasks: int) -> None:
-        """Make a connector that writes the topic to a file."""
-        written = {
-            "connector.class": f"{FILE_STREAM}SinkConnector",
-            "file": str(self.folder / connector),
-            "topics": self.topic,
-        }
-        self.connect(connector, written, tasks)
 
     def alive(self) -> Iterable[str]:
         return self.workers

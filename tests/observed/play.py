@@ -1,7 +1,7 @@
 """A group that a script plays: its members, what was done to them, and what they saw."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -48,7 +48,7 @@ class Play:
         )
 
     def __enter__(self) -> Self:
-        self.create_topic(self.topic, PARTITIONS)
+        self._create_topic(self.topic)
         return self
 
     def __exit__(
@@ -65,9 +65,13 @@ class Play:
         ]
         self.truth.seen = sorted(events, key=lambda seen: seen.at_ms)
 
-    def create_topic(self, topic: str, partitions: int = PARTITIONS) -> None:
-        self.stage.create_topic(topic, partitions)
-        self._partitions[topic] = partitions
+    def create_topic(self, number: str) -> None:
+        """Create one more topic."""
+        self._create_topic(f"{self.topic}-{number}")
+
+    def _create_topic(self, topic: str) -> None:
+        self.stage.create_topic(topic, PARTITIONS)
+        self._partitions[topic] = PARTITIONS
 
     def start(
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
@@ -134,8 +138,9 @@ class Play:
             self.members.pop(client_id).kill()
             self.begin(client_id, member.library, instance_id=member.instance_id)
 
-    def subscribe(self, client_id: str, topics: Sequence[str]) -> None:
-        """A member subscribes to these topics."""
+    def subscribe_to_all(self, client_id: str) -> None:
+        """A member subscribes to all topics."""
+        topics = list(self._partitions)
         causes = {
             CauseKind.METADATA_CHANGED: {client_id},
             CauseKind.SUBSCRIPTION_CHANGED: {client_id},

@@ -5,7 +5,6 @@ from base64 import urlsafe_b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -15,7 +14,6 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from connections import kafka_clients
-from tests.campaigns.fault import FaultOutcome
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import PREFIX, Stage, Stalled
 from tests.e2e.harness import create_topic, wait_until
@@ -35,6 +33,9 @@ LASTING, RENEWED = "shared-lasting", "shared-renewed"
 PARTITIONS = {LASTING: 3, RENEWED: 2}
 PROCESSES = 3
 PAUSE_S = 0.25
+PAUSE = "longest pause"
+STUCK = "consumers stuck after a renewal"
+OUTCOMES = ("accept", "reject", "release", "renew")
 RECOVERY_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 180.0
 SESSION_MS, LOCK_MS = 10_000, 10_000
@@ -66,33 +67,7 @@ _OF_CLIENTS = [
 ]
 
 
-@dataclass(kw_only=True)
-class ShareStruck(Struck):
-    """One fault. It is over when every group has ended a record of each topic that was written after it.
-
-    `pause_s` is the longest time in which a group ended no record, from the fault's beginning on.
-    """
-
-    at_ns: int
-    pause_s: float = 0.0
-
-
-@dataclass(kw_only=True)
-class ShareResult(Result[ShareStruck]):
-    """The result of one seed. `wrongs` are by the fault in whose time they came."""
-
-    by: str
-    records: int = 0
-    deliveries: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    """Acknowledgements that succeeded, by type."""
-    stuck: int = 0
-    """Consumers that returned nothing after a renewal, and were replaced."""
-    states: int = 0
-    """Answers of share coordinators that were judged."""
-
-
-class ShareStage(Stage[ShareStruck, ShareResult]):
+class ShareStage(Stage):
     """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS."""
 
     delay_s = 2.0
@@ -139,34 +114,34 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
     def load_so_far(self) -> str:
         return f"after {len(self.producers.written)} records"
 
-    def begin(self, fault: str, random: Random) -> ShareStruck:
-        self.note_states()
-        return ShareStruck(fault=fault, at_ns=time.monotonic_ns())
+    def now(self) -> int:
+        return time.monotonic_ns()
 
-    def end(self, struck: ShareStruck, outcome: FaultOutcome) -> None:
-        struck.pause_s = self.longest_pause_s(struck.at_ns)
+    def begin(self, struck: Struck, random: Random) -> None:
         self.note_states()
 
-    def judge(self, result: ShareResult) -> None:
+    def end(self, struck: Struck) -> None:
+        struck.measured[PAUSE] = self.longest_pause_s(struck.at)
+        self.note_states()
+
+    def judge(self, result: Result) -> None:
         """End the load, wait until all is done, and judge."""
         self.producers.stop()
         self.drain()
         self.note_states()
         story = self.story
-        verdicts = list(judge(story))
+        result.take(judge(story))
         for (group, place), states in self.states.items():
-            verdicts += judge_states(group, place, states, self.eras[group])
-        for verdict in verdicts:
-            begun = [struck.fault for struck in result.struck if struck.at_ns <= verdict.at_ns]
-            result.count(["none", *begun][-1], verdict.wrong, f"{verdict.place}: {verdict.sentence}")
-        result.records = len(story.written)
+            result.take(judge_states(group, place, states, self.eras[group]))
         kinds = Counter(event.kind for event in story.events)
-        result.deliveries, result.stuck = kinds["delivered"], kinds["stuck"]
-        done = Counter(
-            event.words[0] for event in story.events if event.kind == "outcome" and event.words[1] == "-"
-        )
-        result.outcomes = dict(done)
-        result.states = sum(map(len, self.states.values()))
+        outcomes = (event.words for event in story.events if event.kind == "outcome")
+        result.numbers = {
+            "records": len(story.written),
+            "deliveries": kinds["delivered"],
+            **Counter(word for word, error in outcomes if error == "-"),
+            "states": sum(map(len, self.states.values())),
+            STUCK: kinds["stuck"],
+        }
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         settings = [f"-c{name}={value}" for name, value in _OF_GROUPS.items()]

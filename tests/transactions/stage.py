@@ -2,7 +2,6 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -12,10 +11,10 @@ from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import Stage, Stalled
 from tests.harness.broker_cluster import BrokerCluster
 from tests.transactions.applications import Application
-from tests.transactions.checker import Wrong, judge_offsets
 from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet
 
 GATEWAYS = 2
+STABLE_S = "seconds until no offset was pending"
 _LOOK_S = 0.2
 _ONE_BROKER = {
     "default.replication.factor": "1",
@@ -28,23 +27,7 @@ _ONE_BROKER = {
 }
 
 
-@dataclass(kw_only=True)
-class TransactionResult(Result[Struck]):
-    """The result of one seed. `wrongs` are by application."""
-
-    system: str
-    records: dict[str, int] = field(default_factory=dict)
-    """By application: the records of its input."""
-    stable_s: float = 0.0
-    """The time from the last record of the output until no offset was pending."""
-
-    @property
-    def summary(self) -> str:
-        sent = (f"{number} records of {name}" for name, number in self.records.items())
-        return ", ".join([super().summary, *sent])
-
-
-class TransactionStage(Stage[Struck, TransactionResult]):
+class TransactionStage(Stage):
     """A stage whose load are applications. As a reference it has Kafka's own coordinator: the applications
     reach the brokers themselves, and there is no coordinator of ours and no gateway.
     """
@@ -60,11 +43,8 @@ class TransactionStage(Stage[Struck, TransactionResult]):
         *,
         step: str = "steady",
         is_reference: bool = False,
-        nodes: int = 1,
     ) -> None:
-        brokers = BrokerCluster(
-            folder / "brokers", overrides=_ONE_BROKER if nodes == 1 else {}, nodes=range(1, nodes + 1)
-        )
+        brokers = BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
         super().__init__(folder, seed, step=step, brokers=brokers)
         self.is_reference = is_reference
         self.gateways: list[Keeper] = []
@@ -92,20 +72,14 @@ class TransactionStage(Stage[Struck, TransactionResult]):
     def load_so_far(self) -> str:
         return f"after {self.seen} records"
 
-    @property
-    def first_gateway(self) -> Address:
-        """Where the first gateway listens."""
-        return self._addresses[0]
-
     def instances(self) -> list[Keeper]:
         """All instances of all applications."""
         return [instance for fleet in self.fleets for instance in fleet.instances]
 
-    def begin(self, fault: str, random: Random) -> Struck:
+    def begin(self, struck: Struck, random: Random) -> None:
         """Choose the gateway which the fault hits if it hits one."""
         if self.gateways:
             self.gateway = random.choice(self.gateways)
-        return Struck(fault=fault)
 
     def wait_for_progress(self) -> float:
         """Wait until each application commits more of its output."""
@@ -126,21 +100,18 @@ class TransactionStage(Stage[Struck, TransactionResult]):
         status = [f"status {self.status()}"] if self.machines else []
         return "; ".join([*status, *(fleet.describe() for fleet in self.fleets)])
 
-    def judge(self, result: TransactionResult) -> None:
+    def judge(self, result: Result) -> None:
         """End the input, wait until all is read and committed, and judge."""
         for fleet in self.fleets:
             fleet.end_input()
-            result.records[fleet.application.name] = fleet.sent
+            result.numbers[fleet.application.name] = fleet.sent
         for fleet in self.fleets:
             name = fleet.application.name
             offsets, stable_s = fleet.drain()
-            result.stable_s = max(result.stable_s, stable_s)
-            result.wrongs[name] = {wrong.value: 0 for wrong in Wrong}
-            for verdict in (
-                *judge_offsets(fleet.fed, offsets.committed, offsets.pending),
-                *fleet.application.judge(fleet.fed, fleet.read_output()),
-            ):
-                result.count(name, verdict.wrong, f"{name}, {verdict.place}: {verdict.sentence}")
+            result.numbers[STABLE_S] = max(result.numbers.get(STABLE_S, 0.0), stable_s)
+            result.wrongs[name] = {}
+            for verdict in fleet.judge(offsets):
+                result.count(name, verdict)
 
     def _start_gateways(self, stack: ExitStack) -> None:
         above = 1 + max(self.brokers.nodes)
