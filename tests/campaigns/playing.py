@@ -54,7 +54,8 @@ def play(
             result.struck.append(_strike(stage, fault, random))
         stage.judge(result)
     except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        said = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+        result.failure = " ".join([*said, stage.describe()])
     finally:
         stage.close()
     result.seconds = time.monotonic() - began_s

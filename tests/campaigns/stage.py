@@ -37,10 +37,6 @@ SETTINGS = {
 }
 
 
-class Stalled(AssertionError):
-    """The load did not go on in time."""
-
-
 class Stage(ABC):
     """Brokers, coordinators and gateways. A campaign adds its load, and judges what came of it.
 
@@ -94,7 +90,7 @@ class Stage(ABC):
 
     @abstractmethod
     def wait_for_progress(self) -> float:
-        """Wait until all of the load goes on. Return the seconds. Raise Stalled."""
+        """Wait until all of the load goes on. Return the seconds. Raise AssertionError if it does not."""
 
     @abstractmethod
     def judge(self, result: Result) -> None:
@@ -106,6 +102,11 @@ class Stage(ABC):
             self.start_load(stack)
             self._stack = stack.pop_all()
         return self
+
+    def describe(self) -> str:
+        """What is known of the coordinator and of the load, for one who looks for what went wrong."""
+        ends = {machine.name: machine.ends[-3:] for machine in self.machines}
+        return f"status {self.status() if self.machines else None}, ends {ends}"
 
     def close(self) -> None:
         self._stack.close()

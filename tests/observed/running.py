@@ -34,7 +34,6 @@ class Told(Struct, kw_only=True):
 
     story: str
     clients: str
-    protocol: str
     steps: int = 0
     verdicts: list[Verdict] = []
     failure: str = ""
@@ -89,9 +88,7 @@ def _play(stage: Stage, story: Story) -> Truth | str:
 
 
 def _judged(stage: Stage, story: Story, truth: Truth | str, give_up_s: float) -> Told:
-    told = Told(
-        story=story.name, clients=story.clients or story.library.name, protocol=story.library.protocol
-    )
+    told = Told(story=story.name, clients=story.clients or story.library.name)
     if isinstance(truth, str):
         told.failure = truth
         return told

@@ -14,8 +14,10 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from connections import kafka_clients
+from embedded.jars import jar_paths
+from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import PREFIX, Stage, Stalled
+from tests.campaigns.stage import PREFIX, Stage
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.java_tools import JavaTools
@@ -23,7 +25,7 @@ from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
 from tests.shared.judge import Era, Place, State, Story, judge, judge_states, pending
 from tests.shared.load import Load
-from tests.shared.members import Members, compiled
+from tests.shared.members import HERE, Members
 from tests.shared.states import States
 
 COORDINATOR, BROKERS = "coordinator", "brokers"
@@ -40,7 +42,6 @@ RECOVERY_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 180.0
 SESSION_MS, LOCK_MS = 10_000, 10_000
 _LOOK_S = 0.2
-_STATE_TRIES = 20
 # Records of a member that is gone count as delivered.
 _DELIVERIES = 10
 _OF_GROUPS = {
@@ -96,7 +97,7 @@ class ShareStage(Stage):
             self.tools.configs(
                 *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
             )
-        classes = compiled(self.folder / "classes")
+        classes = compiled(HERE, jar_paths("tools"))
         settings = self.folder / "admin.properties"
         write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
         self._states = stack.enter_context(States(classes, self.folder, settings))
@@ -168,19 +169,17 @@ class ShareStage(Stage):
         topics = set(self.producers.partitions)
         seen: dict[str, set[str]] = {group: set() for group in GROUPS}
         recovered: dict[str, float] = {}
-        give_up_ns = since_ns + int(RECOVERY_TIMEOUT_S * 1e9)
-        while len(recovered) < len(GROUPS):
+
+        def have_ended() -> bool:
             for event in self.members.read():
                 written = self.producers.written.get(event.number)
                 if event.is_done and written and written.at_ns > since_ns:
                     seen[event.group].add(written.place.topic)
                     if seen[event.group] == topics:
                         recovered.setdefault(event.group, (event.at_ns - since_ns) / 1e9)
-            if time.monotonic_ns() > give_up_ns:
-                raise Stalled(
-                    f"the groups ended records of {seen} in {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
-                )
-            time.sleep(_LOOK_S)
+            return len(recovered) == len(GROUPS)
+
+        wait_until(have_ended, "an end of a new record of each topic and group", RECOVERY_TIMEOUT_S)
         return max(recovered.values())
 
     def longest_pause_s(self, since_ns: int) -> float:
@@ -193,9 +192,8 @@ class ShareStage(Stage):
         return max(pauses) / 1e9
 
     def describe(self) -> str:
-        """What is known of the members and of the coordinator."""
         ends = {keeper.name: [end.said for end in keeper.ends[-2:]] for keeper in self.members.keepers}
-        return f"status {self.status()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
+        return f"{super().describe()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
 
     def drain(self) -> None:
         """Wait until each group has ended all records, or ends no more of them."""
@@ -214,14 +212,15 @@ class ShareStage(Stage):
             for topic, partitions in self.producers.partitions.items():
                 for partition in range(partitions):
                     place = Place(topic, self.producers.lives[topic], partition)
-                    for _ in range(_STATE_TRIES):
-                        found = self._states.read(group, ids[topic], partition)
-                        if found is not None:
-                            self.states[group, place].append(State(time.monotonic_ns(), *found))
-                            break
-                        time.sleep(_LOOK_S)
-                    else:
-                        raise Stalled(f"no state of {group} {place}")
+                    name = f"the state of {group} {place}"
+                    wait_until(lambda: self._note_state(group, ids[topic], place), name)  # noqa: B023
+
+    def _note_state(self, group: str, topic_id: str, place: Place) -> bool:
+        """Add the state of a partition, if the share coordinator can say it now."""
+        found = self._states.read(group, topic_id, place.partition)
+        if found is not None:
+            self.states[group, place].append(State(time.monotonic_ns(), *found))
+        return found is not None
 
     def _topic_ids(self) -> dict[str, str]:
         """Kafka's text of each topic's id."""

@@ -8,14 +8,14 @@ from random import Random
 from connections.address import Address
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import Stage, Stalled
+from tests.campaigns.stage import Stage
+from tests.e2e.harness import wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.transactions.applications import Application
 from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet
 
 GATEWAYS = 2
 STABLE_S = "seconds until no offset was pending"
-_LOOK_S = 0.2
 _ONE_BROKER = {
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
@@ -84,21 +84,17 @@ class TransactionStage(Stage):
     def wait_for_progress(self) -> float:
         """Wait until each application commits more of its output."""
         before, began_s = self.seen, time.monotonic()
-        while still := [fleet for fleet, then in zip(self.fleets, before, strict=True) if fleet.seen <= then]:
+
+        def is_more() -> bool:
             for fleet in self.fleets:
                 fleet.tend()
-            if time.monotonic() > began_s + RECOVERY_TIMEOUT_S:
-                names = ", ".join(fleet.application.name for fleet in still)
-                raise Stalled(
-                    f"no more output of {names} within {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
-                )
-            time.sleep(_LOOK_S)
+            return all(now > then for now, then in zip(self.seen, before, strict=True))
+
+        wait_until(is_more, "more output of each application", RECOVERY_TIMEOUT_S)
         return time.monotonic() - began_s
 
     def describe(self) -> str:
-        """How far applications are, and how their instances ended last."""
-        status = [f"status {self.status()}"] if self.machines else []
-        return "; ".join([*status, *(fleet.describe() for fleet in self.fleets)])
+        return "; ".join([super().describe(), *(fleet.describe() for fleet in self.fleets)])
 
     def judge(self, result: Result) -> None:
         """End the input, wait until all is read and committed, and judge."""
