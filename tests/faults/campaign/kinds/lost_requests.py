@@ -58,7 +58,7 @@ def _lose(own: OwnCoordinator, random: Random, lose: Lose, is_behind: bool) -> N
         lose(own, random)
         give_up_s = time.monotonic() + END_TIMEOUT_S
         while time.monotonic() < give_up_s and not own.keeper.ends:
-            if is_behind and lost_s(own.log.looks, own.handled_ends()) is not None:
+            if is_behind and lost_s(own.looks, own.handled_ends()) is not None:
                 break
             time.sleep(0.1)
             if lose is delete_records:  # a batch may have handled what was deleted

@@ -3,13 +3,15 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
+
+from confluent_kafka.admin import AdminClient
 
 from connections import kafka_clients
 from connections.address import Address
@@ -19,7 +21,7 @@ from tests.campaigns.keeper import Keeper
 from tests.campaigns.reading import read
 from tests.campaigns.stage import command_line, environment, signal_all
 from tests.e2e.harness import QUICK_JAVA, wait_until
-from tests.faults.campaign.judge.log_start import LogStart, lost_s, stalled_s
+from tests.faults.campaign.judge.log_start import Look, look, lost_s, stalled_s
 from tests.faults.campaign.judge.losses import (
     Ended,
     Loss,
@@ -35,7 +37,6 @@ PARTITIONS = 3
 """Of the requests topic."""
 REPLIES = 4
 GROUPS = {"classic": 20}
-_LOOK_S = 0.05
 # Beside much other work a start takes minutes.
 START_TIMEOUT_S = 600.0
 _OPTIONS = (
@@ -70,14 +71,15 @@ class OwnCoordinator:
         self._load.start(stage.servers, self.layout, Address.parse(ready["gateway"]))
         stack.callback(self._load.stop)
         wait_until(self._all_have_committed, "commits of all groups", START_TIMEOUT_S)
-        self.log = stack.enter_context(LogStart(stage.servers, self.layout.requests_topic, PARTITIONS))
+        admin = AdminClient({"bootstrap.servers": stage.servers, "log_level": 0})
+        topic = self.layout.requests_topic
+        self.looks: list[Look] = []
+        self.looks.append(look(admin, topic, PARTITIONS, self.looks))
+        url = ready["metrics"].removesuffix("/metrics") + "/readyz"
         self.readiness: list[int] = []
         """What `/readyz` has answered."""
-        stopped = threading.Event()
-        looks = threading.Thread(target=self._look, args=[ready["metrics"], stopped], daemon=True)
-        looks.start()
-        stack.callback(looks.join)
-        stack.callback(stopped.set)
+        act(stack, lambda: self.looks.append(look(admin, topic, PARTITIONS, self.looks)), pause_s=0.005)
+        act(stack, lambda: self.readiness.extend(_statuses(url)), pause_s=0.05)
 
     def _said_ready(self) -> list[str]:
         """The line by which it says that it is ready, none before."""
@@ -85,12 +87,6 @@ class OwnCoordinator:
 
     def _all_have_committed(self) -> bool:
         return {group for group, _ in self._load.meter.acknowledged()} == self._load.groups.keys()
-
-    def _look(self, metrics: str, stopped: threading.Event) -> None:
-        url = metrics.removesuffix("/metrics") + "/readyz"
-        while not stopped.wait(_LOOK_S):
-            with suppress(URLError, OSError):
-                self.readiness.append(_status(url))
 
     def ends(self, timeout_s: float) -> list[Ended]:
         """Return its own end and that of the next start, none if it goes on for this long."""
@@ -129,25 +125,42 @@ class OwnCoordinator:
     def loss(self, at_ms: int) -> Loss:
         """What the judge has to know, after the end."""
         self._load.stop()
-        commits, log, topic = self._load.meter.commits, self.log, self.layout.requests_topic
-        found_s = lost_s(log.looks, self.handled_ends())
+        commits, looks, topic = self._load.meter.commits, self.looks, self.layout.requests_topic
+        found_s = lost_s(looks, self.handled_ends())
         assert found_s is not None, "no request was lost"
         since_s = max(found_s, self._released_s)
         found = evidence(
             topic,
             # A topic that was made again has no request of the one before it.
-            requests=read(self._world.servers, topic) if log.is_same_topic else [],
+            requests=read(self._world.servers, topic) if looks[-1].topic_id == looks[0].topic_id else [],
             offsets=read(self._world.servers, self.layout.offsets_topic),
         )
         report = read_report(self._checkpoint / "lost-requests.json")
         answered_s = max(commit.answered_s for commit in commits)
-        slow_s = stalled_s(log.looks, since_s, max(answered_s, since_s))
+        slow_s = stalled_s(looks, since_s, max(answered_s, since_s))
         return Loss(commits, found.offsets, last_commits(found), report, since_s, slow_s, at_ms)
 
 
-def _status(url: str) -> int:
+def act(stack: ExitStack, do: Callable[[], None], pause_s: float) -> None:
+    """Do something again and again in a thread, until `stack` ends."""
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.wait(pause_s):
+            do()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(stopped.set)
+
+
+def _statuses(url: str) -> list[int]:
+    """The status of an answer, none if there is no answer."""
     try:
         with urlopen(url, timeout=5) as response:
-            return int(response.status)
+            return [response.status]
     except HTTPError as error:
-        return error.code
+        return [error.code]
+    except OSError:
+        return []
