@@ -5,7 +5,6 @@ that kills the worker.
 import re
 import time
 from contextlib import closing
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,7 +18,7 @@ from streaming.service.status import Phase
 from tests.campaigns.fault import Fault
 from tests.campaigns.planted import KILLER
 from tests.campaigns.stage import START_TIMEOUT_S
-from tests.e2e.harness import wait_until
+from tests.e2e.harness import running, wait_until
 from tests.faults.campaign.stage import FaultStage
 from tests.harness.run_command import no_file_grows
 
@@ -35,9 +34,10 @@ def damage_checkpoint(stage: FaultStage, random: Random, *, is_cut: bool) -> boo
 
     It goes on, or it names what is damaged. Then the file is put back, as it says.
     """
-    ends = len(stage.coordinator.ends)
+    ends, jvm = len(stage.coordinator.ends), stage.jvm()
     with stage.coordinator.held_down():
-        wait_for_jvm(stage)
+        # It may write for a moment after its coordinator.
+        wait_until(lambda: not running([jvm]), "the end of the JVM", 60)
         path = random.choice(newest_files(stage.checkpoint))
         before = path.read_bytes()
         content = bytearray(before)
@@ -82,21 +82,6 @@ def newest_files(checkpoint: Path) -> list[Path]:
         files = [path for path in part.glob("[0-9]*") if path.is_file()]
         found += sorted(files, key=lambda path: (int(path.stem.split("_")[0]), path.name))[-1:]
     return [path for path in found if path.exists() and path.stat().st_size > 0]
-
-
-def wait_for_jvm(stage: FaultStage) -> None:
-    """Wait for the end of the JVM, which may write for a moment after its coordinator."""
-    lock = stage.checkpoint / "lock"
-
-    def is_free() -> bool:
-        with lock.open("rb+") as file:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-    wait_until(is_free, "the end of the JVM", 60)
 
 
 def _failure(stage: FaultStage) -> str:
