@@ -71,7 +71,7 @@ class Result:
         counts = self.wrongs.setdefault(row, {})
         counts[verdict.wrong.value] = counts.get(verdict.wrong.value, 0) + 1
         self.found.append((verdict.wrong.value, verdict.place))
-        self.sentences.append(f"{verdict.wrong}: {verdict.place} at {verdict.at}: {verdict.sentence}")
+        self.sentences.append(f"{row}: {verdict.wrong}, {verdict.place} at {verdict.at}: {verdict.sentence}")
 
     def take(self, verdicts: Iterable[Verdict]) -> None:
         """Count each wrong with the fault in whose time it came."""
