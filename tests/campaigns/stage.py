@@ -61,6 +61,8 @@ class Stage(ABC):
         self.folder, self.seed, self.step = folder, seed, step
         self.machines: list[Keeper] = []
         """The coordinator, and the standby if there is one. They take turns."""
+        self.keepers: list[Keeper] = []
+        """All that is started again when it has ended."""
         self.shared = folder / "shared" if with_standby else None
         self.brokers = brokers or BrokerCluster(folder / "brokers")
         self.gateway: Keeper
@@ -105,7 +107,7 @@ class Stage(ABC):
 
     def describe(self) -> str:
         """What is known of the coordinator and of the load, for one who looks for what went wrong."""
-        ends = {machine.name: machine.ends[-3:] for machine in self.machines}
+        ends = {keeper.name: keeper.ends[-2:] for keeper in self.keepers}
         return f"status {self.status() if self.machines else None}, ends {ends}"
 
     def close(self) -> None:
@@ -120,6 +122,7 @@ class Stage(ABC):
             command = self.command(data=self.folder / name)
             machine = Keeper(name, self.folder, command, environment=environment(), final_codes=final_codes)
             self.machines.append(machine)
+            self.keepers.append(machine)
             stack.callback(machine.stop)
             machine.start()
         wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
@@ -132,6 +135,7 @@ class Stage(ABC):
         """Start a gateway, which `stack` stops, and wait until it is ready."""
         arguments = ["gateway", "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
         gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
+        self.keepers.append(gateway)
         stack.callback(gateway.stop)
         gateway.start()
         wait_until(lambda: self.has_said_ready(gateway), f"the {name}", START_TIMEOUT_S)

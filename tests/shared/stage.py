@@ -108,6 +108,7 @@ class ShareStage(Stage):
             self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
         )
         stack.callback(self.members.stop)
+        self.keepers += self.members.keepers
         self.members.start()
         self.wait_for_progress()
 
@@ -190,10 +191,6 @@ class ShareStage(Stage):
             times = sorted([since_ns, *(at_ns for at_ns in ended if at_ns > since_ns)])
             pauses += [after - before for before, after in pairwise(times)]
         return max(pauses) / 1e9
-
-    def describe(self) -> str:
-        ends = {keeper.name: [end.said for end in keeper.ends[-2:]] for keeper in self.members.keepers}
-        return f"{super().describe()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
 
     def drain(self) -> None:
         """Wait until each group has ended all records, or ends no more of them."""
