@@ -47,15 +47,16 @@ class TransactionStage(Stage):
         brokers = BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
         super().__init__(folder, seed, step=step, brokers=brokers)
         self.is_reference = is_reference
-        self.gateways: list[Keeper] = []
+        self.gateways: dict[Address, Keeper] = {}
         self.fleets: list[Fleet] = []
         self._applications = applications
-        self._addresses: list[Address] = []
 
     def start_load(self, stack: ExitStack) -> None:
         if not self.is_reference:
             self.start_coordinators(stack)
-            self._start_gateways(stack)
+            for number in range(GATEWAYS):
+                address = self.gateway_address()
+                self.gateways[address] = self.start_gateway(stack, f"gateway-{number}", address)
         for application in self._applications:
             folder = self.folder / application.name
             fleet = Fleet(application, self.servers, self._reach_of, folder)
@@ -79,7 +80,7 @@ class TransactionStage(Stage):
     def begin(self, struck: Struck, random: Random) -> None:
         """Choose the gateway which the fault hits if it hits one."""
         if self.gateways:
-            self.gateway = random.choice(self.gateways)
+            self.gateway = random.choice([*self.gateways.values()])
 
     def wait_for_progress(self) -> float:
         """Wait until each application commits more of its output."""
@@ -109,18 +110,9 @@ class TransactionStage(Stage):
             for verdict in fleet.judge(offsets):
                 result.count(name, verdict)
 
-    def _start_gateways(self, stack: ExitStack) -> None:
-        above = 1 + max(self.brokers.nodes)
-        while len(self._addresses) < GATEWAYS:
-            address = self.gateway_address()
-            if all(abs(address.port - other.port) > above for other in self._addresses):
-                self._addresses.append(address)
-        for number, address in enumerate(self._addresses):
-            self.gateways.append(self.start_gateway(stack, f"gateway-{number}", address))
-
     def _reach_of(self, number: int) -> str:
         """What an instance takes for bootstrap servers: all gateways, another one first in turn."""
         if self.is_reference:
             return self.servers
-        place = number % GATEWAYS
-        return ",".join(map(str, [*self._addresses[place:], *self._addresses[:place]]))
+        place, addresses = number % GATEWAYS, [*self.gateways]
+        return ",".join(map(str, [*addresses[place:], *addresses[:place]]))
