@@ -56,11 +56,11 @@ def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int
         played = [story for story in stories if story.name not in result.skipped]
         Random(seed).shuffle(played)
         with ThreadPoolExecutor(together) as pool:
-            truths = dict(zip(played, pool.map(lambda story: _play(stage, story), played), strict=True))
+            truths = {it.name: pool.submit(_play, stage, it) for it in played}
         give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
         for story in stories:
-            if story in truths:
-                result.stories.append(_judged(stage, story, truths[story], give_up_s))
+            if story.name in truths:
+                result.stories.append(_judged(stage, story, truths[story.name].result(), give_up_s))
     for told in result.stories:
         wrong = [
             f"{told.story}: {it.action}: {it.line}: said {it.said}, not {it.happened}"
