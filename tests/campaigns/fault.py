@@ -4,36 +4,26 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from random import Random
-from typing import Generic, TypeVar
-
-W = TypeVar("W", contravariant=True)
-"""The stage that a fault needs."""
-
-
-class FaultOutcome(StrEnum):
-    """The coordinator's reaction to a fault."""
-
-    WENT_ON = "went on"
-    REFUSED = "refused clearly"
-    """It said what to do, and it was done."""
+from typing import Any
 
 
 @dataclass(frozen=True)
-class Fault(Generic[W]):
+class Fault:
     """A fault. `weight` is how often it strikes beside the others.
 
-    `hit` returns when it is over: what was held runs again, what was damaged is mended. It raises
-    AssertionError if the coordinator took it in another way than it should, and returns None if it went on.
+    `hit`, of a stage and a source of random choices, returns when it is over: what was held runs again, what
+    was damaged is mended. It returns True if the coordinator refused clearly to go on, and said what to do.
+    It raises AssertionError if the coordinator took it in another way than it should.
     """
 
     name: str
     weight: float
-    hit: Callable[[W, Random], FaultOutcome | None]
+    hit: Callable[[Any, Random], bool | None]
 
-    def strike(self, stage: W, random: Random) -> FaultOutcome:
-        return self.hit(stage, random) or FaultOutcome.WENT_ON
+
+def by_name(*faults: Fault) -> dict[str, Fault]:
+    return {fault.name: fault for fault in faults}
 
 
 @contextmanager
@@ -44,8 +34,3 @@ def standing_still(send: Callable[[signal.Signals], None]) -> Iterator[None]:
         yield
     finally:
         send(signal.SIGCONT)
-
-
-def hold_s(random: Random) -> float:
-    """Return a time to hold something: shorter than a session, or members could not keep their word."""
-    return random.uniform(0.5, 5.0)

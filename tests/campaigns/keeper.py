@@ -97,6 +97,12 @@ class Keeper:
         """SIGKILL; it is started again unless it is held down."""
         self.signal(signal.SIGKILL)
 
+    def end_and_start(self, end: Callable[[], None] | None = None) -> None:
+        """End it, with SIGKILL if nothing else is given, and wait until it is started again."""
+        starts = self.starts
+        (end or self.kill)()
+        self.wait_until_started(starts, timeout_s=120)
+
     def signal(self, number: int) -> None:
         pid = self.pid
         if pid is not None:

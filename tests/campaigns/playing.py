@@ -1,60 +1,61 @@
-"""The faults of a seed, one after the other, and then the judge."""
+"""The faults of a seed, one after the other, and then the judge; and the command line of that."""
 
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from tests.campaigns.fault import Fault
-from tests.campaigns.results import Result, S
+from tests.campaigns.results import R, Result, Struck, report
 from tests.campaigns.stage import Stage
 
-R = TypeVar("R", bound=Result[Any])
-Kinds = Mapping[str, Fault[Any]]
-Scheduled = tuple[str, Random]
-"""The name of a fault, and the source of its random choices."""
+Kinds = Mapping[str, Fault]
 
 
-def schedule(seed: int, faults: int, names: Sequence[str], kinds: Kinds) -> list[Scheduled]:
-    """Return the faults of a seed. Each kind comes once before any comes twice, if there are enough."""
+def schedule(seed: int, faults: int, kinds: Kinds) -> list[tuple[Fault, Random]]:
+    """Return the faults of a seed, each with the source of its random choices.
+
+    Each kind comes once before any comes twice, if there are enough.
+    """
     random = Random(seed)
-    weights = [kinds[name].weight for name in names]
-    chosen = random.sample(names, min(faults, len(names)))
-    chosen += random.choices(names, weights, k=faults - len(chosen))
+    weights = [fault.weight for fault in kinds.values()]
+    chosen = random.sample([*kinds], min(faults, len(kinds)))
+    chosen += random.choices([*kinds], weights, k=faults - len(chosen))
     random.shuffle(chosen)
-    return [(name, Random(f"{seed}-{place}-{name}")) for place, name in enumerate(chosen)]
+    return [(kinds[name], Random(f"{seed}-{place}-{name}")) for place, name in enumerate(chosen)]
 
 
 def play(
-    name: str,
-    result: R,
-    build: Callable[[Path], Stage[S, R]],
+    result: Result,
+    build: Callable[[Path], Stage],
+    faults: int,
     kinds: Kinds,
-    faults: Iterable[Scheduled],
-    until_s: float = float("inf"),
-) -> R:
-    """Let the faults strike a stage in a folder of its own, and judge.
+    last: Iterable[Fault] = (),
+) -> Result:
+    """Let faults of the result's seed, and then those of `last`, strike a stage in a folder of its own, and
+    judge.
 
-    No fault begins after `until_s` (monotonic). An exception is the result's `failure`. The folder is removed
-    if all is well.
+    An exception is the result's `failure`. The folder is removed if all is well.
     """
     began_s = time.monotonic()
-    result.folder = tempfile.mkdtemp(prefix=f"{name}-{result.seed}-")
+    result.folder = tempfile.mkdtemp(prefix=f"campaign-{result.seed}-")
     stage = build(Path(result.folder))
+    scheduled = schedule(result.seed, faults, kinds)
+    scheduled += [(fault, Random(f"{result.seed}-{fault.name}")) for fault in last]
     try:
         stage.start()
-        for fault, random in faults:
-            if time.monotonic() > until_s:
-                break
-            result.struck.append(_strike(stage, kinds[fault], random))
+        for fault, random in scheduled:
+            result.struck.append(_strike(stage, fault, random))
         stage.judge(result)
     except Exception as error:  # noqa: BLE001 - the report names it, and the seed
-        result.failure = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        said = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+        result.failure = " ".join([*said, stage.describe()])
     finally:
         stage.close()
     result.seconds = time.monotonic() - began_s
@@ -63,12 +64,54 @@ def play(
     return result
 
 
-def _strike(stage: Stage[S, Any], fault: Fault[Any], random: Random) -> S:
+def _strike(stage: Stage, fault: Fault, random: Random) -> Struck:
     time.sleep(random.uniform(0, stage.delay_s))
-    struck = stage.begin(fault.name, random)
+    struck = Struck(fault=fault.name, at=stage.now())
+    stage.begin(struck, random)
     click.echo(f"{time.strftime('%H:%M:%S')} {fault.name}, {stage.load_so_far}", err=True)
-    outcome = fault.strike(stage, random)
+    struck.is_refused = bool(fault.hit(stage, random))
     struck.recovery_s = stage.wait_for_progress()
-    stage.end(struck, outcome)
-    click.echo(f"  {outcome}, all goes on after {struck.recovery_s:.1f} s", err=True)
+    stage.end(struck)
+    how = "refused clearly" if struck.is_refused else "went on"
+    click.echo(f"  {how}, all goes on after {struck.recovery_s:.1f} s", err=True)
     return struck
+
+
+def fault_options(kinds: Kinds, faults: int = 100) -> list[click.Option]:
+    """The options `--faults` and `--kind`."""
+    return [
+        click.Option(["--faults"], type=click.IntRange(0), default=faults, show_default=True),
+        click.Option(
+            ["--kind", "kinds"], multiple=True, type=click.Choice([*kinds]), help="Only these; repeatable."
+        ),
+    ]
+
+
+def command(
+    campaigns: Callable[..., Iterable[R]],
+    kind: type[R],
+    table: Callable[[Sequence[R]], str],
+    document: Path,
+    options: Sequence[click.Option],
+) -> click.Command:
+    """Return the command that plays `campaigns(seed, **options)` of each seed, and reports."""
+
+    def play_all(seeds: Sequence[int], results: Path | None, write: bool, **more: Any) -> None:
+        played = chain.from_iterable(campaigns(seed, **more) for seed in seeds or (1,))
+        report(played, kind, table, results=results, document=document if write else None)
+
+    return click.Command(
+        None,
+        callback=play_all,
+        help="Play each seed, and judge. The exit code is 1 if anything is wrong.",
+        params=[
+            click.Option(["--seed", "seeds"], type=int, multiple=True, help="Repeatable. Default: 1."),
+            *options,
+            click.Option(
+                ["--results"],
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Append each result to this file, a line of JSON; the table is of the whole file.",
+            ),
+            click.Option(["--write"], is_flag=True, help=f"Write the table to {document}."),
+        ],
+    )

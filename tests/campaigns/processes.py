@@ -7,32 +7,33 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
-from tests.campaigns.fault import Fault, hold_s, standing_still
+from tests.campaigns.fault import Fault, by_name, standing_still
 from tests.campaigns.stage import START_TIMEOUT_S, Stage, signal_all
 from tests.e2e.harness import wait_until
 
 # The share of a slowed process is one such slice of ten.
 SLICE_S = 0.02
 
-AnyStage = Stage[Any, Any]
-Pids = Callable[[AnyStage], Sequence[int]]
+Pids = Callable[[Stage], Sequence[int]]
 
 
-def kill(stage: AnyStage, _: Random, pids: Pids) -> None:
+def hold_s(random: Random) -> float:
+    """Return a time to hold something: shorter than a session, or members could not keep their word."""
+    return random.uniform(0.5, 5.0)
+
+
+def kill_workers(stage: Stage, _: Random) -> None:
     """SIGKILL."""
-    signal_all(list(pids(stage)), signal.SIGKILL)
+    signal_all(stage.workers(), signal.SIGKILL)
 
 
-def kill_driver(stage: AnyStage, _: Random) -> None:
+def kill_driver(stage: Stage, _: Random) -> None:
     """SIGKILL. The supervisor starts it again."""
-    starts = stage.coordinator.starts
-    stage.coordinator.kill()
-    stage.coordinator.wait_until_started(starts, timeout_s=120)
+    stage.coordinator.end_and_start()
 
 
-def end_jvm(stage: AnyStage, _: Random, number: signal.Signals) -> None:
+def end_jvm(stage: Stage, _: Random, number: signal.Signals) -> None:
     """SIGKILL, or SIGSTOP until the watchdog kills it. The same process starts another JVM."""
     machine = stage.coordinator  # it is not ready meanwhile, so it is not looked for again
     driver, starts, jvm = machine.pid, machine.starts, stage.jvm(machine)
@@ -41,20 +42,20 @@ def end_jvm(stage: AnyStage, _: Random, number: signal.Signals) -> None:
     assert (machine.pid, machine.starts) == (driver, starts)
 
 
-def hold(stage: AnyStage, random: Random, pids: Pids) -> None:
+def hold(stage: Stage, random: Random, pids: Pids) -> None:
     """SIGSTOP, and SIGCONT some seconds later."""
     with standing_still(partial(signal_all, list(pids(stage)))):
         time.sleep(hold_s(random))
 
 
-def kill_replica(stage: AnyStage, _: Random) -> None:
+def kill_replica(stage: Stage, _: Random) -> None:
     """SIGKILL. The coordinator seeds another one."""
     replica = stage.replica()
     signal_all([replica], signal.SIGKILL)
     wait_until(lambda: stage.replica() != replica, "another replica", START_TIMEOUT_S)
 
 
-def slow_replica(stage: AnyStage, random: Random) -> None:
+def slow_replica(stage: Stage, random: Random) -> None:
     """It runs for a tenth of the time. The query overtakes it, and each answer has two copies at once."""
     replica = [stage.replica()]
     until_s = time.monotonic() + 2 * hold_s(random)
@@ -64,13 +65,11 @@ def slow_replica(stage: AnyStage, random: Random) -> None:
         time.sleep(SLICE_S)
 
 
-def kill_gateway(stage: AnyStage, _: Random) -> None:
-    starts = stage.gateway.starts
-    stage.gateway.kill()
-    stage.gateway.wait_until_started(starts)
+def kill_gateway(stage: Stage, _: Random) -> None:
+    stage.gateway.end_and_start()
 
 
-def kill_broker(stage: AnyStage, random: Random) -> None:
+def kill_broker(stage: Stage, random: Random) -> None:
     """One of three, with SIGKILL, and started again."""
     node = random.choice(stage.brokers.nodes)
     stage.brokers.kill(node)
@@ -79,7 +78,7 @@ def kill_broker(stage: AnyStage, random: Random) -> None:
     stage.brokers.wait_until_in_sync()
 
 
-def hold_broker(stage: AnyStage, random: Random) -> None:
+def hold_broker(stage: Stage, random: Random) -> None:
     """One of three. From 3 s on the others take it for lost; it comes back as one that does not know it."""
     node = random.choice(stage.brokers.nodes)
     with stage.brokers.holding(node):
@@ -87,54 +86,42 @@ def hold_broker(stage: AnyStage, random: Random) -> None:
     stage.brokers.wait_until_in_sync()
 
 
-def kill_driver_while_a_broker_hangs(stage: AnyStage, random: Random) -> None:
+def kill_driver_while_a_broker_hangs(stage: Stage, random: Random) -> None:
     """The coordinator is started again by the two others alone."""
     node = random.choice(stage.brokers.nodes)
     with stage.brokers.holding(node):
-        starts = stage.coordinator.starts
-        stage.coordinator.kill()
-        stage.coordinator.wait_until_started(starts)
+        stage.coordinator.end_and_start()
         stage.wait_for_progress()
     stage.brokers.wait_until_in_sync()
 
 
-def _driver(stage: AnyStage) -> list[int]:
-    return [stage.driver()]
-
-
-def _jvm(stage: AnyStage) -> list[int]:
-    return [stage.jvm()]
-
-
-def _both(stage: AnyStage) -> list[int]:
-    return [stage.driver(), stage.jvm()]
-
-
-def _replica(stage: AnyStage) -> list[int]:
-    return [stage.replica()]
-
-
-def _gateway(stage: AnyStage) -> list[int]:
+def _gateway(stage: Stage) -> list[int]:
     assert stage.gateway.pid is not None
     return [stage.gateway.pid]
 
 
-PROCESSES: tuple[Fault[AnyStage], ...] = (
+PROCESSES = by_name(
     Fault("driver's Python killed", 1.0, kill_driver),
     Fault("driver's JVM killed", 1.0, partial(end_jvm, number=signal.SIGKILL)),
     Fault("driver's JVM hangs", 0.5, partial(end_jvm, number=signal.SIGSTOP)),
-    Fault("Python worker killed", 3.0, partial(kill, pids=Stage.workers)),
+    Fault("Python worker killed", 3.0, kill_workers),
     Fault("replica killed", 3.0, kill_replica),
-    Fault("replica held still", 3.0, partial(hold, pids=_replica)),
+    Fault("replica held still", 3.0, partial(hold, pids=lambda it: [it.replica()])),
     Fault("replica slowed", 3.0, slow_replica),
     Fault("gateway killed", 1.5, kill_gateway),
     Fault("broker killed", 1.0, kill_broker),
-    Fault("driver held still", 2.0, partial(hold, pids=_both)),
-    Fault("driver's JVM held still", 2.0, partial(hold, pids=_jvm)),
-    Fault("ticker stopped (the driver's Python held still)", 2.0, partial(hold, pids=_driver)),
+    Fault("driver held still", 2.0, partial(hold, pids=lambda it: [it.driver(), it.jvm()])),
+    Fault("driver's JVM held still", 2.0, partial(hold, pids=lambda it: [it.jvm()])),
+    Fault(
+        "ticker stopped (the driver's Python held still)", 2.0, partial(hold, pids=lambda it: [it.driver()])
+    ),
     Fault("Python worker held still", 3.0, partial(hold, pids=Stage.workers)),
     Fault("gateway held still", 2.0, partial(hold, pids=_gateway)),
     Fault("broker held still", 1.5, hold_broker),
     Fault("driver killed while a broker hangs", 0.7, kill_driver_while_a_broker_hangs),
 )
-BY_NAME = {fault.name: fault for fault in PROCESSES}
+
+
+def of_processes(*names: str) -> dict[str, Fault]:
+    """Return these kinds of `PROCESSES`."""
+    return {name: PROCESSES[name] for name in names}

@@ -1,79 +1,86 @@
 """The results of campaigns: lines of JSON in a file, and the tables of a document."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 import msgspec
+
+from tests.campaigns.verdict import Verdict
 
 MOST_SENTENCES = 50
 _BEGIN, _END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 
 
-class Judged(Protocol):
-    """The result of a campaign."""
-
-    @property
-    def is_well(self) -> bool:
-        """Return True if the campaign came to its end, and its judge found nothing wrong."""
-
-    @property
-    def summary(self) -> str:
-        """One line on what was played."""
-
-    @property
-    def complaints(self) -> Iterable[str]:
-        """Everything that was wrong."""
-
-
 @dataclass(kw_only=True)
 class Struck:
-    """One fault. `recovery_s` is from its end until all of the load went on."""
+    """One fault, from `at` by the clock of the verdicts. `recovery_s` is from its end until all of the load
+    went on. `measured` is what the campaign measures of each fault.
+    """
 
     fault: str
+    at: int
     recovery_s: float = 0.0
-
-
-S = TypeVar("S", bound=Struck)
+    is_refused: bool = False
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class Result(Generic[S]):
-    """The result of one seed. `failure` says why it ended early, `folder` is kept unless all is well."""
+class Result:
+    """The result of one seed. `failure` says why it ended early, `folder` is kept unless all is well.
+
+    `side` is whose coordinator it was. `numbers` are what was judged.
+    """
 
     seed: int
-    struck: list[S] = field(default_factory=list)
+    side: str = ""
+    struck: list[Struck] = field(default_factory=list)
     wrongs: dict[str, dict[str, int]] = field(default_factory=dict)
     """The number of wrongs of each kind, by row of the table."""
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """Each wrong and its place."""
     sentences: list[str] = field(default_factory=list)
+    numbers: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str = ""
     folder: str = ""
 
     @property
     def is_well(self) -> bool:
-        return not self.failure and not any(any(counts.values()) for counts in self.wrongs.values())
+        """Return True if the campaign came to its end, and its judge found nothing wrong."""
+        return not self.failure and not self.sentences
 
     @property
     def summary(self) -> str:
-        return f"seed {self.seed}: {len(self.struck)} faults, {self.seconds:.0f} s"
+        """What was played and judged, in one line."""
+        numbers = [f"{number:,.0f} {name}" for name, number in self.numbers.items()]
+        return ", ".join([f"seed {self.seed}: {len(self.struck)} faults, {self.seconds:.0f} s", *numbers])
 
     @property
-    def complaints(self) -> list[str]:
+    def complaints(self) -> str:
+        """Everything that was wrong."""
         failed = f"seed {self.seed} has failed; its folder is {self.folder}"
-        return [self.failure, *self.sentences[:MOST_SENTENCES], failed]
+        return "\n".join([self.failure, *self.sentences[:MOST_SENTENCES], failed])
 
-    def count(self, row: str, wrong: StrEnum, sentence: str) -> None:
+    def count(self, row: str, verdict: Verdict) -> None:
         """Count a wrong in a row of the table."""
-        self.wrongs.setdefault(row, {kind.value: 0 for kind in type(wrong)})[wrong.value] += 1
-        self.sentences.append(f"{wrong}: {sentence}")
+        counts = self.wrongs.setdefault(row, {})
+        counts[verdict.wrong.value] = counts.get(verdict.wrong.value, 0) + 1
+        self.found.append((verdict.wrong.value, verdict.place))
+        self.sentences.append(f"{row}: {verdict.wrong}, {verdict.place} at {verdict.at}: {verdict.sentence}")
+
+    def take(self, verdicts: Iterable[Verdict]) -> None:
+        """Count each wrong with the fault in whose time it came."""
+        for verdict in verdicts:
+            begun = [struck.fault for struck in self.struck if struck.at <= verdict.at]
+            self.count(["none", *begun][-1], verdict)
 
 
-R = TypeVar("R", bound=Judged)
+R = TypeVar("R", bound=Result)
 
 
 def report(
@@ -88,7 +95,8 @@ def report(
 
     `results` has the results of earlier runs, and gets the new ones. The exit code is 1 if anything is wrong.
     """
-    found = [] if results is None or not results.exists() else read(results, kind)
+    lines = results.read_bytes().splitlines() if results is not None and results.exists() else []
+    found = [msgspec.json.decode(line, type=kind) for line in lines]
     is_well = True
     for result in played:
         if results is not None:
@@ -96,26 +104,32 @@ def report(
                 file.write(msgspec.json.encode(result) + b"\n")
         found.append(result)
         is_well &= result.is_well
-        click.echo(result.summary)
-        if not result.is_well:
-            click.echo("\n".join(result.complaints))
+        click.echo(result.summary if result.is_well else f"{result.summary}\n{result.complaints}")
     click.echo(table(found))
     if document is not None:
-        write(document, table(found))
+        before, _, rest = document.read_text().partition(_BEGIN)
+        _, _, after = rest.partition(_END)
+        document.write_text(f"{before}{_BEGIN}\n{table(found)}\n{_END}{after}")
     raise SystemExit(0 if is_well else 1)
 
 
-def read(path: Path, kind: type[R]) -> list[R]:
-    """Read the results in a file."""
-    return [msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines()]
-
-
-def write(document: Path, table: str) -> None:
-    """Put a table between the two marks of the document."""
-    text = document.read_text()
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    document.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+def by_fault(
+    results: Iterable[Result], names: Iterable[str]
+) -> Iterator[tuple[str, str, list[Struck], Counter[str]]]:
+    """Yield each fault and side with its times and its wrongs: those of `names`, "none", and "all"."""
+    struck: dict[tuple[str, str], list[Struck]] = defaultdict(list)
+    wrongs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for result in results:
+        for one in result.struck:
+            struck[one.fault, result.side].append(one)
+            struck["all", result.side].append(one)
+        for fault, counts in result.wrongs.items():
+            wrongs[fault, result.side].update(counts)
+            wrongs["all", result.side].update(counts)
+    sides = sorted({side for _, side in (*struck, *wrongs)}, reverse=True)
+    for key in ((name, side) for name in (*names, "none", "all") for side in sides):
+        if struck[key] or wrongs[key]:
+            yield *key, struck[key], wrongs[key]
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
@@ -127,3 +141,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int =
 def median_and_most(times: Sequence[float], digits: int = 1) -> str:
     """Format the median and the maximum, or "-" if there is no time."""
     return f"{median(times):.{digits}f}, at most {max(times):.{digits}f}" if times else "-"
+
+
+def early_ends(results: Iterable[Result]) -> str:
+    """Name the seeds that ended early."""
+    return "".join(f"\n\nSeed {it.seed} ended early: {it.failure}" for it in results if it.failure)

@@ -1,30 +1,25 @@
 """The stage of a campaign: three brokers, coordinators, gateways, and the load."""
 
-import json
 import os
 import signal
 import sys
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
-from typing import Any, Generic, Self, TypeVar
+from typing import Self
 
-import pytest
+import msgspec
 
 from connections.address import Address
 from connections.client_config import ClientConfig
-from tests.campaigns.fault import FaultOutcome
+from streaming.service.status import Phase, Status, read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
-from tests.campaigns.results import Result, S
+from tests.campaigns.results import Result, Struck
 from tests.e2e.harness import child_pids, command_of, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.secured_broker import COORDINATOR, GATEWAY, write_properties
-from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
-
-R = TypeVar("R", bound=Result[Any])
 
 ROOT = Path(__file__).parents[2]
 # In the command line of a replica.
@@ -40,26 +35,9 @@ SETTINGS = {
     "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
     "rocketmq.scan.interval.ms": "1000",
 }
-BROKER_SETTINGS = {
-    # Faults by retention need not wait 5 minutes for it.
-    "log.retention.check.interval.ms": "500",
-    "log.initial.task.delay.ms": "500",
-}
 
 
-class Stalled(AssertionError):
-    """The load did not go on in time."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """What `status.json` says."""
-
-    phase: str = ""
-    reason: str = ""
-
-
-class Stage(ABC, Generic[S, R]):
+class Stage(ABC):
     """Brokers, coordinators and gateways. A campaign adds its load, and judges what came of it.
 
     It is started by `start`, and ended by `close` or with this process.
@@ -74,20 +52,19 @@ class Stage(ABC, Generic[S, R]):
         seed: int,
         *,
         step: str = "steady",
-        on_cluster: bool = False,
         with_standby: bool = False,
         brokers: BrokerCluster | None = None,
     ) -> None:
-        """`step` is one of `planted.STEPS`. With `on_cluster` the coordinator's executors are processes of a
-        standalone Spark cluster of two workers. With `with_standby` there are two coordinators with one
+        """`step` is one of `planted.STEPS`. With `with_standby` there are two coordinators with one
         checkpoint, one of which waits.
         """
         self.folder, self.seed, self.step = folder, seed, step
         self.machines: list[Keeper] = []
         """The coordinator, and the standby if there is one. They take turns."""
+        self.keepers: list[Keeper] = []
+        """All that is started again when it has ended."""
         self.shared = folder / "shared" if with_standby else None
-        self.cluster = SparkCluster(folder / "spark-cluster") if on_cluster else None
-        self.brokers = brokers or BrokerCluster(folder / "brokers", overrides=BROKER_SETTINGS)
+        self.brokers = brokers or BrokerCluster(folder / "brokers")
         self.gateway: Keeper
         self.data = folder / "coordinator"
         self._stack = ExitStack()
@@ -102,31 +79,36 @@ class Stage(ABC, Generic[S, R]):
     def load_so_far(self) -> str:
         """A few words on the load, for the log."""
 
-    @abstractmethod
-    def begin(self, fault: str, random: Random) -> S:
-        """Return the note of a fault that strikes now."""
+    def now(self) -> int:
+        """Return the time by the clock of the verdicts."""
+        return 0
 
-    def end(self, struck: S, outcome: FaultOutcome) -> None:
+    @abstractmethod
+    def begin(self, struck: Struck, random: Random) -> None:
+        """Do what comes before a fault, and add to its note."""
+
+    def end(self, struck: Struck) -> None:  # noqa: B027 - not every campaign measures then
         """Complete the note of a fault after which the load has gone on."""
 
     @abstractmethod
     def wait_for_progress(self) -> float:
-        """Wait until all of the load goes on. Return the seconds. Raise Stalled."""
+        """Wait until all of the load goes on. Return the seconds. Raise AssertionError if it does not."""
 
     @abstractmethod
-    def judge(self, result: R) -> None:
+    def judge(self, result: Result) -> None:
         """Stop the load, and count what is wrong."""
 
     def start(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self.brokers)
-            if self.cluster is not None:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
-                    stack.enter_context(self.cluster)
             self.start_load(stack)
             self._stack = stack.pop_all()
         return self
+
+    def describe(self) -> str:
+        """What is known of the coordinator and of the load, for one who looks for what went wrong."""
+        ends = {keeper.name: keeper.ends[-2:] for keeper in self.keepers}
+        return f"status {self.status() if self.machines else None}, ends {ends}"
 
     def close(self) -> None:
         self._stack.close()
@@ -140,6 +122,7 @@ class Stage(ABC, Generic[S, R]):
             command = self.command(data=self.folder / name)
             machine = Keeper(name, self.folder, command, environment=environment(), final_codes=final_codes)
             self.machines.append(machine)
+            self.keepers.append(machine)
             stack.callback(machine.stop)
             machine.start()
         wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
@@ -152,6 +135,7 @@ class Stage(ABC, Generic[S, R]):
         """Start a gateway, which `stack` stops, and wait until it is ready."""
         arguments = ["gateway", "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
         gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
+        self.keepers.append(gateway)
         stack.callback(gateway.stop)
         gateway.start()
         wait_until(lambda: self.has_said_ready(gateway), f"the {name}", START_TIMEOUT_S)
@@ -172,12 +156,13 @@ class Stage(ABC, Generic[S, R]):
     @property
     def coordinator(self) -> Keeper:
         """The one that works, the first one if none does."""
-        ready = (machine for machine in self.machines if self.phase(machine) == "ready")
+        ready = (machine for machine in self.machines if self.phase(machine) is Phase.READY)
         return next(ready, self.machines[0])
 
-    def phase(self, machine: Keeper) -> str:
-        """What the `status.json` of a coordinator says, "" while it does not run."""
-        return "" if machine.pid is None else self._status(machine).phase
+    def phase(self, machine: Keeper) -> Phase | None:
+        """The phase of a coordinator, None while it does not run."""
+        status = self.status(machine)
+        return None if machine.pid is None or status is None else status.phase
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         """The coordinator's command line."""
@@ -188,10 +173,6 @@ class Stage(ABC, Generic[S, R]):
             arguments += ["-c", "=".join(setting)]
         if self.shared is not None:
             arguments += ["--standby", "--checkpoint", str(self.shared)]
-        if self.cluster is not None:
-            arguments += ["--master", self.cluster.master, "--driver-host", HOST, "--state-partitions", "2"]
-            for setting in EXECUTOR_SETTINGS.items():
-                arguments += ["--spark-conf", "=".join(setting)]
         for record in self._skipped:
             arguments += ["--skip-record", record]
         if self.step != "steady":
@@ -217,16 +198,11 @@ class Stage(ABC, Generic[S, R]):
     def has_said_ready(self, keeper: Keeper) -> bool:
         return any(line.startswith("{") and '"gateway":' in line for line in keeper.log.splitlines())
 
-    def status(self) -> Status:
-        return self._status(self.coordinator)
-
-    def _status(self, machine: Keeper) -> Status:
-        path = self.folder / machine.name / "coordinator" / "status.json"
-        try:
-            content: dict[str, Any] = json.loads(path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return Status()
-        return Status(content["phase"], content["reason"])
+    def status(self, machine: Keeper | None = None) -> Status | None:
+        """What a coordinator has written to its `status.json` last."""
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return read_status(self.folder / (machine or self.coordinator).name / "coordinator/status.json")
+        return None
 
     def driver(self) -> int:
         """The process id of the coordinator's Python."""
@@ -255,15 +231,8 @@ class Stage(ABC, Generic[S, R]):
 
     def workers(self) -> list[int]:
         """The process ids of Spark's Python workers."""
-        jvms = [self.jvm()] if self.cluster is None else self.executors()
-        daemons = [pid for jvm in jvms for pid in child_pids(jvm) if "pyspark.daemon" in command_of(pid)]
+        daemons = [pid for pid in child_pids(self.jvm()) if "pyspark.daemon" in command_of(pid)]
         return [worker for daemon in daemons for worker in child_pids(daemon)]
-
-    def executors(self) -> list[int]:
-        """The process ids of the executors on the Spark cluster."""
-        assert self.cluster is not None
-        workers = range(len(self.cluster.worker_pids))
-        return [pid for number in workers for pid in self.cluster.executors(number)]
 
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:
@@ -278,7 +247,5 @@ def environment() -> dict[str, str]:
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue

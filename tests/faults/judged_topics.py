@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
+from tests.campaigns.reading import Record
 from tests.faults.campaign.judge.judging import Case, judge
-from tests.faults.campaign.judge.topics import Record, evidence
+from tests.faults.campaign.judge.topics import evidence
 from tests.faults.campaign.judge.transactions import Outcomes
-from tests.faults.campaign.judge.verdicts import Wrong
 
 TOPIC = "orders"
 REQUESTS = "c-requests"
@@ -17,7 +18,7 @@ START_MS = 1_000_000
 
 @dataclass
 class Topics:
-    """Topics by hand: one request a second, each with its answer."""
+    """Topics by hand: one request a second, each with its answer. Each method appends, and returns all."""
 
     requests: list[Record] = field(default_factory=list)
     responses: list[Record] = field(default_factory=list)
@@ -29,42 +30,87 @@ class Topics:
     aborted: list[tuple[str, int, int]] = field(default_factory=list)
     now_ms: int = START_MS
     seq: int = 0
+    kind: str = ""
+    request_id: str = ""
 
-    def ask(self, kind: str, answer: dict[str, Any] | None, group: str = "g", **fields: Any) -> str:
-        """A request, a second after the last one, and its answer. Returns its id."""
-        self.now_ms += 1_000
+    def ask(self, kind: str, answer: dict[str, Any] | None, group: str = "g", **fields: Any) -> Self:
+        """Append a request, a second after the last one, and its answer."""
+        self.later(1_000)
         offset = len(self.requests)
-        request_id = f"{REQUESTS}-0-{offset}"
+        self.kind, self.request_id = kind, f"{REQUESTS}-0-{offset}"
         body = {"type": kind, "group_id": group, **fields}
         self.requests.append(Record(0, offset, self.now_ms, group.encode(), dumped(body)))
-        if answer is not None:
-            self.answer(request_id, {"type": kind, **answer})
-        return request_id
+        return self if answer is None else self.answer(**answer)
 
-    def answer(self, request_id: str, answer: dict[str, Any], replica: str | None = None) -> None:
-        """An answer of the query, or an early one of this replica."""
-        value = dumped({"request": request_id, "error_code": 0, **answer})
+    def answer(self, replica: str | None = None, **answer: Any) -> Self:
+        """Append an answer to the last request: the query's, or an early one of this replica."""
+        value = {"request": self.request_id, "error_code": 0, "type": self.kind, **answer}
         headers = [] if replica is None else [("early", f"{replica} {self.now_ms}".encode())]
+        return self._respond(dumped(value), headers)
+
+    def mark(self, first: str) -> Self:
+        """Append a marker: replicas before this one are replaced."""
+        return self._respond(None, [("replicas-since", first.encode())])
+
+    def _respond(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> Self:
         self.responses.append(Record(0, len(self.responses), self.now_ms, None, value, headers))
+        return self
 
-    def mark(self, first: str) -> None:
-        """A marker: replicas before this one are replaced."""
-        headers = [("replicas-since", first.encode())]
-        self.responses.append(Record(0, len(self.responses), self.now_ms, None, None, headers))
-
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, **fields: Any) -> Self:
         self.seq += 1
         entry = {"type": kind, "group_id": "g", "incarnation": f"{REQUESTS}-0-0", "seq": self.seq}
         value = dumped({**entry, "at_ms": self.now_ms, **fields})
         self.events.append(Record(0, len(self.events), self.now_ms, b"g", value))
+        return self
 
-    def wrongs(self) -> set[Wrong]:
+    def later(self, ms: int) -> Self:
+        self.now_ms += ms
+        return self
+
+    def outage(self, after_ms: int, until_ms: int) -> Self:
+        """Note an outage, from now on."""
+        self.outages.append((self.now_ms + after_ms, self.now_ms + until_ms))
+        return self
+
+    def heartbeat(self, member: str = "m1", error: int = 0) -> Self:
+        return self.ask("Heartbeat", {"error_code": error}, member_id=member, generation_id=1)
+
+    def commit(self, offset: int, partition: int = 0, epoch: int = 1, error: int = 0) -> Self:
+        """Append a commit of m1. One of partition 0 without an error is on the offsets topic, and known."""
+        if partition == error == 0:
+            self.acknowledge(offset).publish(offset, partition)
+        answer, topics = done(partition, error), asked(partition, offset)
+        return self.ask("OffsetCommit", answer, member_id="m1", generation_id=epoch, topics=topics)
+
+    def acknowledge(self, offset: int) -> Self:
+        """Note that a client saw this offset of partition 0 acknowledged."""
+        self.acknowledged["g", 0] = offset
+        return self
+
+    def publish(self, offset: int, partition: int) -> Self:
+        """Append a record of the offsets topic."""
+        key, value = json.dumps(["g", TOPIC, partition]).encode(), dumped({"offset": offset})
+        self.offsets.append(Record(0, len(self.offsets), self.now_ms, key, value))
+        return self
+
+    def fetch(self, offset: int, partition: int = 0, error: int = 0, **fields: Any) -> Self:
+        """Append a fetch. `error` is its own, or with `require_stable` that of the partition."""
+        is_stable = "require_stable" in fields
+        found = {"partition_index": partition, "committed_offset": offset}
+        found |= {"error_code": error} if is_stable else {}
+        answer = {
+            "error_code": 0 if is_stable else error,
+            "topics": [{"name": TOPIC, "partitions": [found]}],
+        }
+        topics = [{"name": TOPIC, "partition_indexes": [partition]}]
+        return self.ask("OffsetFetch", answer, topics=topics, **fields)
+
+    def wrongs(self) -> set[StrEnum]:
         found = evidence(
             REQUESTS,
             requests=self.requests,
             responses=self.responses,
             events=self.events,
-            dead_letters=[],
             offsets=self.offsets,
             outages=self.outages,
         )
@@ -77,10 +123,6 @@ def dumped(content: dict[str, Any]) -> bytes:
     return json.dumps(content).encode()
 
 
-def heartbeat(topics: Topics, member: str = "m1", error: int = 0) -> str:
-    return topics.ask("Heartbeat", {"error_code": error}, member_id=member, generation_id=1)
-
-
 def asked(partition: int, offset: int) -> list[dict[str, Any]]:
     """The topics of a commit."""
     return [{"name": TOPIC, "partitions": [{"partition_index": partition, "committed_offset": offset}]}]
@@ -89,21 +131,3 @@ def asked(partition: int, offset: int) -> list[dict[str, Any]]:
 def done(partition: int, error: int = 0) -> dict[str, Any]:
     """Its answer."""
     return {"topics": [{"name": TOPIC, "partitions": [{"partition_index": partition, "error_code": error}]}]}
-
-
-def store(topics: Topics, offset: int) -> None:
-    """An acknowledged commit is on the offsets topic, and its client knows."""
-    key = json.dumps(["g", TOPIC, 0]).encode()
-    topics.offsets.append(Record(0, len(topics.offsets), topics.now_ms, key, dumped({"offset": offset})))
-    topics.acknowledged["g", 0] = offset
-
-
-def commit(topics: Topics, offset: int) -> str:
-    store(topics, offset)
-    return topics.ask("OffsetCommit", done(0), member_id="m1", generation_id=1, topics=asked(0, offset))
-
-
-def fetch(topics: Topics, offset: int) -> str:
-    asked = [{"name": TOPIC, "partition_indexes": [0]}]
-    found = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
-    return topics.ask("OffsetFetch", {"topics": found}, topics=asked)

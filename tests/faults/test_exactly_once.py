@@ -1,12 +1,13 @@
 """Applications that commit their offsets in transactions: the checker, and a sample of the campaign."""
 
 from collections import Counter
+from enum import StrEnum
 
 import pytest
 
+from tests.campaigns.verdict import Verdict
 from tests.transactions.checker import (
     Copy,
-    Verdict,
     Wrong,
     copied_value,
     judge_copies,
@@ -15,6 +16,7 @@ from tests.transactions.checker import (
 )
 from tests.transactions.fleet import PENDING_TIMEOUT_S
 from tests.transactions.running import campaign
+from tests.transactions.stage import STABLE_S
 
 # An instance is killed last. Where all members wait for a new generation while the coordinator starts again,
 # no request says that clients are back, and it waits for 30 s.
@@ -32,7 +34,7 @@ SOUND = [
 ]
 
 
-def kinds(verdicts: list[Verdict]) -> Counter[Wrong]:
+def kinds(verdicts: list[Verdict]) -> Counter[StrEnum]:
     return Counter(verdict.wrong for verdict in verdicts)
 
 
@@ -89,7 +91,7 @@ def test_each_record_is_copied_once_whatever_breaks() -> None:
     held still, not killed: librdkafka may wait until its timeout when its only broker is started again.
     """
     kinds = ["instance killed", "gateway held still", "follower's thread killed"]
-    result = campaign(SEED, len(kinds), ["librdkafka"], kinds=kinds)
+    result = campaign(SEED, len(kinds), ["librdkafka"], kinds)
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(kinds)
-    assert result.stable_s < PENDING_TIMEOUT_S
+    assert result.numbers[STABLE_S] < PENDING_TIMEOUT_S

@@ -4,26 +4,22 @@ import ast
 import base64
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
+from tests.campaigns import reading, verdict
 from tests.faults.campaign.judge import judging
 from tests.faults.campaign.judge.verdicts import Wrong
-from tests.faults.campaign.outages import in_force
-from tests.faults.judged_topics import (
-    REQUESTS,
-    SESSION_MS,
-    TOPIC,
-    Topics,
-    commit,
-    fetch,
-    heartbeat,
-)
+from tests.faults.campaign.stage import in_force
+from tests.faults.judged_topics import REQUESTS, SESSION_MS, TOPIC, Topics
 
 PACKAGES = {path.parent.name for path in Path(__file__).parents[2].glob("*/__init__.py")} - {"tests"}
+QUEUES = [[TOPIC, "broker", 0]]
+SILENT = "no heartbeat within its session timeout of 10000 ms"
+UNJOINED = "did not join with the id it was given"
 
 
 def share(*partitions: int) -> str:
@@ -31,291 +27,164 @@ def share(*partitions: int) -> str:
     return base64.b64encode(encode_assignment(assignment)).decode()
 
 
-def sync(topics: Topics, member: str, mine: str, dealt: dict[str, str] | None = None) -> str:
-    assignments = [{"member_id": one, "assignment": part} for one, part in (dealt or {}).items()]
-    return topics.ask(
-        "SyncGroup", {"assignment": mine}, member_id=member, generation_id=1, assignments=assignments
-    )
+class Group(Topics):
+    """Requests to a classic group, and to one of RocketMQ's."""
+
+    def join(self, member: str, leader: str = "m1") -> Self:
+        answer = {"member_id": member, "generation_id": 1, "leader": leader}
+        return self.ask("JoinGroup", answer, member_id=member, session_timeout_ms=SESSION_MS)
+
+    def sync(self, member: str, mine: str, dealt: dict[str, str] | None = None) -> Self:
+        assignments = [{"member_id": one, "assignment": part} for one, part in (dealt or {}).items()]
+        answer = {"assignment": mine}
+        return self.ask("SyncGroup", answer, member_id=member, generation_id=1, assignments=assignments)
+
+    def removed(self, member: str, reason: str = SILENT, kind: str = "MemberRemoved") -> Self:
+        return self.event(kind, member_id=member, reason=reason)
+
+    def give_id(self) -> Self:
+        """A new member gets the id m9."""
+        answer = {"error_code": 79, "member_id": "m9"}
+        self.ask("JoinGroup", answer, member_id="", session_timeout_ms=SESSION_MS)
+        return self.event("MemberIdAssigned", member_id="m9")
+
+    def superseded(self) -> Self:
+        self.ask("JoinGroup", None, member_id="m1", session_timeout_ms=SESSION_MS)
+        return self.event("RequestSuperseded", superseded=self.request_id)
+
+    def lock(self, client: str) -> Self:
+        answer = {"code": 0, "lock_ok_mq_set": QUEUES}
+        return self.ask("LOCK_BATCH_MQ", answer, "r", client_id=client, mq_set=QUEUES)
+
+    def unlock(self, client: str) -> Self:
+        return self.ask("UNLOCK_BATCH_MQ", {"code": 0}, "r", client_id=client, mq_set=QUEUES)
+
+    def answer_nothing(self, replica: str | None = None) -> Self:
+        """Answer a request that is not in the log."""
+        self.kind, self.request_id = "Heartbeat", f"{REQUESTS}-0-999"
+        return self.answer(replica)
 
 
-def join(topics: Topics, member: str, leader: str = "m1") -> str:
-    answer = {"member_id": member, "generation_id": 1, "leader": leader}
-    return topics.ask("JoinGroup", answer, member_id=member, session_timeout_ms=SESSION_MS)
-
-
-def sound() -> Topics:
+def sound() -> Group:
     """Two members share two partitions, heartbeat, commit, and one of them falls silent and expires."""
-    topics = Topics()
-    topics.event("GroupCreated")
-    join(topics, "m1")
-    join(topics, "m2")
-    topics.event("CompletingRebalance", generation=1)
     dealt = {"m1": share(0), "m2": share(1)}
-    sync(topics, "m1", dealt["m1"], dealt)
-    topics.event("Stable", generation=1)
-    sync(topics, "m2", dealt["m2"])
+    group = Group().event("GroupCreated").join("m1").join("m2").event("CompletingRebalance", generation=1)
+    group.sync("m1", dealt["m1"], dealt).event("Stable", generation=1).sync("m2", dealt["m2"])
     for offset in range(12):
-        heartbeat(topics)
-        commit(topics, offset)
-        fetch(topics, offset)
-    topics.event(
-        "MemberRemoved", member_id="m2", reason="no heartbeat within its session timeout of 10000 ms"
-    )
-    heartbeat(topics, error=27)
-    heartbeat(topics, "m2", error=25)
-    return topics
-
-
-def lock(topics: Topics, client: str, **answer: Any) -> str:
-    queues = [[TOPIC, "broker", 0]]
-    return topics.ask(
-        "LOCK_BATCH_MQ", {"code": 0, "lock_ok_mq_set": queues, **answer}, "r", client_id=client, mq_set=queues
-    )
-
-
-def test_sound_topics_are_without_a_wrong() -> None:
-    assert sound().wrongs() == set()
-
-
-def superseded(topics: Topics) -> str:
-    request = topics.ask("JoinGroup", None, member_id="m1", session_timeout_ms=SESSION_MS)
-    topics.event("RequestSuperseded", superseded=request)
-    return request
-
-
-def without_an_answer(topics: Topics) -> None:
-    request = heartbeat(topics)
-    topics.responses = [r for r in topics.responses if request.encode() not in (r.value or b"")]
-
-
-def another_answer(topics: Topics) -> None:
-    topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27})
-
-
-def an_answer_to_nothing(topics: Topics) -> None:
-    topics.answer(f"{REQUESTS}-0-999", {"type": "Heartbeat"})
-
-
-def another_early_answer(topics: Topics) -> None:
-    topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, "3.1")
-
-
-def another_early_answer_behind_an_old_marker(topics: Topics) -> None:
-    topics.mark("3.1")
-    topics.mark("2.9")
-    topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, "3.1")
-
-
-def an_early_answer_alone(topics: Topics) -> None:
-    """The query has none, because the member has sent a newer request."""
-    request = superseded(topics)
-    topics.answer(request, {"type": "JoinGroup"}, "3.1")
-
-
-def an_early_answer_to_nothing(topics: Topics) -> None:
-    topics.answer(f"{REQUESTS}-0-999", {"type": "Heartbeat"}, "3.1")
-
-
-def another_entry(topics: Topics) -> None:
-    topics.seq -= 1
-    topics.event("Stable", reason="written differently")
-
-
-def without_an_entry(topics: Topics) -> None:
-    topics.seq += 1
-    topics.event("Stable")
-
-
-def expired_in_spite_of_a_heartbeat(topics: Topics) -> None:
-    topics.event("MemberRemoved", member_id="m1", reason="no heartbeat within its session timeout")
-
-
-def expired_in_spite_of_a_heartbeat_that_is_then_refused(topics: Topics) -> None:
-    """The heartbeat stands before the removal in the log, and was handled after it."""
-    heartbeat(topics, error=25)
-    topics.now_ms += 1_000
-    topics.event("MemberRemoved", member_id="m1", reason="no heartbeat within its session timeout")
-
-
-def expired_because_of_an_outage(topics: Topics) -> None:
-    topics.outages.append((topics.now_ms + 1, topics.now_ms + 60_000))
-    topics.now_ms += 65_000
-    topics.event("MemberRemoved", member_id="m1", reason="no heartbeat within its session timeout")
-
-
-def pending_id_expired_early(topics: Topics) -> None:
-    """The outage does not count."""
-    give_id(topics, "m9")
-    topics.outages.append((topics.now_ms + 1_000, topics.now_ms + 61_000))
-    topics.now_ms += 65_000
-    topics.event("PendingMemberRemoved", member_id="m9", reason="did not join with the id it was given")
-
-
-def give_id(topics: Topics, member: str) -> None:
-    answer = {"error_code": 79, "member_id": member}
-    topics.ask("JoinGroup", answer, member_id="", session_timeout_ms=SESSION_MS)
-    topics.event("MemberIdAssigned", member_id=member)
-
-
-def expired_although_it_rejoined(topics: Topics) -> None:
-    topics.event("PreparingRebalance")
-    join(topics, "m1")
-    topics.now_ms += 60_000
-    topics.event("MemberRemoved", member_id="m1", reason="did not rejoin within the rebalance timeout")
-
-
-def forgotten(topics: Topics) -> None:
-    heartbeat(topics, "m1", error=25)
-
-
-def offset_rolled_back(topics: Topics) -> None:
-    fetch(topics, 3)
-
-
-def offset_rolled_back_on_the_topic(topics: Topics) -> None:
-    topics.offsets.append(topics.offsets[0])
-
-
-def acknowledged_and_in_no_log(topics: Topics) -> None:
-    topics.acknowledged["g", 0] = 77
-
-
-def partition_of_two(topics: Topics) -> None:
-    sync(topics, "m1", share(0), {"m3": share(1)})
-    sync(topics, "m3", share(1))
-
-
-def assignment_that_no_leader_gave(topics: Topics) -> None:
-    sync(topics, "m2", share(5))
-
-
-def two_leaders(topics: Topics) -> None:
-    join(topics, "m3", leader="m3")
-
-
-def queue_of_two(topics: Topics) -> None:
-    lock(topics, "A")
-    lock(topics, "B")
-
-
-def silent_connection_that_sent_a_heartbeat(topics: Topics) -> None:
-    topics.ask("HEART_BEAT_CONSUMER", {"code": 0}, "g", connection="c1")
-    topics.now_ms += 5_000
-    topics.event("ConsumerRemoved", connection="c1", cause="scan at 1")
-
-
-@pytest.mark.parametrize(
-    ("doctor", "wrong"),
-    [
-        (without_an_answer, Wrong.LOST),
-        (without_an_entry, Wrong.LOST),
-        (another_answer, Wrong.DIFFERENT),
-        (an_answer_to_nothing, Wrong.DIFFERENT),
-        (another_early_answer, Wrong.DIFFERENT),
-        (another_early_answer_behind_an_old_marker, Wrong.DIFFERENT),
-        (an_early_answer_alone, Wrong.DIFFERENT),
-        (an_early_answer_to_nothing, Wrong.DIFFERENT),
-        (another_entry, Wrong.DIFFERENT),
-        (expired_in_spite_of_a_heartbeat, Wrong.EXPIRED),
-        (expired_in_spite_of_a_heartbeat_that_is_then_refused, Wrong.EXPIRED),
-        (expired_because_of_an_outage, Wrong.EXPIRED),
-        (pending_id_expired_early, Wrong.EXPIRED),
-        (expired_although_it_rejoined, Wrong.EXPIRED),
-        (forgotten, Wrong.EXPIRED),
-        (silent_connection_that_sent_a_heartbeat, Wrong.EXPIRED),
-        (offset_rolled_back, Wrong.OFFSET),
-        (offset_rolled_back_on_the_topic, Wrong.OFFSET),
-        (acknowledged_and_in_no_log, Wrong.OFFSET),
-        (partition_of_two, Wrong.OWNERS),
-        (assignment_that_no_leader_gave, Wrong.OWNERS),
-        (two_leaders, Wrong.OWNERS),
-        (queue_of_two, Wrong.OWNERS),
-    ],
-    ids=lambda one: getattr(one, "__name__", str(one)),
-)
-def test_doctored_topics_show_the_wrong(doctor: Callable[[Topics], None], wrong: Wrong) -> None:
-    topics = sound()
-    doctor(topics)
-    assert topics.wrongs() == {wrong}
-
-
-def answered_early(topics: Topics) -> None:
-    """Before the query's answer, or behind it."""
-    request = topics.ask("Heartbeat", None, member_id="m1", generation_id=1)
-    topics.answer(request, {"type": "Heartbeat"}, "3.1")
-    topics.answer(request, {"type": "Heartbeat"})
-    topics.answer(request, {"type": "Heartbeat"}, "3.1")
-
-
-def another_answer_of_a_replaced_replica(topics: Topics) -> None:
-    topics.mark("4.0")
-    for replica in ("3.1", "3.10"):
-        topics.answer(heartbeat(topics), {"type": "Heartbeat", "error_code": 27}, replica)
-
-
-def answered_twice_alike(topics: Topics) -> None:
-    request = heartbeat(topics)
-    topics.answer(request, {"type": "Heartbeat"})
-
-
-def pending_id_expired_after_an_outage(topics: Topics) -> None:
-    """It has as much time left as before the outage: 9 s."""
-    give_id(topics, "m9")
-    topics.outages.append((topics.now_ms + 1_000, topics.now_ms + 61_000))
-    topics.now_ms += 61_000 + 9_000
-    topics.event("PendingMemberRemoved", member_id="m9", reason="did not join with the id it was given")
-
-
-def lock_after_the_lifetime(topics: Topics) -> None:
-    lock(topics, "A")
-    topics.now_ms += 61_000
-    lock(topics, "B")
-
-
-def lock_after_the_unlock(topics: Topics) -> None:
-    lock(topics, "A")
-    topics.ask("UNLOCK_BATCH_MQ", {"code": 0}, "r", client_id="A", mq_set=[[TOPIC, "broker", 0]])
-    lock(topics, "B")
-
-
-def expired_when_time_was_over(topics: Topics) -> None:
-    heartbeat(topics)
-    topics.now_ms += SESSION_MS
-    topics.event("MemberRemoved", member_id="m1", reason="no heartbeat within its session timeout")
-    heartbeat(topics, error=25)
-
-
-@pytest.mark.parametrize(
-    "doctor",
-    [
-        superseded,
-        answered_early,
-        another_answer_of_a_replaced_replica,
-        answered_twice_alike,
-        pending_id_expired_after_an_outage,
-        lock_after_the_lifetime,
-        lock_after_the_unlock,
-        expired_when_time_was_over,
-    ],
-)
-def test_what_is_allowed_is_no_wrong(doctor: Callable[[Topics], object]) -> None:
-    topics = sound()
-    doctor(topics)
-    assert topics.wrongs() == set()
+        group.heartbeat().commit(offset).fetch(offset)
+    return group.removed("m2").heartbeat(error=27).heartbeat("m2", error=25)
+
+
+Doctor = Callable[[Group], Topics]
+DOCTORED: dict[str, tuple[Wrong, Doctor]] = {
+    "request without an answer": (Wrong.LOST, lambda it: it.ask("Heartbeat", None, member_id="m1")),
+    "entry that is missing": (Wrong.LOST, lambda it: it.event("Stable", seq=it.seq + 2)),
+    "another answer": (Wrong.DIFFERENT, lambda it: it.heartbeat().answer(error_code=27)),
+    "answer to nothing": (Wrong.DIFFERENT, lambda it: it.answer_nothing()),
+    "another early answer": (Wrong.DIFFERENT, lambda it: it.heartbeat().answer("3.1", error_code=27)),
+    "another early answer behind an old marker": (
+        Wrong.DIFFERENT,
+        lambda it: it.mark("3.1").mark("2.9").heartbeat().answer("3.1", error_code=27),
+    ),
+    # The query has none, because the member has sent a newer request.
+    "early answer alone": (Wrong.DIFFERENT, lambda it: it.superseded().answer("3.1")),
+    "early answer to nothing": (Wrong.DIFFERENT, lambda it: it.answer_nothing("3.1")),
+    "another entry": (Wrong.DIFFERENT, lambda it: it.event("Stable", seq=it.seq, reason="written again")),
+    "expired in spite of a heartbeat": (Wrong.EXPIRED, lambda it: it.removed("m1")),
+    # The heartbeat stands before the removal in the log, and was handled after it.
+    "expired in spite of a heartbeat that is then refused": (
+        Wrong.EXPIRED,
+        lambda it: it.heartbeat(error=25).later(1_000).removed("m1"),
+    ),
+    "expired because of an outage": (
+        Wrong.EXPIRED,
+        lambda it: it.outage(1, 60_000).later(65_000).removed("m1"),
+    ),
+    # The outage does not count.
+    "pending id expired early": (
+        Wrong.EXPIRED,
+        lambda it: (
+            it.give_id()
+            .outage(1_000, 61_000)
+            .later(65_000)
+            .removed("m9", UNJOINED, kind="PendingMemberRemoved")
+        ),
+    ),
+    "expired although it rejoined": (
+        Wrong.EXPIRED,
+        lambda it: (
+            it.event("PreparingRebalance")
+            .join("m1")
+            .later(60_000)
+            .removed("m1", "did not rejoin within the rebalance timeout")
+        ),
+    ),
+    "forgotten": (Wrong.EXPIRED, lambda it: it.heartbeat(error=25)),
+    "silent connection that sent a heartbeat": (
+        Wrong.EXPIRED,
+        lambda it: (
+            it.ask("HEART_BEAT_CONSUMER", {"code": 0}, "g", connection="c1")
+            .later(5_000)
+            .event("ConsumerRemoved", connection="c1", cause="scan at 1")
+        ),
+    ),
+    "offset rolled back": (Wrong.OFFSET, lambda it: it.fetch(3)),
+    "offset rolled back on the topic": (Wrong.OFFSET, lambda it: it.publish(0, 0)),
+    "commit that is acknowledged and in no log": (Wrong.OFFSET, lambda it: it.acknowledge(77)),
+    "partition of two": (
+        Wrong.OWNERS,
+        lambda it: it.sync("m1", share(0), {"m3": share(1)}).sync("m3", share(1)),
+    ),
+    "assignment that no leader gave": (Wrong.OWNERS, lambda it: it.sync("m2", share(5))),
+    "two leaders": (Wrong.OWNERS, lambda it: it.join("m3", leader="m3")),
+    "queue of two": (Wrong.OWNERS, lambda it: it.lock("A").lock("B")),
+}
+ALLOWED: dict[str, Doctor] = {
+    "nothing more": lambda it: it,
+    "superseded": lambda it: it.superseded(),
+    "answered early, before the query's answer and behind it": lambda it: (
+        it.ask("Heartbeat", None, member_id="m1").answer("3.1").answer().answer("3.1")
+    ),
+    "another answer of a replaced replica": lambda it: (
+        it.mark("4.0").heartbeat().answer("3.1", error_code=27).heartbeat().answer("3.10", error_code=27)
+    ),
+    "answered twice alike": lambda it: it.heartbeat().answer(),
+    # It has as much time left as before the outage: 9 s.
+    "pending id expired after an outage": lambda it: (
+        it.give_id()
+        .outage(1_000, 61_000)
+        .later(61_000 + 9_000)
+        .removed("m9", UNJOINED, kind="PendingMemberRemoved")
+    ),
+    "lock after the lifetime": lambda it: it.lock("A").later(61_000).lock("B"),
+    "lock after the unlock": lambda it: it.lock("A").unlock("A").lock("B"),
+    "expired when time was over": lambda it: (
+        it.heartbeat().later(SESSION_MS).removed("m1").heartbeat(error=25)
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "doctor"), DOCTORED.values(), ids=DOCTORED)
+def test_doctored_topics_show_the_wrong(wrong: Wrong, doctor: Doctor) -> None:
+    assert doctor(sound()).wrongs() == {wrong}
+
+
+@pytest.mark.parametrize("doctor", ALLOWED.values(), ids=ALLOWED)
+def test_what_is_allowed_is_no_wrong(doctor: Doctor) -> None:
+    assert doctor(sound()).wrongs() == set()
 
 
 def test_judge_imports_nothing_of_what_it_judges() -> None:
     """Neither the packages of this project nor what imports them."""
     assert "state" in PACKAGES
-    folder = Path(judging.__file__).parent
-    for path in folder.glob("*.py"):
+    own: Any = (reading, verdict)
+    for path in [*Path(judging.__file__).parent.glob("*.py"), *(Path(it.__file__) for it in own)]:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                assert name.split(".")[0] not in PACKAGES, (path.name, name)
-                is_foreign = name.startswith("tests.") and not name.startswith("tests.faults.campaign.judge.")
-                assert not is_foreign, (path.name, name)
+            foreign = {name for name in names if name.split(".")[0] in {*PACKAGES, "tests"}}
+            of_judge = {name for name in foreign if name.startswith("tests.faults.campaign.judge.")}
+            assert foreign - of_judge <= {it.__name__ for it in own}, path.name
 
 
 def test_an_outage_that_a_lost_owner_wrote_for_itself_is_none() -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.faults.campaign.judge.log_start import Look, lost_s, stalled_s
 from tests.faults.campaign.judge.losses import (
     Commit,
-    Deleted,
     Ended,
     Key,
     Loss,
@@ -35,7 +34,7 @@ def acknowledged(key: Key, offset: int, at_s: float) -> Commit:
 def reported(offset: int | None, requests: int = 2, key: Key = GONE) -> Report:
     """A report of one group and partition."""
     group = ReportedGroup(key[0], requests, [ReportedOffset(key[1], key[2], offset)])
-    return Report(deleted=[Deleted(0, 3, 9)], requests=requests, groups=[group])
+    return Report(requests=requests, groups=[group])
 
 
 def reported_beside() -> Report:

@@ -11,7 +11,7 @@ from insight.why.model import CauseKind
 from tests.harness.connect_worker import FILE_STREAM, START_TIMEOUT_S, Worker, is_answered
 from tests.harness.waiting import wait_until
 from tests.observed.member import Library, Member
-from tests.observed.play import GONE, JOINED, QUIET_S, Play, now_ms
+from tests.observed.play import GONE, JOINED, QUIET_S, Play
 from tests.observed.stage import Stage
 from tests.observed.truth import Seen
 
@@ -48,16 +48,7 @@ class StreamsPlay(Play):
         ):
             wait_until(is_shared, f"{self.group_id}: all instances have active tasks", PROBING_TIMEOUT_S)
 
-    def is_settled(self, began_ms: int) -> bool:
-        living = self._living()
-        last_ms = max([began_ms, *(m.events[-1].at_ms for m in living.values() if m.events)])
-        return (
-            now_ms() - last_ms > QUIET_S * 1_000
-            and self._is_all_active(living)
-            and self.state() == (("STABLE" if living else "EMPTY"), len(living))
-        )
-
-    def _is_all_active(self, living: Mapping[str, Member]) -> bool:
+    def is_all_held(self, living: Mapping[str, Member]) -> bool:
         tasks = sorted(chain.from_iterable(member.held for member in living.values()))
         active = [task for task in tasks if task.startswith("active:")]
         expected = [f"active:0_{number}" for number in range(self._partitions[self.topic])]
@@ -66,6 +57,8 @@ class StreamsPlay(Play):
 
 class ConnectPlay(Play):
     """Workers of Kafka Connect, and connectors with tasks."""
+
+    described_as = "classic"
 
     def __init__(self, stage: Stage, story: str, library: Library, *, clients: str | None = None) -> None:
         super().__init__(stage, story, library, clients=clients)
@@ -97,25 +90,24 @@ class ConnectPlay(Play):
             self._began.append(worker)
             wait_until(is_answered(partial(worker.ask, "GET", "/")), client_id, START_TIMEOUT_S)
 
-    def connect(self, connector: str, topic_reader: Mapping[str, str], tasks: int) -> None:
-        """Make a connector with so many tasks. The leader finds new work and joins again."""
+    def sink(self, tasks: str) -> None:
+        """Make a connector with so many tasks that writes the topic to a file. The leader finds new work and
+        joins again.
+        """
+        connector = "sink"
+        body = {
+            "connector.class": f"{FILE_STREAM}SinkConnector",
+            "file": str(self.folder / connector),
+            "topics": self.topic,
+            "tasks.max": tasks,
+        }
         worker = next(iter(self.workers.values()))
-        body = {**topic_reader, "tasks.max": str(tasks)}
         put = partial(worker.ask, "PUT", f"/connectors/{connector}/config", body)
         causes = {CauseKind.JOINED_AGAIN: set(self.workers), CauseKind.METADATA_CHANGED: set(self.workers)}
         causes[CauseKind.LEADER_REJOINED] = set(self.workers)
         with self.step(f"connector {connector} is made", causes):
-            self._tasks[connector] = tasks
+            self._tasks[connector] = int(tasks)
             wait_until(is_answered(put), f"{connector} is taken")
-
-    def sink(self, connector: str, tasks: int) -> None:
-        """Make a connector that writes the topic to a file."""
-        written = {
-            "connector.class": f"{FILE_STREAM}SinkConnector",
-            "file": str(self.folder / connector),
-            "topics": self.topic,
-        }
-        self.connect(connector, written, tasks)
 
     def alive(self) -> Iterable[str]:
         return self.workers
@@ -127,10 +119,6 @@ class ConnectPlay(Play):
     def kill(self, client_id: str) -> None:
         with self.step(f"{client_id} is killed", {GONE: {client_id}}, gone_how="expired"):
             self.workers.pop(client_id).process.kill()
-
-    def state(self) -> tuple[str, int]:
-        found = self.stage.described("classic", self.group_id)
-        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
 
     def is_settled(self, began_ms: int) -> bool:
         living = len(self.workers)

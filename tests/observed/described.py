@@ -10,6 +10,8 @@ from tests.observed.play import JOINED, PARTITIONS, QUIET_S, Play, now_ms
 class SharePlay(Play):
     """Share consumers. No listener tells them of partitions, so the coordinator's own answer counts."""
 
+    described_as = "share"
+
     def start(
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
     ) -> None:
@@ -26,17 +28,13 @@ class SharePlay(Play):
         with self.step("the topic gets partitions", causes):
             self.add_partitions(partitions)
 
-    def state(self) -> tuple[str, int]:
-        found = self._described()
-        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
-
     def held(self) -> dict[str, list[str]]:
-        found = self._described()
+        found = self.described()
         return {} if found is None else {name: sorted(of) for name, of in found.held.items()}
 
     def is_settled(self, began_ms: int) -> bool:
         """All partitions are assigned, and have been for a while."""
-        found = self._described()
+        found = self.described()
         if self._last != found or found is None or not found.has_target:
             self._last, self._since_ms = found, now_ms()
         living = self._living()
@@ -48,16 +46,11 @@ class SharePlay(Play):
     _last: KafkasGroup | None = None
     _since_ms = 0
 
-    def _described(self) -> KafkasGroup | None:
-        return self.stage.described("share", self.group_id)
-
 
 class StreamsEpochsPlay(StreamsPlay):
     """Instances of Kafka Streams by the streams protocol."""
 
-    def state(self) -> tuple[str, int]:
-        found = self.stage.described("streams", self.group_id)
-        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
+    described_as = "streams"
 
     def held(self) -> dict[str, list[str]]:
         """Tasks as reports name them: `active 0:2`."""

@@ -75,15 +75,10 @@ class Judge:
         return replace(step, causes=causes, gone_how="expired")
 
     def _of_step(self, step: Step, before: Step | None, found: Sequence[Rebalance]) -> Iterator[Verdict]:
-        def says(line: Line, is_right: bool | None, said: object, happened: object = "") -> Verdict:
-            class_ = (
-                Class.UNKNOWN if is_right is None else self._class(line, found) if is_right else Class.WRONG
-            )
-            return Verdict(step.action, line, class_, str(said), str(happened))
-
         is_in_time = all(step.began_ms <= r.began_ms <= step.ended_ms for r in found)
         times = [(r.began_ms, r.ended_ms) for r in found]
-        yield says(
+        yield self._verdict(
+            step,
             Line.TIME,
             is_in_time and (bool(found) or step.may_rest or not step.causes),
             times,
@@ -93,13 +88,17 @@ class Judge:
             return
         yield from self._causes(step, found)
         last = found[-1]
-        yield says(Line.FORMED, self._is_generation_right(step, last), last.generation_to, step.generations)
+        yield self._verdict(
+            step, Line.FORMED, self._is_generation_right(step, last), last.generation_to, step.generations
+        )
         members = sorted(self._client(m) for m in last.members)
-        yield says(Line.MEMBERS, members == sorted(step.held), members, sorted(step.held))
+        yield self._verdict(step, Line.MEMBERS, members == sorted(step.held), members, sorted(step.held))
         if step.held and self._truth.assignor is not None:
             told = last.protocol_name
             expected = _DEFAULT_ASSIGNOR if last.goes_by_epochs else self._truth.assignor
-            yield says(Line.ASSIGNOR, None if told is None else told == expected, told, expected)
+            yield self._verdict(
+                step, Line.ASSIGNOR, None if told is None else told == expected, told, expected
+            )
         for r in found:
             yield from self._beginning(step, r)
         yield from self._moved(step, before, found)
@@ -336,12 +335,8 @@ class Judge:
         known = self._idle(step)
         return (
             max(known.values(), default=0) - _NEAR_MS <= r.idle.longest_ms <= step.ended_ms - step.began_ms
-            and len(known) <= sum(map(len, self._changed(step))) + r.idle.partitions
+            and len(known) <= sum(map(len, step.held.values())) + r.idle.partitions
         )
-
-    @staticmethod
-    def _changed(step: Step) -> list[list[str]]:
-        return list(step.held.values())
 
     def _end(self) -> Verdict:
         report, last = self._report, self._truth.steps[-1]
@@ -352,16 +347,14 @@ class Judge:
         is_right = (report.state == expected or is_over) and members == sorted(last.held)
         return self._verdict(last, Line.END, is_right, (report.state, members), (expected, sorted(last.held)))
 
-    def _class(self, line: Line, found: Sequence[Rebalance]) -> Class:
-        if not self._is_observed:
-            return Class.EXACT
-        is_of_epochs = self._truth.protocol in _EPOCHS
-        return Class.INFERRED if line is Line.ASSIGNOR and is_of_epochs else Class.EXACT
+    def _class(self, line: Line) -> Class:
+        is_inferred = self._is_observed and line is Line.ASSIGNOR and self._truth.protocol in _EPOCHS
+        return Class.INFERRED if is_inferred else Class.EXACT
 
     def _verdict(
         self, step: Step, line: Line, is_right: bool | None, said: object, happened: object = ""
     ) -> Verdict:
-        class_ = Class.UNKNOWN if is_right is None else self._class(line, ()) if is_right else Class.WRONG
+        class_ = Class.UNKNOWN if is_right is None else self._class(line) if is_right else Class.WRONG
         return Verdict(step.action, line, class_, str(said), str(happened))
 
     def _named(self, cause: Cause) -> set[str]:

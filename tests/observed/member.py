@@ -1,28 +1,26 @@
 """A member of a group: a process that runs one of the programs of `tests.observed.clients`."""
 
-import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from embedded.paths import cache_dir
+from tests.campaigns.java import compiled
+from tests.harness.java_program import ReportingProgram
 from tests.harness.java_tools import java_options, log_options
+from tests.harness.waiting import wait_until
 from tests.transactions.applications import built
 
 CLIENTS = Path(__file__).parent / "clients"
 SESSION_MS = 8_000
 HEARTBEAT_MS = 500
 METADATA_MS = 1_000
-_END_TIMEOUT_S = 60.0
 
 _CLASSIC = {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
 _OF_JAVA = {
@@ -49,29 +47,14 @@ class Library:
 def _java(library: str) -> Callable[[Path], Sequence[str]]:
     def command(log: Path) -> Sequence[str]:
         # The JVM writes warnings about its archive of classes to the standard output.
-        options = ["-Xlog:disable", *java_options([compiled(), *jar_paths("streams")]), *log_options(log)]
+        options = [
+            "-Xlog:disable",
+            *java_options([compiled(CLIENTS, jar_paths("streams")), *jar_paths("streams")]),
+            *log_options(log),
+        ]
         return [str(find_java()), *options, "MembersOfKafka", "--library", library]
 
     return command
-
-
-@cache
-def compiled() -> Path:
-    """The compiled program of Kafka's own members."""
-    source, folder = CLIENTS / "members_of_kafka.java", cache_dir() / "members"
-    classes = folder / "MembersOfKafka.class"
-    if not classes.exists() or source.stat().st_mtime > classes.stat().st_mtime:
-        options = java_options(jar_paths("streams"))
-        compiler = [
-            "-m",
-            "jdk.compiler/com.sun.tools.javac.Main",
-            "-d",
-            str(folder),
-            *options[-2:],
-            str(source),
-        ]
-        subprocess.run([str(find_java()), *compiler], check=True)
-    return folder
 
 
 def _python(library: str) -> Callable[[Path], Sequence[str]]:
@@ -142,7 +125,7 @@ class Event:
     words: tuple[str, ...]
 
 
-class Member:
+class Member(ReportingProgram):
     """A process. `held` are the partitions (TOPIC:NUMBER) or the tasks that it has."""
 
     def __init__(
@@ -162,7 +145,6 @@ class Member:
         self.events: list[Event] = []
         self.held: frozenset[str] = frozenset()
         self.generation: int | None = None
-        self._ended = threading.Event()
         log = folder / f"{client_id}-{time.time_ns()}.log"
         options = {"servers": servers, "group": group_id, "client-id": client_id, "topics": ",".join(topics)}
         if instance_id is not None:
@@ -171,87 +153,52 @@ class Member:
         command += [part for name, value in options.items() for part in (f"--{name}", value)]
         for name, value in {**library.settings, **settings}.items():
             command += ["--setting", f"{name}={value}"]
-        with log.with_suffix(".err").open("wb") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1
-            )
-        self._reader = threading.Thread(target=self._read, name=client_id, daemon=True)
-        self._reader.start()
-
-    @property
-    def is_running(self) -> bool:
-        return not self._ended.is_set()
+        with log.with_suffix(".err").open("w") as errors:
+            super().__init__(command, errors)
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self.topics = list(topics)
-        self._ask(f"subscribe {','.join(topics)}")
+        self.command(f"subscribe {','.join(topics)}")
 
-    def commit(self) -> int | None:
-        """Commit the positions. Returns when it was done, None if there was nothing to commit."""
-        before = self._said("committed")
-        self._ask("commit")
-        give_up_s = time.monotonic() + 10
-        while self._said("committed") == before:
-            if time.monotonic() > give_up_s:
-                return None
-            time.sleep(0.05)
-        return self.events[-1].at_ms
+    def commit(self) -> None:
+        """Commit the positions, and wait until it is done, or for 10 s if there is nothing to commit."""
+        before = self._commits()
+        self.command("commit")
+        with suppress(AssertionError):
+            wait_until(lambda: self._commits() > before, "a commit", 10)
 
     def leave(self) -> None:
         """Leave the group, and wait for the end."""
-        self._ask("leave")
-        self._process.wait(_END_TIMEOUT_S)
-        self._end()
+        self.command("leave")
+        self.close()
 
     def kill(self) -> None:
         """Send SIGKILL: the member does not leave its group."""
-        self._process.kill()
-        self._process.wait()
-        self._end()
+        self.signal(signal.SIGKILL)
+        self.close()
 
-    def pause(self) -> None:
-        """Send SIGSTOP."""
-        os.kill(self._process.pid, signal.SIGSTOP)
+    def signal(self, number: signal.Signals) -> None:
+        self._jvm.send_signal(number)
 
-    def resume(self) -> None:
-        """Send SIGCONT."""
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def close(self) -> None:
+    def end(self) -> None:
         """End the process, if it runs."""
-        if self._process.poll() is None:
+        if self._jvm.poll() is None:
             self.kill()
 
-    def _end(self) -> None:
-        """Close the pipes of a process that has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._reader.join()
-        self._process.stdin.close()
-        self._process.stdout.close()
+    def _commits(self) -> int:
+        return sum(event.name == "committed" for event in self.events)
 
-    def _ask(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-
-    def _said(self, name: str) -> int:
-        return sum(event.name == name for event in self.events)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            at_ms, name, *words = line.split()
-            self._take(Event(int(at_ms), name, tuple(words)))
+    def note_end(self) -> None:
         self.held = frozenset()
-        self._ended.set()
 
-    def _take(self, event: Event) -> None:
-        if event.name == "came":
-            self.held |= {*event.words}
-        elif event.name == "went":
-            self.held -= {*event.words}
-        elif event.name == "tasks":
-            self.held = frozenset(event.words)
-        elif event.name == "generation":
-            self.generation = int(event.words[0])
-        self.events.append(event)
+    def take(self, line: str) -> None:
+        at_ms, name, *words = line.split()
+        if name == "came":
+            self.held |= {*words}
+        elif name == "went":
+            self.held -= {*words}
+        elif name == "tasks":
+            self.held = frozenset(words)
+        elif name == "generation":
+            self.generation = int(words[0])
+        self.events.append(Event(int(at_ms), name, tuple(words)))

@@ -1,15 +1,17 @@
 """A group that a script plays: its members, what was done to them, and what they saw."""
 
+import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from insight.why.model import CauseKind
+from tests.harness.kafkas_groups import KafkasGroup
 from tests.harness.waiting import wait_until
 from tests.observed.member import Library, Member
 from tests.observed.stage import Stage
@@ -30,6 +32,9 @@ def now_ms() -> int:
 class Play:
     """A group of a story. All it starts ends with the `with` block."""
 
+    described_as: ClassVar[str | None] = None
+    """The kind of group as Kafka's own client describes it, if librdkafka cannot."""
+
     def __init__(self, stage: Stage, story: str, library: Library, *, clients: str | None = None) -> None:
         self.stage, self.library = stage, library
         self.group_id = self.topic = story
@@ -48,7 +53,7 @@ class Play:
         )
 
     def __enter__(self) -> Self:
-        self.create_topic(self.topic, PARTITIONS)
+        self._create_topic(self.topic)
         return self
 
     def __exit__(
@@ -57,7 +62,7 @@ class Play:
         if error is None and not self.truth.offsets and not self.truth.is_deleted:
             self.truth.offsets = self.stage.committed(self.group_id)
         for member in self._all:
-            member.close()
+            member.end()
         events = [
             Seen(member.client_id, event.at_ms, event.name, event.words)
             for member in self._all
@@ -65,9 +70,13 @@ class Play:
         ]
         self.truth.seen = sorted(events, key=lambda seen: seen.at_ms)
 
-    def create_topic(self, topic: str, partitions: int = PARTITIONS) -> None:
-        self.stage.create_topic(topic, partitions)
-        self._partitions[topic] = partitions
+    def create_topic(self, number: str) -> None:
+        """Create one more topic."""
+        self._create_topic(f"{self.topic}-{number}")
+
+    def _create_topic(self, topic: str) -> None:
+        self.stage.create_topic(topic, PARTITIONS)
+        self._partitions[topic] = PARTITIONS
 
     def start(
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
@@ -117,13 +126,13 @@ class Play:
     def pause(self, client_id: str) -> None:
         """A member stands still until its session has expired."""
         with self.step(f"{client_id} is stopped", {GONE: {client_id}}, gone_how="expired"):
-            self.members[client_id].pause()
+            self.members[client_id].signal(signal.SIGSTOP)
             self._paused.add(client_id)
 
     def resume(self, client_id: str) -> None:
         """It goes on, and joins again."""
         with self.step(f"{client_id} goes on", {JOINED: {client_id}}):
-            self.members[client_id].resume()
+            self.members[client_id].signal(signal.SIGCONT)
             self._paused.remove(client_id)
 
     def restart(self, client_id: str) -> None:
@@ -134,8 +143,9 @@ class Play:
             self.members.pop(client_id).kill()
             self.begin(client_id, member.library, instance_id=member.instance_id)
 
-    def subscribe(self, client_id: str, topics: Sequence[str]) -> None:
-        """A member subscribes to these topics."""
+    def subscribe_to_all(self, client_id: str) -> None:
+        """A member subscribes to all topics."""
+        topics = list(self._partitions)
         causes = {
             CauseKind.METADATA_CHANGED: {client_id},
             CauseKind.SUBSCRIPTION_CHANGED: {client_id},
@@ -229,7 +239,14 @@ class Play:
 
     def state(self) -> tuple[str, int]:
         """The group's state and the number of its members, as the coordinator says."""
-        return self.stage.state(self.group_id)
+        if self.described_as is None:
+            return self.stage.state(self.group_id)
+        found = self.described()
+        return ("EMPTY", 0) if found is None else (found.state.upper(), len(found.held))
+
+    def described(self) -> KafkasGroup | None:
+        assert self.described_as is not None
+        return self.stage.described(self.described_as, self.group_id)
 
     def _topics(self) -> list[str]:
         return list(self._partitions)[:1]
@@ -248,11 +265,11 @@ class Play:
         last_ms = max([began_ms, *(m.events[-1].at_ms for m in living.values() if m.events)])
         return (
             now_ms() - last_ms > QUIET_S * 1_000
-            and self._is_all_held(living)
+            and self.is_all_held(living)
             and self.state() == (("STABLE" if living else "EMPTY"), len(living))
         )
 
-    def _is_all_held(self, living: Mapping[str, Member]) -> bool:
+    def is_all_held(self, living: Mapping[str, Member]) -> bool:
         held = [partition for member in living.values() for partition in member.held]
         topics = {topic for member in living.values() for topic in member.topics}
         expected = {f"{topic}:{number}" for topic in topics for number in range(self._partitions[topic])}

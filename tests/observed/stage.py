@@ -27,12 +27,13 @@ from cli.why import why
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from insight.why.report import Report
+from tests.campaigns.java import compiled
 from tests.e2e.harness import read_topic
 from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import JavaGroups, KafkasGroup
 from tests.harness.shared import PREFIX, QUICK_JAVA, SETTINGS, Owner, Services
 from tests.harness.waiting import wait_until
-from tests.observed.member import compiled
+from tests.observed.member import CLIENTS
 
 OBSERVER = "observed"
 _TIMES = {
@@ -90,7 +91,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        compiled()
+        compiled(CLIENTS, jar_paths("streams"))
         with ExitStack() as stack:
             if self.name == OURS:
                 self._start_coordinator(stack)

@@ -1,5 +1,5 @@
 """What share groups promise, judged by what producers wrote and by what consumers saw. Imports nothing of the
-project.
+project. Times are monotonic, in ns.
 """
 
 from collections import defaultdict
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+
+from tests.campaigns.verdict import Verdict
 
 DONE = ("accept", "reject")
 """A record with one of these acknowledgements is never delivered again."""
@@ -25,16 +27,6 @@ class Wrong(StrEnum):
     """
     RESET = "state reset"
     """The state epoch or the start offset of a partition fell."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`place` is a group with a record or a partition."""
-
-    wrong: Wrong
-    place: str
-    sentence: str
-    at_ns: int
 
 
 @dataclass(frozen=True)
@@ -138,11 +130,11 @@ def judge(story: Story) -> Iterator[Verdict]:
         for number in sorted(numbers):
             written = story.written[number]
             sentence = f"{written}: {_told(seen[group, number])}"
-            yield Verdict(Wrong.LOST, f"{group} {number}", sentence, written.at_ns)
+            yield Verdict(Wrong.LOST, written.at_ns, f"{group} {number}", sentence)
     for (group, number), events in seen.items():
         for event in _ended_twice(events, story.eras.get(group, ())):
             sentence = f"{story.written.get(number)}: {_told(events)}"
-            yield Verdict(Wrong.TWICE, f"{group} {number}", sentence, event.at_ns)
+            yield Verdict(Wrong.TWICE, event.at_ns, f"{group} {number}", sentence)
 
 
 def _ended_twice(events: Iterable[Event], eras: Sequence[Era]) -> Iterator[Event]:
@@ -183,4 +175,4 @@ def judge_states(group: str, place: Place, states: Sequence[State], eras: Sequen
         if era_of(eras, before.at_ns) != era_of(eras, after.at_ns):
             continue
         if after.state_epoch < before.state_epoch or after.start_offset < before.start_offset:
-            yield Verdict(Wrong.RESET, f"{group} {place}", f"{before} became {after}", after.at_ns)
+            yield Verdict(Wrong.RESET, after.at_ns, f"{group} {place}", f"{before} became {after}")

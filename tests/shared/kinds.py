@@ -8,8 +8,8 @@ from subprocess import CalledProcessError
 
 from kafka import TopicPartition
 
-from tests.campaigns.fault import Fault, standing_still
-from tests.campaigns.processes import BY_NAME
+from tests.campaigns.fault import Fault, by_name, standing_still
+from tests.campaigns.processes import of_processes
 from tests.e2e.harness import wait_until
 from tests.shared.judge import Place
 from tests.shared.stage import GROUPS, LASTING, RENEWED, SESSION_MS, ShareStage
@@ -21,10 +21,7 @@ LOOK_BACK_S = 20.0
 
 def kill_members(stage: ShareStage, random: Random) -> None:
     """SIGKILL to one process. It is started again."""
-    keeper = random.choice(stage.members.keepers)
-    starts = keeper.starts
-    keeper.kill()
-    keeper.wait_until_started(starts)
+    random.choice(stage.members.keepers).end_and_start()
 
 
 def hold_members(stage: ShareStage, random: Random) -> None:
@@ -109,7 +106,7 @@ def _delete(stage: ShareStage, group: str) -> dict[Place, int] | None:
     return {} if "was successful" in said else None
 
 
-_OF_GROUPS = (
+AT_BROKERS = by_name(
     Fault("members killed", 3.0, kill_members),
     Fault("members held still beyond their session", 2.0, hold_members),
     Fault("leaders moved", 2.0, move_leaders),
@@ -117,25 +114,14 @@ _OF_GROUPS = (
     Fault("topic deleted and made again", 1.5, make_topic_again),
     Fault("offsets reset", 1.5, reset_offsets),
     Fault("group deleted and made again", 1.0, delete_group),
-)
-AT_BROKERS: tuple[Fault[ShareStage], ...] = (
-    *_OF_GROUPS,
-    *(BY_NAME[name] for name in ("gateway killed", "broker killed", "broker held still")),
-)
+) | of_processes("gateway killed", "broker killed", "broker held still")
 """What concerns groups of the brokers' own coordinators."""
-ALL: tuple[Fault[ShareStage], ...] = (
-    *AT_BROKERS,
-    *(
-        BY_NAME[name]
-        for name in (
-            "driver's Python killed",
-            "driver's JVM killed",
-            "replica killed",
-            "Python worker killed",
-            "driver held still",
-        )
-    ),
+ALL = AT_BROKERS | of_processes(
+    "driver's Python killed",
+    "driver's JVM killed",
+    "replica killed",
+    "Python worker killed",
+    "driver held still",
 )
 PLANTED = Fault("offsets reset behind the judge's back", 1.5, partial(reset_offsets, is_told=False))
-KINDS: dict[str, Fault[ShareStage]] = {fault.name: fault for fault in (*ALL, PLANTED)}
-"""By name."""
+KINDS = ALL | by_name(PLANTED)

@@ -1,6 +1,5 @@
 """The processes of share consumers, and what they say."""
 
-import subprocess
 from pathlib import Path
 
 from embedded.jars import jar_paths
@@ -10,23 +9,6 @@ from tests.harness.java_tools import java_options, java_options_of, log_options
 from tests.shared.judge import Event
 
 HERE = Path(__file__).parent
-_COMPILE_TIMEOUT_S = 300
-
-
-def compiled(folder: Path) -> Path:
-    """A folder with the classes of this package's Java files."""
-    folder.mkdir()
-    options = java_options(jar_paths("tools"))
-    classpath = options[options.index("-cp") + 1]
-    subprocess.run(
-        [
-            *(str(find_java()), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-proc:none"),
-            *("-cp", classpath, "-d", str(folder), *map(str, sorted(HERE.glob("*.java")))),
-        ],
-        check=True,
-        timeout=_COMPILE_TIMEOUT_S,
-    )
-    return folder
 
 
 def java_command(

@@ -1,28 +1,79 @@
-"""The campaign of share groups, of one seed."""
+"""The campaign of share groups, of one seed, its table in docs/share-faults.md, and its command line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from random import Random
+from pathlib import Path
 
-from tests.campaigns.playing import play, schedule
+import click
+
+from tests.campaigns.fault import Fault
+from tests.campaigns.playing import command, fault_options, play
+from tests.campaigns.results import Result, by_fault, markdown, median_and_most
+from tests.shared.judge import Wrong
 from tests.shared.kinds import ALL, AT_BROKERS, KINDS
-from tests.shared.stage import COORDINATOR, ShareResult, ShareStage
+from tests.shared.stage import BROKERS, COORDINATOR, OUTCOMES, PAUSE, STUCK, ShareStage
+
+_HEAD = (
+    "fault",
+    "coordinator",
+    "times",
+    *(wrong.value for wrong in Wrong),
+    "goes on after (s)",
+    "longest pause (s)",
+)
 
 
 def campaign(
     seed: int,
     faults: int,
+    kinds: Sequence[str] = (),
     *,
     by: str = COORDINATOR,
-    kinds: Sequence[str] = (),
-    last: Sequence[str] = (),
-    until_s: float = float("inf"),
-) -> ShareResult:
-    """Play one seed. `by` is the kind of coordinator, `until_s` is as in `play`. The faults of `last` come
-    after those of the seed.
-    """
-    names = kinds or [fault.name for fault in (ALL if by == COORDINATOR else AT_BROKERS)]
-    faults_of_seed = schedule(seed, faults, names, KINDS)
-    faults_of_seed += [(name, Random(f"{seed}-{name}")) for name in last]
-    result = ShareResult(seed=seed, by=by)
-    return play("shared", result, partial(ShareStage, seed=seed, by=by), KINDS, faults_of_seed, until_s)
+    last: Iterable[Fault] = (),
+) -> Result:
+    """Play one seed. `by` is the kind of coordinator. The faults of `last` come after those of the seed."""
+    names = kinds or (ALL if by == COORDINATOR else AT_BROKERS)
+    build = partial(ShareStage, seed=seed, by=by)
+    return play(Result(seed=seed, side=by), build, faults, {name: KINDS[name] for name in names}, last)
+
+
+def table(results: Sequence[Result]) -> str:
+    """A row for each fault and coordinator, and below them what was judged."""
+    rows = []
+    for fault, by, struck, wrongs in by_fault(results, KINDS):
+        times = ([it.recovery_s for it in struck], [it.measured[PAUSE] for it in struck])
+        counts = [str(wrongs[wrong.value]) for wrong in Wrong]
+        rows.append((fault, by, str(len(struck)), *counts, *map(median_and_most, times)))
+    return "\n\n".join([markdown(_HEAD, rows, texts=2), *map(_judged, results)])
+
+
+def _judged(result: Result) -> str:
+    numbers = {name: f"{number:,.0f}" for name, number in result.numbers.items()}
+    done = ", ".join(f"{numbers[kind]} {kind}" for kind in OUTCOMES if kind in numbers)
+    records, deliveries, states, stuck = (
+        numbers.get(name, "0") for name in ("records", "deliveries", "states", STUCK)
+    )
+    failure = f" It ended early: {result.failure}" if result.failure else ""
+    return (
+        f"Seed {result.seed}, `{result.side}`: {len(result.struck)} faults in {result.seconds / 60:.0f} min, "
+        f"{records} records, {deliveries} deliveries, acknowledgements {done}; "
+        f"{states} states; {stuck} consumers were stuck after a renewal.{failure}"
+    )
+
+
+main = command(
+    lambda *seed, **options: [campaign(*seed, **options)],
+    Result,
+    table,
+    Path("docs/share-faults.md"),
+    [
+        *fault_options(KINDS),
+        click.Option(
+            ["--share-groups", "by"],
+            type=click.Choice([COORDINATOR, BROKERS]),
+            default=COORDINATOR,
+            show_default=True,
+            help="Who coordinates them: this project's coordinator, or Kafka's own.",
+        ),
+    ],
+)

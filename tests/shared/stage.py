@@ -5,7 +5,6 @@ from base64 import urlsafe_b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -15,9 +14,10 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from connections import kafka_clients
-from tests.campaigns.fault import FaultOutcome
+from embedded.jars import jar_paths
+from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import PREFIX, Stage, Stalled
+from tests.campaigns.stage import PREFIX, Stage
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.java_tools import JavaTools
@@ -25,7 +25,7 @@ from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
 from tests.shared.judge import Era, Place, State, Story, judge, judge_states, pending
 from tests.shared.load import Load
-from tests.shared.members import Members, compiled
+from tests.shared.members import HERE, Members
 from tests.shared.states import States
 
 COORDINATOR, BROKERS = "coordinator", "brokers"
@@ -35,11 +35,13 @@ LASTING, RENEWED = "shared-lasting", "shared-renewed"
 PARTITIONS = {LASTING: 3, RENEWED: 2}
 PROCESSES = 3
 PAUSE_S = 0.25
+PAUSE = "longest pause"
+STUCK = "consumers stuck after a renewal"
+OUTCOMES = ("accept", "reject", "release", "renew")
 RECOVERY_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 180.0
 SESSION_MS, LOCK_MS = 10_000, 10_000
 _LOOK_S = 0.2
-_STATE_TRIES = 20
 # Records of a member that is gone count as delivered.
 _DELIVERIES = 10
 _OF_GROUPS = {
@@ -66,33 +68,7 @@ _OF_CLIENTS = [
 ]
 
 
-@dataclass(kw_only=True)
-class ShareStruck(Struck):
-    """One fault. It is over when every group has ended a record of each topic that was written after it.
-
-    `pause_s` is the longest time in which a group ended no record, from the fault's beginning on.
-    """
-
-    at_ns: int
-    pause_s: float = 0.0
-
-
-@dataclass(kw_only=True)
-class ShareResult(Result[ShareStruck]):
-    """The result of one seed. `wrongs` are by the fault in whose time they came."""
-
-    by: str
-    records: int = 0
-    deliveries: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    """Acknowledgements that succeeded, by type."""
-    stuck: int = 0
-    """Consumers that returned nothing after a renewal, and were replaced."""
-    states: int = 0
-    """Answers of share coordinators that were judged."""
-
-
-class ShareStage(Stage[ShareStruck, ShareResult]):
+class ShareStage(Stage):
     """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS."""
 
     delay_s = 2.0
@@ -121,7 +97,7 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
             self.tools.configs(
                 *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
             )
-        classes = compiled(self.folder / "classes")
+        classes = compiled(HERE, jar_paths("tools"))
         settings = self.folder / "admin.properties"
         write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
         self._states = stack.enter_context(States(classes, self.folder, settings))
@@ -132,6 +108,7 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
             self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
         )
         stack.callback(self.members.stop)
+        self.keepers += self.members.keepers
         self.members.start()
         self.wait_for_progress()
 
@@ -139,34 +116,34 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
     def load_so_far(self) -> str:
         return f"after {len(self.producers.written)} records"
 
-    def begin(self, fault: str, random: Random) -> ShareStruck:
-        self.note_states()
-        return ShareStruck(fault=fault, at_ns=time.monotonic_ns())
+    def now(self) -> int:
+        return time.monotonic_ns()
 
-    def end(self, struck: ShareStruck, outcome: FaultOutcome) -> None:
-        struck.pause_s = self.longest_pause_s(struck.at_ns)
+    def begin(self, struck: Struck, random: Random) -> None:
         self.note_states()
 
-    def judge(self, result: ShareResult) -> None:
+    def end(self, struck: Struck) -> None:
+        struck.measured[PAUSE] = self.longest_pause_s(struck.at)
+        self.note_states()
+
+    def judge(self, result: Result) -> None:
         """End the load, wait until all is done, and judge."""
         self.producers.stop()
         self.drain()
         self.note_states()
         story = self.story
-        verdicts = list(judge(story))
+        result.take(judge(story))
         for (group, place), states in self.states.items():
-            verdicts += judge_states(group, place, states, self.eras[group])
-        for verdict in verdicts:
-            begun = [struck.fault for struck in result.struck if struck.at_ns <= verdict.at_ns]
-            result.count(["none", *begun][-1], verdict.wrong, f"{verdict.place}: {verdict.sentence}")
-        result.records = len(story.written)
+            result.take(judge_states(group, place, states, self.eras[group]))
         kinds = Counter(event.kind for event in story.events)
-        result.deliveries, result.stuck = kinds["delivered"], kinds["stuck"]
-        done = Counter(
-            event.words[0] for event in story.events if event.kind == "outcome" and event.words[1] == "-"
-        )
-        result.outcomes = dict(done)
-        result.states = sum(map(len, self.states.values()))
+        outcomes = (event.words for event in story.events if event.kind == "outcome")
+        result.numbers = {
+            "records": len(story.written),
+            "deliveries": kinds["delivered"],
+            **Counter(word for word, error in outcomes if error == "-"),
+            "states": sum(map(len, self.states.values())),
+            STUCK: kinds["stuck"],
+        }
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         settings = [f"-c{name}={value}" for name, value in _OF_GROUPS.items()]
@@ -193,19 +170,17 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
         topics = set(self.producers.partitions)
         seen: dict[str, set[str]] = {group: set() for group in GROUPS}
         recovered: dict[str, float] = {}
-        give_up_ns = since_ns + int(RECOVERY_TIMEOUT_S * 1e9)
-        while len(recovered) < len(GROUPS):
+
+        def have_ended() -> bool:
             for event in self.members.read():
                 written = self.producers.written.get(event.number)
                 if event.is_done and written and written.at_ns > since_ns:
                     seen[event.group].add(written.place.topic)
                     if seen[event.group] == topics:
                         recovered.setdefault(event.group, (event.at_ns - since_ns) / 1e9)
-            if time.monotonic_ns() > give_up_ns:
-                raise Stalled(
-                    f"the groups ended records of {seen} in {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
-                )
-            time.sleep(_LOOK_S)
+            return len(recovered) == len(GROUPS)
+
+        wait_until(have_ended, "an end of a new record of each topic and group", RECOVERY_TIMEOUT_S)
         return max(recovered.values())
 
     def longest_pause_s(self, since_ns: int) -> float:
@@ -216,11 +191,6 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
             times = sorted([since_ns, *(at_ns for at_ns in ended if at_ns > since_ns)])
             pauses += [after - before for before, after in pairwise(times)]
         return max(pauses) / 1e9
-
-    def describe(self) -> str:
-        """What is known of the members and of the coordinator."""
-        ends = {keeper.name: [end.said for end in keeper.ends[-2:]] for keeper in self.members.keepers}
-        return f"status {self.status()}; members' ends {ends}; gateway's {self.gateway.ends[-2:]}"
 
     def drain(self) -> None:
         """Wait until each group has ended all records, or ends no more of them."""
@@ -239,14 +209,15 @@ class ShareStage(Stage[ShareStruck, ShareResult]):
             for topic, partitions in self.producers.partitions.items():
                 for partition in range(partitions):
                     place = Place(topic, self.producers.lives[topic], partition)
-                    for _ in range(_STATE_TRIES):
-                        found = self._states.read(group, ids[topic], partition)
-                        if found is not None:
-                            self.states[group, place].append(State(time.monotonic_ns(), *found))
-                            break
-                        time.sleep(_LOOK_S)
-                    else:
-                        raise Stalled(f"no state of {group} {place}")
+                    name = f"the state of {group} {place}"
+                    wait_until(lambda: self._note_state(group, ids[topic], place), name)  # noqa: B023
+
+    def _note_state(self, group: str, topic_id: str, place: Place) -> bool:
+        """Add the state of a partition, if the share coordinator can say it now."""
+        found = self._states.read(group, topic_id, place.partition)
+        if found is not None:
+            self.states[group, place].append(State(time.monotonic_ns(), *found))
+        return found is not None
 
     def _topic_ids(self) -> dict[str, str]:
         """Kafka's text of each topic's id."""

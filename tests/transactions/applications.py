@@ -2,17 +2,18 @@
 
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from embedded.paths import cache_dir
+from tests.campaigns.verdict import Verdict
 from tests.harness.java_tools import java_options
-from tests.transactions.checker import Copy, Verdict, copied_value, judge_copies, judge_counts, word_of
+from tests.transactions.checker import Copy, copied_value, judge_copies, judge_counts, word_of
 
 PARTITIONS = 6
 """Of each input and output topic."""
@@ -46,54 +47,39 @@ class Seat:
     records: int
 
 
-class Application(Protocol):
-    """A kind of application."""
+class Application(ABC):
+    """A kind of application: one that copies records, unless it says otherwise."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+
     @property
     def topics(self) -> tuple[str, str]:
         """The input topic and the output topic, which have PARTITIONS partitions."""
+        return f"{self.name}-input", f"{self.name}-output"
 
+    @abstractmethod
     def command(self, seat: Seat) -> list[str]:
         """The command line of an instance."""
 
     def value(self, partition: int, number: int) -> bytes:
         """The value of an input record."""
-
-    def judge(self, inputs: Mapping[int, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
-        """What is wrong with the output. `inputs` is the number of input records by partition."""
-
-    def has_given_up(self, log: str) -> bool:
-        """Whether a process that runs does nothing any more, by its log."""
-
-
-class Copying:
-    """What applications that copy records have in common."""
-
-    name: str
-
-    @property
-    def topics(self) -> tuple[str, str]:
-        return f"{self.name}-input", f"{self.name}-output"
-
-    def value(self, partition: int, number: int) -> bytes:
         return copied_value(partition, number)
 
     def judge(self, inputs: Mapping[int, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
+        """What is wrong with the output. `inputs` is the number of input records by partition."""
         return judge_copies(inputs, outputs)
 
     def has_given_up(self, log: str) -> bool:
+        """Whether a process that runs does nothing any more, by its log."""
         return False
 
 
 @dataclass(frozen=True)
-class Loop(Copying):
+class Loop(Application):
     """One of `tests.transactions.loops`."""
 
     name: str
     module: str
-    unsafe: bool = False
 
     def command(self, seat: Seat) -> list[str]:
         module = f"tests.transactions.loops.{self.module}"
@@ -111,7 +97,7 @@ class Loop(Copying):
             "timeout-ms": str(TRANSACTION_TIMEOUT_MS),
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        return [*arguments, *(["--unsafe"] if self.unsafe else [])]
+        return arguments
 
 
 @dataclass(frozen=True)
@@ -123,7 +109,7 @@ class GoLoop(Loop):
 
 
 @dataclass(frozen=True)
-class MessageCopier(Copying):
+class MessageCopier(Application):
     """Kafka's own `TransactionalMessageCopier`, which aborts one of three transactions by itself. It ends
     when it has read what stood in its partitions when they came to it.
     """
@@ -149,7 +135,7 @@ class MessageCopier(Copying):
 
 
 @dataclass(frozen=True)
-class WordCount:
+class WordCount(Application):
     """Kafka's own example of a Streams application, with `exactly_once_v2`. Its topics' names are fixed."""
 
     name: str = "streams"
@@ -215,8 +201,6 @@ _ALL: tuple[Application, ...] = (
     Loop("librdkafka", "librdkafka"),
     Loop("kafka-python", "kafka_python"),
     GoLoop("franz-go", "franz"),
-    Loop("librdkafka-unsafe", "librdkafka", unsafe=True),
-    Loop("kafka-python-unsafe", "kafka_python", unsafe=True),
 )
 APPLICATIONS = {application.name: application for application in _ALL}
-"""By name. Those that are unsafe are wrong on purpose."""
+"""By name."""

@@ -2,16 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
@@ -20,10 +18,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from connections.client_config import ClientConfig
 from tests.campaigns.keeper import Keeper
-from tests.campaigns.stage import Stalled
+from tests.campaigns.reading import read, reader
+from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import create_topic
 from tests.transactions.applications import PARTITIONS, Application, Seat
-from tests.transactions.checker import Copy
+from tests.transactions.checker import Copy, judge_offsets
 
 INSTANCES = 3
 RECORDS = 25
@@ -111,7 +110,6 @@ class Fleet:
         """Wait until the group has committed its whole input, no transaction is open, and the output has a
         record for each of the input; or, where one is missing or offsets stay pending, for PENDING_TIMEOUT_S
         after the last record of the output. Returns the group's offsets, and the time since that record in s.
-        Raises Stalled.
 
         Streams commits its input before it has counted it: the records are in a repartition topic meanwhile.
         """
@@ -133,9 +131,15 @@ class Fleet:
                 return offsets, waits_s
             if waits_s > PENDING_TIMEOUT_S and offsets.pending and seen >= self.sent:
                 return offsets, waits_s
-            if time.monotonic() > give_up_s:
-                raise Stalled(f"the input was not read to its end: {offsets}; {self.describe()}")
+            assert time.monotonic() < give_up_s, f"the input was not read to its end: {offsets}"
             time.sleep(_DRAIN_LOOK_S)
+
+    def judge(self, offsets: Offsets) -> Iterator[Verdict]:
+        """What is wrong with the group's offsets and with the output."""
+        yield from judge_offsets(self.fed, offsets.committed, offsets.pending)
+        records = read(self._servers, self.output_topic, "read_committed")
+        copies = [Copy(it.partition, it.key, it.value or b"") for it in records]
+        yield from self.application.judge(self.fed, copies)
 
     def describe(self) -> str:
         """How far the application is, and how its instances ended last."""
@@ -180,25 +184,6 @@ class Fleet:
         stable, all_of_them = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
         return [partition for partition in stable if stable[partition] < all_of_them[partition]]
 
-    def read_output(self) -> list[Copy]:
-        """All committed records of the output."""
-        found: list[Copy] = []
-        ended: set[int] = set()
-        consumer = self._reader()
-        try:
-            while len(ended) < PARTITIONS:
-                for message in consumer.consume(1_000, _LOOK_S):
-                    partition = message.partition()
-                    assert partition is not None
-                    error = message.error()
-                    if error is None:
-                        found.append(Copy(partition, message.key(), message.value() or b""))
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        ended.add(partition)
-        finally:
-            consumer.close()
-        return found
-
     def _instance(self, number: int, servers: str) -> Keeper:
         name = f"{self.application.name}-{number}"
         folder = self._folder / name
@@ -206,24 +191,8 @@ class Fleet:
         seat = Seat(servers, name, self.group, self.input_topic, self.output_topic, folder, RECORDS)
         return Keeper(name, folder, self.application.command(seat), final_codes=_MISUSED)
 
-    def _reader(self) -> Consumer:
-        """Reads the committed records of the output from the beginning, and names the ends of partitions."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._servers,
-                "group.id": "checker",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
-        consumer.assign([TopicPartition(self.output_topic, partition, 0) for partition in range(PARTITIONS)])
-        return consumer
-
     def _follow(self) -> None:
-        consumer = self._reader()
+        consumer, _ = reader(self._servers, self.output_topic, "read_committed")
         try:
             while not self._is_closing.is_set():
                 self._seen += sum(message.error() is None for message in consumer.consume(1_000, _LOOK_S))

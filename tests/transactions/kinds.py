@@ -4,8 +4,8 @@ import signal
 import time
 from random import Random
 
-from tests.campaigns.fault import Fault, standing_still
-from tests.campaigns.processes import BY_NAME
+from tests.campaigns.fault import Fault, by_name, standing_still
+from tests.campaigns.processes import of_processes
 from tests.transactions.loops.options import SESSION_TIMEOUT_MS
 from tests.transactions.stage import TransactionStage
 
@@ -27,32 +27,23 @@ def hold_instance(stage: TransactionStage, random: Random) -> None:
 
 def kill_follower(stage: TransactionStage, _: Random) -> None:
     """An exception in the thread that reads the markers. The coordinator ends, and is started again."""
-    starts = stage.coordinator.starts
-    stage.coordinator.signal(signal.SIGUSR1)
-    stage.coordinator.wait_until_started(starts, timeout_s=120)
+    stage.coordinator.end_and_start(lambda: stage.coordinator.signal(signal.SIGUSR1))
 
 
-REFERENCE: tuple[Fault[TransactionStage], ...] = (
+REFERENCE = by_name(
     Fault("instance killed", 4.0, kill_instance),
     Fault("instance held still", 3.0, hold_instance),
-    BY_NAME["broker killed"],
-    BY_NAME["broker held still"],
-)
+) | of_processes("broker killed", "broker held still")
 """What happens to applications with Kafka's own coordinator."""
-ALL: tuple[Fault[TransactionStage], ...] = (
-    *REFERENCE,
-    Fault("follower's thread killed", 1.0, kill_follower),
-    *(
-        BY_NAME[name]
-        for name in (
-            "driver's Python killed",
-            "driver's JVM killed",
-            "Python worker killed",
-            "driver held still",
-            "gateway killed",
-            "gateway held still",
-        )
-    ),
+KINDS = (
+    REFERENCE
+    | by_name(Fault("follower's thread killed", 1.0, kill_follower))
+    | of_processes(
+        "driver's Python killed",
+        "driver's JVM killed",
+        "Python worker killed",
+        "driver held still",
+        "gateway killed",
+        "gateway held still",
+    )
 )
-KINDS: dict[str, Fault[TransactionStage]] = {fault.name: fault for fault in ALL}
-"""By name."""

@@ -2,21 +2,20 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from connections.address import Address
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import Stage, Stalled
+from tests.campaigns.stage import Stage
+from tests.e2e.harness import wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.transactions.applications import Application
-from tests.transactions.checker import Wrong, judge_offsets
 from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet
 
 GATEWAYS = 2
-_LOOK_S = 0.2
+STABLE_S = "seconds until no offset was pending"
 _ONE_BROKER = {
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
@@ -28,23 +27,7 @@ _ONE_BROKER = {
 }
 
 
-@dataclass(kw_only=True)
-class TransactionResult(Result[Struck]):
-    """The result of one seed. `wrongs` are by application."""
-
-    system: str
-    records: dict[str, int] = field(default_factory=dict)
-    """By application: the records of its input."""
-    stable_s: float = 0.0
-    """The time from the last record of the output until no offset was pending."""
-
-    @property
-    def summary(self) -> str:
-        sent = (f"{number} records of {name}" for name, number in self.records.items())
-        return ", ".join([super().summary, *sent])
-
-
-class TransactionStage(Stage[Struck, TransactionResult]):
+class TransactionStage(Stage):
     """A stage whose load are applications. As a reference it has Kafka's own coordinator: the applications
     reach the brokers themselves, and there is no coordinator of ours and no gateway.
     """
@@ -60,22 +43,20 @@ class TransactionStage(Stage[Struck, TransactionResult]):
         *,
         step: str = "steady",
         is_reference: bool = False,
-        nodes: int = 1,
     ) -> None:
-        brokers = BrokerCluster(
-            folder / "brokers", overrides=_ONE_BROKER if nodes == 1 else {}, nodes=range(1, nodes + 1)
-        )
+        brokers = BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
         super().__init__(folder, seed, step=step, brokers=brokers)
         self.is_reference = is_reference
-        self.gateways: list[Keeper] = []
+        self.gateways: dict[Address, Keeper] = {}
         self.fleets: list[Fleet] = []
         self._applications = applications
-        self._addresses: list[Address] = []
 
     def start_load(self, stack: ExitStack) -> None:
         if not self.is_reference:
             self.start_coordinators(stack)
-            self._start_gateways(stack)
+            for number in range(GATEWAYS):
+                address = self.gateway_address()
+                self.gateways[address] = self.start_gateway(stack, f"gateway-{number}", address)
         for application in self._applications:
             folder = self.folder / application.name
             fleet = Fleet(application, self.servers, self._reach_of, folder)
@@ -92,68 +73,46 @@ class TransactionStage(Stage[Struck, TransactionResult]):
     def load_so_far(self) -> str:
         return f"after {self.seen} records"
 
-    @property
-    def first_gateway(self) -> Address:
-        """Where the first gateway listens."""
-        return self._addresses[0]
-
     def instances(self) -> list[Keeper]:
         """All instances of all applications."""
         return [instance for fleet in self.fleets for instance in fleet.instances]
 
-    def begin(self, fault: str, random: Random) -> Struck:
+    def begin(self, struck: Struck, random: Random) -> None:
         """Choose the gateway which the fault hits if it hits one."""
         if self.gateways:
-            self.gateway = random.choice(self.gateways)
-        return Struck(fault=fault)
+            self.gateway = random.choice([*self.gateways.values()])
 
     def wait_for_progress(self) -> float:
         """Wait until each application commits more of its output."""
         before, began_s = self.seen, time.monotonic()
-        while still := [fleet for fleet, then in zip(self.fleets, before, strict=True) if fleet.seen <= then]:
+
+        def is_more() -> bool:
             for fleet in self.fleets:
                 fleet.tend()
-            if time.monotonic() > began_s + RECOVERY_TIMEOUT_S:
-                names = ", ".join(fleet.application.name for fleet in still)
-                raise Stalled(
-                    f"no more output of {names} within {RECOVERY_TIMEOUT_S:.0f} s: {self.describe()}"
-                )
-            time.sleep(_LOOK_S)
+            return all(now > then for now, then in zip(self.seen, before, strict=True))
+
+        wait_until(is_more, "more output of each application", RECOVERY_TIMEOUT_S)
         return time.monotonic() - began_s
 
     def describe(self) -> str:
-        """How far applications are, and how their instances ended last."""
-        status = [f"status {self.status()}"] if self.machines else []
-        return "; ".join([*status, *(fleet.describe() for fleet in self.fleets)])
+        return "; ".join([super().describe(), *(fleet.describe() for fleet in self.fleets)])
 
-    def judge(self, result: TransactionResult) -> None:
+    def judge(self, result: Result) -> None:
         """End the input, wait until all is read and committed, and judge."""
         for fleet in self.fleets:
             fleet.end_input()
-            result.records[fleet.application.name] = fleet.sent
+            result.numbers[fleet.application.name] = fleet.sent
         for fleet in self.fleets:
             name = fleet.application.name
             offsets, stable_s = fleet.drain()
-            result.stable_s = max(result.stable_s, stable_s)
-            result.wrongs[name] = {wrong.value: 0 for wrong in Wrong}
-            for verdict in (
-                *judge_offsets(fleet.fed, offsets.committed, offsets.pending),
-                *fleet.application.judge(fleet.fed, fleet.read_output()),
-            ):
-                result.count(name, verdict.wrong, f"{name}, {verdict.place}: {verdict.sentence}")
-
-    def _start_gateways(self, stack: ExitStack) -> None:
-        above = 1 + max(self.brokers.nodes)
-        while len(self._addresses) < GATEWAYS:
-            address = self.gateway_address()
-            if all(abs(address.port - other.port) > above for other in self._addresses):
-                self._addresses.append(address)
-        for number, address in enumerate(self._addresses):
-            self.gateways.append(self.start_gateway(stack, f"gateway-{number}", address))
+            result.numbers[STABLE_S] = max(result.numbers.get(STABLE_S, 0.0), stable_s)
+            result.wrongs[name] = {}
+            for verdict in fleet.judge(offsets):
+                result.count(name, verdict)
 
     def _reach_of(self, number: int) -> str:
         """What an instance takes for bootstrap servers: all gateways, another one first in turn."""
         if self.is_reference:
             return self.servers
-        place = number % GATEWAYS
-        return ",".join(map(str, [*self._addresses[place:], *self._addresses[:place]]))
+        place, addresses = number % GATEWAYS, [*self.gateways]
+        return ",".join(map(str, [*addresses[place:], *addresses[:place]]))

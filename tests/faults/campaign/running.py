@@ -1,39 +1,81 @@
-"""The fault campaign of one seed."""
+"""The fault campaign of one seed, its tables in docs/faults.md, and its command line."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
+from pathlib import Path
 
-from tests.campaigns.playing import play, schedule
-from tests.faults.campaign.kinds.all import ALONE, KINDS, LOCAL, LOST, ON_CLUSTER, WITH_STANDBY
-from tests.faults.campaign.stage import FaultResult, FaultStage
+import click
+
+from tests.campaigns.playing import command, fault_options, play
+from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
+from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.kinds import KINDS, LOCAL, LOST, WITH_STANDBY
+from tests.faults.campaign.load.running import PROTOCOLS
+from tests.faults.campaign.stage import EARLY, IDENTICAL, REPLAYS, REQUESTS, FaultStage
+
+GROUPS = {protocol: usual for protocol, (usual, _) in PROTOCOLS.items()}
+_HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")
+_LOSSES_HEAD = ("fault", "times", "last acknowledgement after the loss (s)", "end after the loss (s)")
 
 
 def campaign(
     seed: int,
     faults: int,
-    *,
     kinds: Sequence[str] = (),
+    *,
     lost_requests: bool = False,
-    step: str = "steady",
-    share: float = 1.0,
-    groups: Mapping[str, int] = MappingProxyType({}),
-    cluster: bool = False,
     standby: bool = False,
-    until_s: float = float("inf"),
-) -> FaultResult:
-    """Play one seed. `until_s` is as in `play`."""
-    names = [*kinds, *(LOST if lost_requests else ())]
-    names = names or list(ON_CLUSTER if cluster else WITH_STANDBY if standby else LOCAL)
+    step: str = "steady",
+    groups: Mapping[str, int] = GROUPS,
+) -> Result:
+    """Play one seed."""
+    names = kinds or (LOST if lost_requests else WITH_STANDBY if standby else LOCAL)
     build = partial(
         FaultStage,
         seed=seed,
+        # Those kinds start a coordinator of their own, and need no other one and no load beside it.
+        groups={} if set(names) <= LOST.keys() else groups,
         step=step,
-        share=share,
-        groups=groups,
-        on_cluster=cluster,
         with_standby=standby,
-        with_load=not set(names) <= ALONE.keys(),
     )
-    result = FaultResult(seed=seed)
-    return play("faults", result, build, KINDS, schedule(seed, faults, names, KINDS), until_s)
+    return play(Result(seed=seed), build, faults, {name: KINDS[name] for name in names})
+
+
+def table(results: Sequence[Result]) -> str:
+    """The tables of all campaigns, and the seeds below them."""
+    rows, losses = [], []
+    for name, _, struck, wrongs in by_fault(results, KINDS):
+        counts = [str(wrongs[wrong.value]) for wrong in Wrong]
+        in_flight = f"{sum(it.measured['in flight'] for it in struck):,.0f}"
+        refused = str(sum(it.is_refused for it in struck))
+        recovery = median_and_most([it.recovery_s for it in struck])
+        rows.append((name, str(len(struck)), in_flight, *counts, refused, recovery))
+        silences, ends = (
+            [it.measured[of] for it in struck if of in it.measured] for of in ("silence", "end")
+        )
+        if silences:
+            losses.append((name, str(len(silences)), median_and_most(silences, 2), median_and_most(ends)))
+    runs = ", ".join(f"{r.seed} ({len(r.struck)} faults, {r.seconds / 60:.0f} min)" for r in results)
+    requests, early, replays, identical = (
+        int(sum(result.numbers.get(name, 0) for result in results))
+        for name in (REQUESTS, EARLY, REPLAYS, IDENTICAL)
+    )
+    judged = f"{requests:,} requests were judged, {early:,} with an early answer"
+    tables = [markdown(_HEAD, rows), *([markdown(_LOSSES_HEAD, losses)] if losses else [])]
+    again = f"{identical} of {replays} replays were identical"
+    return "\n\n".join([*tables, f"Seeds: {runs}. {judged}; {again}."]) + early_ends(results)
+
+
+main = command(
+    lambda *seed, **options: [campaign(*seed, **options)],
+    Result,
+    table,
+    Path("docs/faults.md"),
+    [
+        *fault_options(KINDS),
+        click.Option(["--standby"], is_flag=True, help="A second coordinator waits to take over."),
+        click.Option(
+            ["--lost-requests"], is_flag=True, help="Only the kinds that delete requests under load."
+        ),
+    ],
+)

@@ -5,7 +5,6 @@ import queue
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,24 +28,9 @@ def say_partitions(event: str, partitions: Iterable[Any]) -> None:
     say(event, *sorted(f"{it.topic}:{it.partition}" for it in partitions))
 
 
-class Member(ABC):
-    """A consumer of one of the libraries."""
+class Librdkafka:
+    """A consumer of confluent-kafka."""
 
-    @abstractmethod
-    def subscribe(self, topics: list[str]) -> None: ...
-
-    @abstractmethod
-    def poll(self) -> None: ...
-
-    @abstractmethod
-    def commit(self) -> bool:
-        """Commit the positions. Returns whether there were any."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class Librdkafka(Member):
     def __init__(self, options: argparse.Namespace, settings: dict[str, str]) -> None:
         instance = {"group.instance.id": options.instance_id} if options.instance_id else {}
         self._consumer = Consumer(
@@ -77,6 +61,7 @@ class Librdkafka(Member):
             raise KafkaException(error)
 
     def commit(self) -> bool:
+        """Commit the positions. Returns whether there were any."""
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException as raised:
@@ -97,7 +82,9 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python
         say_partitions("went", revoked)
 
 
-class KafkaPython(Member):
+class KafkaPython:
+    """A consumer of kafka-python."""
+
     def __init__(self, options: argparse.Namespace, settings: dict[str, str]) -> None:
         self._consumer = KafkaConsumer(
             bootstrap_servers=options.servers,
@@ -155,7 +142,7 @@ def main() -> None:
     say("ended")
 
 
-def _run(member: Member, commands: "queue.Queue[str]") -> None:
+def _run(member: Librdkafka | KafkaPython, commands: "queue.Queue[str]") -> None:
     """Poll, and do what is asked between two polls, until the member has to leave."""
     while True:
         member.poll()

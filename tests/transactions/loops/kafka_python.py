@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from random import random
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
@@ -35,7 +36,6 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._random = options.random()
         self._is_revoked = False
         self._consumer = KafkaConsumer(
             bootstrap_servers=options.servers.split(","),
@@ -108,11 +108,8 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
             TopicPartition(record.topic, record.partition): OffsetAndMetadata(record.offset + 1, "", -1)
             for record in records
         }
-        if self._options.unsafe:
-            self._consumer.commit(offsets)
-        else:
-            producer.send_offsets_to_transaction(offsets, metadata)
-        if self._random.random() < ABORTED and not self._options.unsafe:
+        producer.send_offsets_to_transaction(offsets, metadata)
+        if random() < ABORTED:
             producer.abort_transaction()
             self._rewind()
         else:

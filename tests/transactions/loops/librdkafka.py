@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from random import random
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -36,7 +37,6 @@ class Loop:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._random = options.random()
         self._is_revoked = False
         self._consumer = Consumer(
             {
@@ -89,8 +89,9 @@ class Loop:
                 for partition, offset in ends.items()
                 if partition is not None and offset is not None
             ]
-            self._commit_offsets(offsets)
-            if self._random.random() < ABORTED and not self._options.unsafe:
+            metadata = self._consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_TIMEOUT_S)
+            if random() < ABORTED:
                 self._abort()
             else:
                 self._producer.commit_transaction(_CALL_TIMEOUT_S)
@@ -100,13 +101,6 @@ class Loop:
             if is_over or not error.txn_requires_abort():
                 raise
             self._abort()
-
-    def _commit_offsets(self, offsets: list[TopicPartition]) -> None:
-        if self._options.unsafe:
-            self._consumer.commit(offsets=offsets, asynchronous=False)
-        else:
-            metadata = self._consumer.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_TIMEOUT_S)
 
     def _abort(self) -> None:
         """Abort, and read the records again."""

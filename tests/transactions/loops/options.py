@@ -4,7 +4,6 @@ import argparse
 import faulthandler
 import sys
 from dataclasses import dataclass
-from random import Random
 
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 1_000
@@ -21,9 +20,7 @@ ABORTED = 0.1
 
 @dataclass(frozen=True)
 class Options:
-    """`records` is the largest number of records of a transaction. With `unsafe` the offsets are committed
-    beside the transaction, before it ends, as no application should do it.
-    """
+    """`records` is the largest number of records of a transaction."""
 
     servers: str
     group: str
@@ -32,7 +29,6 @@ class Options:
     transactional_id: str
     records: int
     timeout_ms: int
-    unsafe: bool
 
     @classmethod
     def parse(cls) -> "Options":
@@ -42,12 +38,7 @@ class Options:
             parser.add_argument(f"--{name}", required=True)
         for name in ("records", "timeout-ms"):
             parser.add_argument(f"--{name}", required=True, type=int)
-        parser.add_argument("--unsafe", action="store_true")
         return cls(**vars(parser.parse_args()))
-
-    def random(self) -> Random:
-        """For the aborts: another order in each process."""
-        return Random()
 
 
 def say(line: str) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import UNANSWERED, Evidence
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.verdicts import Wrong
 
 
 def judge_answers(evidence: Evidence) -> Iterator[Verdict]:

@@ -9,9 +9,10 @@ leaves, or is removed.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.members import answer_error
-from tests.faults.campaign.judge.topics import Answer, Event, Evidence, Outage, Owned, Request
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.topics import Answer, Event, Evidence, Owned, Request
+from tests.faults.campaign.judge.verdicts import Wrong
 
 NONE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 0, 25, 82
 FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH = 110, 113
@@ -47,8 +48,7 @@ def judge_epochs(evidence: Evidence, session_ms: int) -> Iterator[Verdict]:
             removals.setdefault(event.group_id, []).append(event)
     for group_id, requests in evidence.by_group().items():
         if any(request.body.type == HEARTBEAT for request in requests):
-            group = JudgedGroup(group_id, session_ms, evidence.outages, removals.get(group_id, []))
-            yield from group.judge(requests, evidence.answered)
+            yield from JudgedGroup(group_id, session_ms, evidence, removals.get(group_id, [])).judge(requests)
 
 
 @dataclass
@@ -57,18 +57,18 @@ class JudgedGroup:
 
     group_id: str
     session_ms: int
-    outages: list[Outage]
+    evidence: Evidence
     removals: list[Event]
     members: dict[str, Member] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
     """The member id of each instance id."""
 
-    def judge(self, requests: Iterable[Request], answered: dict[str, Answer]) -> Iterator[Verdict]:
+    def judge(self, requests: Iterable[Request]) -> Iterator[Verdict]:
         removals = sorted(self.removals, key=lambda event: event.at_ms)
         for request in requests:
             while removals and removals[0].at_ms <= request.clock_ms:
                 yield from self._removed(removals.pop(0))
-            answer = answered.get(request.id)
+            answer = self.evidence.answered.get(request.id)
             if answer is None:
                 continue  # judge_answers says whether it is lost
             error = answer_error(request, answer)
@@ -97,9 +97,9 @@ class JudgedGroup:
             return f"it had {had_ms} ms to revoke" if had_ms < member.rebalance_ms else None
         if event.at_ms - member.heard_ms < self.session_ms:
             return f"its last heartbeat stands in the log {event.at_ms - member.heard_ms} ms before"
-        for outage in self.outages:
-            if event.at_ms - self.session_ms < outage.until_ms and outage.after_ms < event.at_ms:
-                return f"its session of {self.session_ms} ms reaches into the outage {tuple(outage)}"
+        outage = self.evidence.outage_between(event.at_ms - self.session_ms, event.at_ms)
+        if outage is not None:
+            return f"its session of {self.session_ms} ms reaches into the outage {tuple(outage)}"
         return None
 
     def _refused(self, request: Request, error: int) -> Iterator[Verdict]:

@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tests.campaigns.reading import read
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.answers import judge_answers, judge_history
 from tests.faults.campaign.judge.epochs import judge_epochs
 from tests.faults.campaign.judge.members import judge_clients, judge_expiries
 from tests.faults.campaign.judge.offsets import judge_offsets
 from tests.faults.campaign.judge.owners import judge_locks, judge_owners
-from tests.faults.campaign.judge.topics import Evidence, Record, evidence, read
+from tests.faults.campaign.judge.topics import Evidence, evidence
 from tests.faults.campaign.judge.transactions import Outcomes
-from tests.faults.campaign.judge.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,8 @@ def judge(found: Evidence, case: Case) -> list[Verdict]:
 def read_evidence(servers: str, case: Case) -> Evidence:
     """Read all topics of a coordinator."""
 
-    def topic(name: str) -> list[Record]:
-        return read(servers, f"{case.prefix}-{name}")
-
-    return evidence(
-        f"{case.prefix}-requests",
-        requests=topic("requests"),
-        responses=topic("responses"),
-        events=topic("events"),
-        dead_letters=topic("dead-letters"),
-        offsets=topic("offsets"),
-        outages=case.outages,
-    )
+    topics = {
+        name.replace("-", "_"): read(servers, f"{case.prefix}-{name}")
+        for name in ("requests", "responses", "events", "dead-letters", "offsets")
+    }
+    return evidence(f"{case.prefix}-requests", outages=case.outages, **topics)

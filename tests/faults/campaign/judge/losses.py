@@ -3,6 +3,7 @@ is reported, and nothing is acknowledged any more.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Evidence
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.verdicts import Wrong
 
 SILENCE_S = 1.0
 """No answer comes later than this after requests are lost."""
+
+RETRIED = (7, 14, 15, 16)
+"""Errors after which a client sends its commit again, so that they decide nothing."""
 
 Key = tuple[str, str, int]
 """Group, topic and partition."""
@@ -34,6 +39,12 @@ class Commit:
     is_acknowledged: bool | None = None
     sent_s: float = 0.0
 
+    def answer(self, error: int) -> None:
+        """Take the error code of the answer that the client has now."""
+        self.answered_s = time.monotonic()
+        if error not in RETRIED:
+            self.is_acknowledged = error == 0
+
 
 class ReportedOffset(Struct):
     topic: str
@@ -47,19 +58,9 @@ class ReportedGroup(Struct):
     offsets: list[ReportedOffset]
 
 
-class Deleted(Struct):
-    partition: int
-    from_offset: int
-    to_offset: int | None
-
-
 class Report(Struct):
     """The file `lost-requests.json`."""
 
-    version: int = 1
-    at_ms: int = 0
-    reason: str = ""
-    deleted: list[Deleted] = []
     requests: int = 0
     groups: list[ReportedGroup] = []
 
@@ -99,7 +100,7 @@ class Loss:
         times = [
             commit.answered_s
             for commit in self._acknowledged()
-            if commit.sent_s > self.lost_s or not self._is_stored(commit)
+            if commit.sent_s > self.lost_s or self.stored.get(commit.key, -1) < commit.offset
         ]
         return max([self.lost_s, *times]) - self.lost_s
 
@@ -159,9 +160,6 @@ class Loss:
     def _acknowledged(self) -> list[Commit]:
         return [commit for commit in self.commits if commit.is_acknowledged]
 
-    def _is_stored(self, commit: Commit) -> bool:
-        return self.stored.get(commit.key, -1) >= commit.offset
-
     def _is_there(self, commit: Commit) -> bool:
         """Return True if the commit is stored or waits."""
         return max(self.stored.get(commit.key, -1), self.waiting.get(commit.key, -1)) >= commit.offset
@@ -176,6 +174,7 @@ class Ended:
 
     exit_code: int
     said: str
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Event, Evidence, Request
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.verdicts import Wrong
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 0, 25, 27, 79
 REMOVED = ("MemberRemoved", "PendingMemberRemoved")
@@ -27,7 +28,7 @@ def judge_expiries(evidence: Evidence) -> Iterator[Verdict]:
         members = _by_member(requests.get(group_id, []))
         sessions = _sessions(requests.get(group_id, []), evidence)
         for place, event in enumerate(entries):
-            if event.type not in REMOVED or _is_asked_for(event):
+            if event.type not in REMOVED or event.reason == "left the group":
                 continue
             of_member = members.get(event.member_id or "", [])
             reason = _wrong(event, of_member, sessions.get(event.member_id or ""), entries[:place], evidence)
@@ -35,11 +36,6 @@ def judge_expiries(evidence: Evidence) -> Iterator[Verdict]:
                 sentence = f"{event.member_id} was removed ({event.reason}), but {reason}"
                 yield Verdict(Wrong.EXPIRED, event.at_ms, group_id, sentence)
     yield from _forgotten(evidence, requests, events)
-
-
-def _is_asked_for(event: Event) -> bool:
-    """Whether the member was removed because of a request: it left, or its place was given away."""
-    return event.reason == "left the group"
 
 
 def _by_member(requests: list[Request]) -> dict[str, list[Request]]:
@@ -80,9 +76,8 @@ def _wrong(
     if event.type == "PendingMemberRemoved":
         return _wrong_pending(event, requests, session_ms, before, evidence)
     since_ms = event.at_ms - session_ms
-    for outage in evidence.outages:
-        if since_ms < outage.until_ms and outage.after_ms < event.at_ms:
-            return f"its session of {session_ms} ms reaches into the outage {tuple(outage)}"
+    if (outage := evidence.outage_between(since_ms, event.at_ms)) is not None:
+        return f"its session of {session_ms} ms reaches into the outage {tuple(outage)}"
     return _stands(requests, since_ms, event, ("Heartbeat", "OffsetCommit"), evidence) or _answered_since(
         requests, since_ms, event, before, evidence
     )
@@ -94,11 +89,7 @@ def _wrong_pending(
     """An id that was given before an outage has as much time left after it (row F5 of docs/rules.md)."""
     given = (one for one in before if one.type == "MemberIdAssigned" and one.member_id == event.member_id)
     given_ms = next((one.at_ms for one in given), 0)
-    out_ms = sum(
-        max(0, min(outage.until_ms, event.at_ms) - max(outage.after_ms, given_ms))
-        for outage in evidence.outages
-    )
-    had_ms = event.at_ms - given_ms - out_ms
+    had_ms = event.at_ms - given_ms - evidence.outage_ms(given_ms, event.at_ms)
     if had_ms < session_ms:
         return f"it had its id for {had_ms} ms outside of outages, and its session is {session_ms} ms"
     return _stands(requests, given_ms, event, ("JoinGroup",), evidence)
@@ -112,15 +103,10 @@ def _answered_since(
     """
     formed = {one.generation: one.at_ms for one in before if one.type == "CompletingRebalance"}
     stable = {one.generation: one.at_ms for one in before if one.type == "Stable"}
-    for request in requests:
-        answer = evidence.answered.get(request.id)
-        if answer is None or answer.error_code:
-            continue
-        at_ms = -1
-        if request.body.type == "JoinGroup":
-            at_ms = formed.get(answer.generation_id, -1)
-        elif request.body.type == "SyncGroup":
-            at_ms = stable.get(request.body.generation_id, -1)
+    for request, answer in evidence.accepted(requests, "JoinGroup", "SyncGroup"):
+        is_join = request.body.type == "JoinGroup"
+        generation = answer.generation_id if is_join else request.body.generation_id
+        at_ms = (formed if is_join else stable).get(generation, -1)
         if request.clock_ms < at_ms and since_ms < at_ms < event.at_ms:
             return f"{request.body.type} {request.id} was answered {event.at_ms - at_ms} ms before"
     return None
@@ -189,10 +175,8 @@ def judge_clients(evidence: Evidence, client_expiry_ms: int) -> Iterator[Verdict
             continue
         since_ms = event.at_ms - client_expiry_ms
         times = [at for at in beats[event.group_id, event.connection or ""] if since_ms <= at < event.at_ms]
-        into = [o for o in evidence.outages if since_ms < o.until_ms and o.after_ms < event.at_ms]
-        if times or into:
-            because = (
-                f"a heartbeat stands in the log at {times[-1]}" if times else f"of the outage {into[-1]}"
-            )
+        outage = evidence.outage_between(since_ms, event.at_ms)
+        if times or outage is not None:
+            because = f"a heartbeat stands in the log at {times[-1]}" if times else f"of the {outage}"
             sentence = f"{event.connection} was removed at {event.at_ms} as silent, but {because}"
             yield Verdict(Wrong.EXPIRED, event.at_ms, event.group_id, sentence)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Answer, Evidence, Request
 from tests.faults.campaign.judge.transactions import Key, Ledger, Outcomes, judge_outcomes
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.verdicts import Wrong
 
 UNSTABLE_OFFSET_COMMIT = 88
 
@@ -15,10 +16,7 @@ def judge_offsets(
 ) -> Iterator[Verdict]:
     """`acknowledged` is the last offset that a client saw acknowledged, by group and partition of `topic`."""
     ledger = Ledger()
-    for request in evidence.requests:
-        answer = evidence.answered.get(request.id)
-        if answer is None or answer.error_code:
-            continue
+    for request, answer in evidence.accepted(evidence.requests):
         if request.body.type == "OffsetFetch":
             yield from _judge_fetch(request, answer, ledger)
         else:

@@ -4,8 +4,9 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.faults.campaign.judge.topics import Evidence, Incarnations, Outage, Request
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.campaigns.verdict import Verdict
+from tests.faults.campaign.judge.topics import Evidence, Incarnations, Request
+from tests.faults.campaign.judge.verdicts import Wrong
 
 LOCK_MAX_LIVE_MS = 60_000
 
@@ -38,10 +39,7 @@ def _judge_leaders(
     evidence: Evidence, group_id: str, requests: list[Request], lives: Incarnations
 ) -> Iterator[Verdict]:
     leaders: dict[tuple[int, int], str] = {}
-    for request in requests:
-        answer = evidence.answered.get(request.id)
-        if answer is None or answer.error_code or request.body.type != "JoinGroup":
-            continue
+    for request, answer in evidence.accepted(requests, "JoinGroup"):
         leader = leaders.setdefault((lives.at(request.place), answer.generation_id), answer.leader)
         if leader != answer.leader:
             sentence = f"generation {answer.generation_id} has the leaders {leader} and {answer.leader}"
@@ -57,15 +55,9 @@ def _judge_assignments(
         for given in request.body.assignments:
             key = (lives.at(request.place), request.body.generation_id, given.member_id)
             dealt[key].add(given.assignment)
-    for request in requests:
-        answer = evidence.answered.get(request.id)
-        if answer is None or answer.error_code or request.body.type != "SyncGroup":
-            continue
-        life, generation, member_id = (
-            lives.at(request.place),
-            request.body.generation_id,
-            request.body.member_id,
-        )
+    for request, answer in evidence.accepted(requests, "SyncGroup"):
+        generation, member_id = request.body.generation_id, request.body.member_id
+        life = lives.at(request.place)
         if answer.assignment and answer.assignment not in dealt[life, generation, member_id]:
             sentence = f"{request.id} was answered with an assignment that no leader gave {member_id}"
             yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
@@ -80,31 +72,20 @@ def judge_locks(evidence: Evidence) -> Iterator[Verdict]:
     for group_id, requests in evidence.by_group().items():
         lives = evidence.incarnation_at(group_id)
         locks: dict[tuple[int, str, int], tuple[str, int]] = {}
-        for request in requests:
-            answer = evidence.answered.get(request.id)
-            if answer is None or answer.code:
+        for request, answer in evidence.accepted(requests, "UNLOCK_BATCH_MQ", "LOCK_BATCH_MQ"):
+            if answer.code:
                 continue
-            life = lives.at(request.place)
-            if request.body.type == "UNLOCK_BATCH_MQ":
-                for queue in request.body.mq_set:
-                    if locks.get((life, queue[0], queue[2]), ("", 0))[0] == request.body.client_id:
-                        del locks[life, queue[0], queue[2]]
-            elif request.body.type == "LOCK_BATCH_MQ":
-                for queue in answer.lock_ok_mq_set:
-                    holder, at_ms = locks.get((life, queue[0], queue[2]), ("", 0))
-                    if holder not in ("", request.body.client_id) and _lives(
-                        at_ms, request, evidence.outages
-                    ):
-                        sentence = (
-                            f"{request.id} locked {queue} for {request.body.client_id}, and {holder} has it"
-                        )
+            life, client_id = lives.at(request.place), request.body.client_id
+            is_lock = request.body.type == "LOCK_BATCH_MQ"
+            for queue in answer.lock_ok_mq_set if is_lock else request.body.mq_set:
+                key = (life, queue[0], queue[2])
+                holder, at_ms = locks.get(key, (client_id, 0))
+                if is_lock:
+                    # Outages do not count.
+                    held_ms = request.clock_ms - at_ms - evidence.outage_ms(at_ms, request.clock_ms)
+                    if holder != client_id and held_ms <= LOCK_MAX_LIVE_MS:
+                        sentence = f"{request.id} locked {queue} for {client_id}, and {holder} has it"
                         yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
-                    locks[life, queue[0], queue[2]] = (request.body.client_id, request.clock_ms)
-
-
-def _lives(at_ms: int, request: Request, outages: list[Outage]) -> bool:
-    """Whether a lock that was renewed at `at_ms` holds when the request comes. Outages do not count."""
-    out_ms = sum(
-        max(0, min(outage.until_ms, request.clock_ms) - max(outage.after_ms, at_ms)) for outage in outages
-    )
-    return request.clock_ms - at_ms - out_ms <= LOCK_MAX_LIVE_MS
+                    locks[key] = (client_id, request.clock_ms)
+                elif holder == client_id:
+                    locks.pop(key, None)

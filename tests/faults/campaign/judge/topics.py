@@ -1,7 +1,6 @@
 """The topics as the judge reads them: requests in the log's order, answers by request, events, offsets."""
 
 import bisect
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,43 +8,18 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from confluent_kafka import Consumer, TopicPartition
 from msgspec import Struct
+
+from tests.campaigns.reading import Record
 
 PACK = b"pack\n"
 UNANSWERED = ("TopicMetadata", "CONNECTION_CLOSED")
 """The types of requests that have no answer."""
-_TIMEOUT_S = 60
-
-
-class Record(NamedTuple):
-    """A record of a topic. `at_ms` is its append time."""
-
-    partition: int
-    offset: int
-    at_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Assigned(Struct):
     member_id: str = ""
     assignment: bytes = b""
-
-
-class Partition(Struct):
-    """A partition of a commit, of a fetch, or of their answers."""
-
-    partition_index: int = -1
-    committed_offset: int = -1
-    error_code: int = 0
-
-
-class Topic(Struct):
-    name: str = ""
-    partitions: list[Partition] = []
-    partition_indexes: list[int] = []
 
 
 class Given(Struct):
@@ -194,6 +168,21 @@ class Evidence:
             groups[request.body.group_id].append(request)
         return groups
 
+    def accepted(self, requests: Iterable[Request], *types: str) -> Iterator[tuple[Request, Answer]]:
+        """Yield the requests, of these types or of all, that were answered without an error."""
+        for request in requests:
+            answer = self.answered.get(request.id)
+            if answer is not None and not answer.error_code and (not types or request.body.type in types):
+                yield request, answer
+
+    def outage_between(self, since_ms: int, until_ms: int) -> Outage | None:
+        """Return an outage that reaches into a time."""
+        return next((it for it in self.outages if since_ms < it.until_ms and it.after_ms < until_ms), None)
+
+    def outage_ms(self, since_ms: int, until_ms: int) -> int:
+        """How much of a time were outages."""
+        return sum(max(0, min(it.until_ms, until_ms) - max(it.after_ms, since_ms)) for it in self.outages)
+
     def incarnation_at(self, group_id: str) -> "Incarnations":
         """The lives of a group."""
         return Incarnations(event.incarnation for event in self.events if event.group_id == group_id)
@@ -225,9 +214,9 @@ def evidence(
     requests_topic: str,
     *,
     requests: Iterable[Record],
-    responses: Iterable[Record],
-    events: Iterable[Record],
-    dead_letters: Iterable[Record],
+    responses: Iterable[Record] = (),
+    events: Iterable[Record] = (),
+    dead_letters: Iterable[Record] = (),
     offsets: Iterable[Record] = (),
     outages: Iterable[tuple[int, int]] = (),
 ) -> Evidence:
@@ -319,48 +308,3 @@ def _decode(decoder: msgspec.json.Decoder[Any], value: bytes) -> Any:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def read(servers: str, topic: str) -> list[Record]:
-    """All records of a topic. Raises TimeoutError."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "judge",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": False,
-            "log_level": 0,
-        }
-    )
-    try:
-        found: list[Record] = []
-        ends = {}
-        partitions = consumer.list_topics(topic, _TIMEOUT_S).topics[topic].partitions
-        for partition in partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
-            if low < high:
-                ends[partition] = (low, high)
-        consumer.assign([TopicPartition(topic, partition, low) for partition, (low, _) in ends.items()])
-        give_up_s = time.monotonic() + _TIMEOUT_S
-        behind = {partition: high for partition, (_, high) in ends.items()}
-        while behind:
-            messages = consumer.consume(5_000, timeout=0.2)
-            if messages:
-                give_up_s = time.monotonic() + _TIMEOUT_S
-            elif time.monotonic() > give_up_s:
-                raise TimeoutError(f"{topic} was not read to its end")
-            for message in messages:
-                if message.error():
-                    raise TimeoutError(f"{topic}: {message.error()}")
-                partition, offset = message.partition(), message.offset()
-                assert partition is not None
-                assert offset is not None
-                _, at_ms = message.timestamp()
-                headers: Any = message.headers() or ()
-                found.append(Record(partition, offset, at_ms, message.key(), message.value(), headers))
-                if offset + 1 >= ends[partition][1]:
-                    behind.pop(partition, None)
-        return found
-    finally:
-        consumer.close()

@@ -8,8 +8,9 @@ the log. docs/protocol.md describes both records.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Request
-from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.judge.verdicts import Wrong
 
 Key = tuple[str, str, int]
 """Group, topic and partition."""

@@ -1,7 +1,6 @@
-"""What the judge finds wrong."""
+"""The kinds of wrongs."""
 
 from enum import StrEnum
-from typing import NamedTuple
 
 
 class Wrong(StrEnum):
@@ -12,12 +11,3 @@ class Wrong(StrEnum):
     EXPIRED = "wrongly expired"
     OFFSET = "offsets wrong"
     OWNERS = "two owners"
-
-
-class Verdict(NamedTuple):
-    """One wrong. `at_ms` is when, in the log's time."""
-
-    wrong: Wrong
-    at_ms: int
-    group_id: str
-    sentence: str

@@ -1,60 +1,76 @@
-"""Members of Kafka's classic groups: they join, share the partitions, heartbeat, commit, leave and come back.
-
-How a request reaches the coordinator is a `Transport`: through the gateway, or straight on the topics.
+"""Members of Kafka's classic groups, through the gateway: they join, share the partitions, heartbeat, commit,
+leave and come back.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
-from random import Random
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
-from tests.faults.campaign.load.meter import Lost, Meter
+from bench.load.connection import Connection
+from bench.load.frames import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, SYNC, Api
+from bench.load.load_result import WrongAnswer
+from connections.address import Address
+from tests.faults.campaign.load.meter import CHURN, PARTITIONS, RETRY_S, TOPIC, Lost, Member
 
 T = TypeVar("T")
-TOPIC = "orders"
-PARTITIONS = 6
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 ANSWER_TIMEOUT_S = 30.0
 JOIN_TIMEOUT_S = 75.0
-PAUSE_S = 0.25
-RETRY_S = 0.5
-CHURN = 0.004
-"""The chance at each step that a member leaves and comes back."""
 SUBSCRIPTION = encode_subscription(Subscription((TOPIC,)))
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 0, 25, 27, 79
 REJOIN = (22, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS)
 
 
-class Joined(NamedTuple):
-    """The answer to a JoinGroup. `members` is empty unless this member is the leader."""
+class Wire:
+    """Kafka's wire protocol, one request at a time. It connects again with the next request."""
 
-    error: int
-    member_id: str
-    generation: int
-    leader: str
-    members: Sequence[str]
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._connection: Connection | None = None
+
+    async def ask(self, api: Api, **fields: Any) -> Any:
+        """Return the answer. Raises Lost."""
+        try:
+            if self._connection is None:
+                self._connection = await self.open()
+            return await self._connection.ask(api, **fields)
+        except (OSError, WrongAnswer) as error:
+            self.close()
+            raise Lost(str(error)) from error
+
+    async def open(self) -> Connection:
+        return await Connection.open(self.address)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-class Transport(Protocol):
-    """Sends a member's requests, one at a time. Every method raises Lost."""
+async def limited(wire: Wire, answer: Coroutine[Any, Any, T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    """Wait for an answer over this connection. Raises Lost."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError as error:
+        wire.close()  # its answer could come later, and be taken for another's
+        raise Lost("no answer in time") from error
 
-    async def join(self, group: str, member_id: str) -> Joined: ...
-    async def sync(
-        self, group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]
-    ) -> tuple[int, bytes]: ...
-    async def heartbeat(self, group: str, generation: int, member_id: str) -> int: ...
-    async def commit(
-        self, group: str, generation: int, member_id: str, partition: int, offset: int
-    ) -> int: ...
-    async def fetch(self, group: str, partition: int) -> int: ...
-    async def leave(self, group: str, member_id: str) -> int: ...
-    def close(self) -> None: ...
+
+def committed(partition: int, offset: int) -> list[dict[str, Any]]:
+    """The topics of a commit of one offset."""
+    one = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+    return [{"name": TOPIC, "partitions": [{**one, "committed_metadata": ""}]}]
+
+
+def commit_error(answer: Any) -> int:
+    """The error code of a commit of one offset."""
+    return int(answer.topics[0].partitions[0].error_code)
 
 
 def shares(members: Sequence[str]) -> dict[str, bytes]:
@@ -74,110 +90,119 @@ class Rejoin(Exception):
 
 
 @dataclass
-class ClassicMember:
-    """One member. `owned` are partitions whose offsets it commits while it is the group's only committer."""
+class ClassicMember(Member):
+    """One member. `generation` is its generation, or its epoch by the consumer protocol."""
 
     churn: ClassVar[float] = CHURN
+    commit_api: ClassVar[Api] = COMMIT
 
-    protocol: str
-    group: str
-    number: int
-    transport: Transport
-    meter: Meter
-    random: Random
-    offsets: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
     member_id: str = ""
+    generation: int = -1
 
-    async def live(self) -> None:
-        """Act until cancelled."""
-        try:
-            while True:
-                await self._live_once()
-        finally:
-            self.transport.close()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wire = Wire(self.gateway)
 
-    async def _live_once(self) -> None:
+    def close(self) -> None:
+        self.wire.close()
+
+    async def live_once(self) -> None:
         """Join, and stay as long as the membership lasts."""
         try:
-            generation = await self._enter()
-            await self._stay(generation)
+            await self.enter()
+            await self._stay()
         except Rejoin as rejoin:
             if rejoin.forgets:
                 self.member_id = ""
-        except Lost:
-            await asyncio.sleep(RETRY_S)
 
-    async def _enter(self) -> int:
-        """Join until there is an assignment. Returns the generation."""
+    async def enter(self) -> None:
+        """Join until there is an assignment."""
         while True:
-            joined = await self._ask(self.transport.join(self.group, self.member_id), JOIN_TIMEOUT_S)
-            if joined.error == MEMBER_ID_REQUIRED:
+            joined = await self.ask(
+                JOIN,
+                timeout_s=JOIN_TIMEOUT_S,
+                session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=REBALANCE_MS,
+                member_id=self.member_id,
+                protocol_type="consumer",
+                protocols=[{"name": "range", "metadata": SUBSCRIPTION}],
+            )
+            if joined.error_code == MEMBER_ID_REQUIRED:
                 self.member_id = joined.member_id
                 continue
-            await self._check(joined.error)
-            if joined.error != NONE:
+            await self.check(joined.error_code)
+            if joined.error_code != NONE:
                 continue
-            dealt = shares(sorted(joined.members)) if joined.leader == self.member_id else {}
-            sync = self.transport.sync(self.group, joined.generation, self.member_id, dealt)
-            error, _ = await self._ask(sync, JOIN_TIMEOUT_S)
-            await self._check(error)
-            if error == NONE:
-                return joined.generation
+            self.generation = joined.generation_id
+            is_leader = joined.leader == self.member_id
+            dealt = shares(sorted(it.member_id for it in joined.members)) if is_leader else {}
+            synced = await self.ask(
+                SYNC,
+                timeout_s=JOIN_TIMEOUT_S,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=[{"member_id": one, "assignment": share} for one, share in dealt.items()],
+            )
+            await self.check(synced.error_code)
+            if synced.error_code == NONE:
+                return
 
-    async def _stay(self, generation: int) -> None:
+    async def _stay(self) -> None:
         while True:
-            await asyncio.sleep(PAUSE_S * self.random.uniform(0.5, 1.5))
+            await self.pause()
             draw = self.random.random()
             if draw < self.churn:
-                await self._leave()
+                await self.leave()
+                await asyncio.sleep(self.random.uniform(0, 2))
                 return
             if draw < 0.45:
-                await self._commit(generation)
+                await self.commit()
             elif draw < 0.5:
-                await self._fetch()
+                await self.fetch()
             else:
-                await self._heartbeat(generation)
+                await self.heartbeat()
 
-    async def _heartbeat(self, generation: int) -> None:
-        heartbeat = self.transport.heartbeat(self.group, generation, self.member_id)
-        await self._check(await self._ask(heartbeat))
+    async def heartbeat(self) -> None:
+        answer = await self.ask(HEARTBEAT, generation_id=self.generation, member_id=self.member_id)
+        await self.check(answer.error_code)
 
-    async def _fetch(self) -> None:
-        await self._ask(self.transport.fetch(self.group, self.number % PARTITIONS))
+    async def fetch(self) -> None:
+        await self.ask(FETCH, topics=[{"name": TOPIC, "partition_indexes": [self.number % PARTITIONS]}])
 
-    async def _commit(self, generation: int) -> None:
+    async def commit(self) -> None:
         # A partition of its own, so that the offsets of one partition grow in the order of the log.
-        partition, offset = self.number % PARTITIONS, next(self.offsets)
-        self.meter.sent(self.group, partition, offset)
-        error = await self._ask(
-            self.transport.commit(self.group, generation, self.member_id, partition, offset)
+        await self.commit_of(self.number % PARTITIONS)
+
+    async def commit_of(self, partition: int) -> None:
+        """Commit the next offset of a partition."""
+        offset = next(self.offsets)
+        commit = self.meter.sent(self.group, partition, offset)
+        answer = await self.ask(
+            self.commit_api,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=committed(partition, offset),
         )
-        if error == NONE:
-            self.meter.acknowledged(self.group, partition, offset)
-        await self._check(error)
+        error = commit_error(answer)
+        commit.answer(error)
+        await self.check(error)
 
-    async def _leave(self) -> None:
-        await self._ask_to_leave()
-        await asyncio.sleep(self.random.uniform(0, 2))
-
-    async def _ask_to_leave(self) -> None:
-        await self._ask(self.transport.leave(self.group, self.member_id))
+    async def leave(self) -> None:
+        await self.ask(LEAVE, members=[{"member_id": self.member_id, "reason": None}])
         self.member_id = ""
 
-    async def _check(self, error: int) -> None:
+    async def check(self, error: int) -> None:
         """Do what a client does after an error: join again, or pause and try again."""
         if error in REJOIN:
             raise Rejoin(error)
         if error != NONE:
             await asyncio.sleep(RETRY_S)
 
-    async def _ask(self, answer: Coroutine[Any, Any, T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
-        async def limited() -> T:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await answer
-            except TimeoutError as error:
-                self.transport.close()  # its answer could come later, and be taken for another's
-                raise Lost("no answer in time") from error
+    async def ask(self, api: Api, *, timeout_s: float = ANSWER_TIMEOUT_S, **fields: Any) -> Any:
+        """Return the coordinator's answer to a request about the group. Raises Lost."""
+        return await self.count(self.wire.ask(api, group_id=self.group, **fields), timeout_s)
 
-        return await self.meter.count(self.protocol, self.group, limited())
+    async def count(self, answer: Coroutine[Any, Any, T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+        return await self.meter.count(self.group, limited(self.wire, answer, timeout_s))

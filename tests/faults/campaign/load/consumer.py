@@ -10,31 +10,27 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from bench.load.consumers import Partitions, by_topic, given_by
-from bench.load.frames import CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH
+from bench.load.frames import CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH, Api
 from tests.faults.campaign.load.classic import (
     NONE,
     REBALANCE_MS,
-    TOPIC,
     UNKNOWN_MEMBER_ID,
     ClassicMember,
     Rejoin,
 )
-from tests.faults.campaign.load.gateway import GatewayTransport
+from tests.faults.campaign.load.meter import TOPIC
 
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH = 82, 110, 113
 LEAVES, LEAVES_FOR_A_WHILE = -1, -2
 NOTHING: Partitions = frozenset()
-_OFFSETS_APART = 10
-"""More than there are members in a group: no two of them commit one offset."""
 
 
 @dataclass
 class ConsumerMember(ClassicMember):
-    """One member. `epoch` and `owned` are what it was answered last."""
+    """One member. Its epoch and `owned` are what it was answered last."""
 
     churn: ClassVar[float] = 0.04  # others need not stop where one comes or goes
-    transport: GatewayTransport
-    epoch: int = 0
+    commit_api: ClassVar[Api] = EPOCH_COMMIT
     owned: Partitions = NOTHING
 
     @property
@@ -42,21 +38,19 @@ class ConsumerMember(ClassicMember):
         """None unless the member is static."""
         return f"{self.group}-{self.number}" if self.number == 0 else None
 
-    async def _enter(self) -> int:
+    async def enter(self) -> None:
         """Join, or go on where an answer was lost, by a heartbeat that says everything."""
         if not self.member_id:
             self.member_id = str(UUID(int=self.random.getrandbits(128)))
             self._forget()
-        while True:
-            is_answered = await self._beat(
-                rebalance_timeout_ms=REBALANCE_MS,
-                subscribed_topic_names=[TOPIC],
-                topic_partitions=by_topic(self.owned),
-            )
-            if is_answered:
-                return self.epoch
+        while not await self._beat(
+            rebalance_timeout_ms=REBALANCE_MS,
+            subscribed_topic_names=[TOPIC],
+            topic_partitions=by_topic(self.owned),
+        ):
+            pass
 
-    async def _heartbeat(self, generation: int) -> None:
+    async def heartbeat(self) -> None:
         await self._beat()
 
     async def _beat(self, **fields: Any) -> bool:
@@ -64,73 +58,52 @@ class ConsumerMember(ClassicMember):
         error.
         """
         while True:
-            answer = await self._ask(self._ask_heartbeat(self.epoch, **fields))
-            await self._check(answer.error_code)
+            answer = await self._ask_heartbeat(self.generation, **fields)
+            await self.check(answer.error_code)
             if answer.error_code != NONE:
                 return False
-            self.epoch = answer.member_epoch
+            self.generation = answer.member_epoch
             if answer.assignment is None or given_by(answer) == self.owned:
                 return True
             self.owned = given_by(answer)
             fields = {"topic_partitions": by_topic(self.owned)}
 
     async def _ask_heartbeat(self, epoch: int, **fields: Any) -> Any:
-        return await self.transport.ask(
+        return await self.ask(
             CONSUMER_HEARTBEAT,
-            group_id=self.group,
             member_id=self.member_id,
             member_epoch=epoch,
             instance_id=self.instance_id,
             **fields,
         )
 
-    async def _commit(self, generation: int) -> None:
-        if not self.owned:
-            return await self._heartbeat(generation)
-        partition = self._any_owned()
-        offset = next(self.offsets) * _OFFSETS_APART + self.number
-        self.meter.sent(self.group, partition, offset)
-        error = await self._ask(self._commit_offset(partition, offset))
-        if error == NONE:
-            self.meter.acknowledged(self.group, partition, offset)
-        await self._check(error)
-
-    async def _commit_offset(self, partition: int, offset: int) -> int:
-        committed = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
-        answer = await self.transport.ask(
-            EPOCH_COMMIT,
-            group_id=self.group,
-            generation_id_or_member_epoch=self.epoch,
-            member_id=self.member_id,
-            topics=[{"name": TOPIC, "partitions": [{**committed, "committed_metadata": ""}]}],
-        )
-        return int(answer.topics[0].partitions[0].error_code)
-
-    async def _fetch(self) -> None:
+    async def commit(self) -> None:
         if self.owned:
-            await self._check(await self._ask(self._fetch_offset(self._any_owned())))
+            await self.commit_of(self._any_owned())
+        else:
+            await self.heartbeat()
 
-    async def _fetch_offset(self, partition: int) -> int:
-        group = {
-            "group_id": self.group,
-            "member_id": self.member_id,
-            "member_epoch": self.epoch,
-            "topics": [{"name": TOPIC, "partition_indexes": [partition]}],
-        }
-        answer = await self.transport.ask(EPOCH_FETCH, groups=[group])
-        return int(answer.groups[0].error_code)
+    async def fetch(self) -> None:
+        if self.owned:
+            group = {
+                "group_id": self.group,
+                "member_id": self.member_id,
+                "member_epoch": self.generation,
+                "topics": [{"name": TOPIC, "partition_indexes": [self._any_owned()]}],
+            }
+            answer = await self.count(self.wire.ask(EPOCH_FETCH, groups=[group]))
+            await self.check(answer.groups[0].error_code)
 
     def _any_owned(self) -> int:
         return self.random.choice(sorted(index for _, index in self.owned))
 
-    async def _ask_to_leave(self) -> None:
-        is_static = self.instance_id is not None
+    async def leave(self) -> None:
         try:
-            await self._ask(self._ask_heartbeat(LEAVES_FOR_A_WHILE if is_static else LEAVES))
+            await self._ask_heartbeat(LEAVES if self.instance_id is None else LEAVES_FOR_A_WHILE)
         finally:
             self.member_id = ""
 
-    async def _check(self, error: int) -> None:
+    async def check(self, error: int) -> None:
         """See `ClassicMember`. A member that is fenced joins again with its id, and owns nothing before."""
         if error == FENCED_MEMBER_EPOCH:
             self._forget()
@@ -138,7 +111,7 @@ class ConsumerMember(ClassicMember):
         if error == FENCED_INSTANCE_ID:
             raise Rejoin(UNKNOWN_MEMBER_ID)
         if error != STALE_MEMBER_EPOCH:
-            await super()._check(error)
+            await super().check(error)
 
     def _forget(self) -> None:
-        self.epoch, self.owned = 0, NOTHING
+        self.generation, self.owned = 0, NOTHING
