@@ -22,8 +22,8 @@ from bench.load.topics import TopicsClient
 from bench.report import say
 from bench.stats import percentile
 from cli.processes.child import Child, Children
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claims
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -24,7 +24,6 @@ from kafka.protocol.api_key import ApiKey
 
 from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
-from connections.client_config import ClientConfig
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.failures import failed
@@ -37,6 +36,7 @@ from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import SHARE_VERSION, Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import ConsumerGroupHeartbeat

@@ -31,9 +31,9 @@ from assignors.kafka.consumer_protocol import (
 from assignors.kafka.user_data import encode_cooperative_user_data
 from bench.report import say
 from cli.processes.child import Child
-from connections.address import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
+from kafka_why.connections.address import Address
 
 RANGE, COOPERATIVE = "range", "cooperative-sticky"
 TOPICS = 50

@@ -30,8 +30,8 @@ from bench.systems import size_of
 from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import last_batch, planned_ends
 from cli.processes.child import Child, Children
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.layout import KAFKAS_OFFSETS_TOPIC as SOURCE
 from records.reader import TopicReader
 

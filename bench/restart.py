@@ -21,9 +21,9 @@ from bench.report import say
 from bench.stats import percentile
 from bench.systems import cpu_s
 from cli.logs import configure_logs
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from embedded.java import QUICK_COMPILER
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
 

@@ -24,8 +24,8 @@ from bench.stats import percentile
 from bench.systems import cores_of
 from bench.variants import INITIAL_DELAY_MS, Running, Variant
 from cli.logs import configure_logs
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections.client_config import ClientConfig
 from streaming.query.progress import BatchProgress
 
 TCP = {"spark.python.unix.domain.socket.enabled": "false"}

@@ -21,10 +21,10 @@ from kafka.errors import TopicAlreadyExistsError
 from bench.load.requests import PARTITIONS, TOPIC
 from cli.processes.child import Child, Children
 from cli.processes.family import family
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 
 START_TIMEOUT_S = 240.0
 PREFIX = "bench"

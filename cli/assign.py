@@ -12,7 +12,6 @@ from cli.groups.common import connected, output_option, parsed_by, timeout_optio
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show, show_json
-from connections.client_config import ClientConfig
 from insight.admin.gather import describe_groups, describe_partitions
 from insight.assign.compare import StrategyResult, outcomes, standing
 from insight.assign.live import live_group, subscribed_topics
@@ -22,6 +21,7 @@ from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, 
 from insight.assign.text import outcome_text, summary_text
 from insight.visible import visible_text
 from insight.why.names import Names
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"

@@ -9,8 +9,8 @@ import click
 
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
-from connections.address import check_plaintext, parse_servers
-from connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.address import check_plaintext, parse_servers
+from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NAMES = ("--bootstrap-servers", "--client-config")

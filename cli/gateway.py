@@ -19,12 +19,12 @@ from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
 from insight.metrics.http import HttpPort
 from insight.web import WebUnavailable
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from streaming.query.session import LOOPBACK
 

@@ -22,8 +22,6 @@ from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
-from connections.pem import PemError, certificates, client_context
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.notify.filters import Filter
 from insight.notify.messages import KINDS
@@ -38,6 +36,8 @@ from insight.notify.receiver import (
     url_in,
 )
 from insight.notify.shapes import SHAPES
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.pem import PemError, certificates, client_context
 from records.layout import DEFAULT_PREFIX
 
 T = TypeVar("T")

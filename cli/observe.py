@@ -19,13 +19,13 @@ from cli.series_options import series_options
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF
 from cli.thread_deaths import Stop, watching_threads
-from connections.client_config import ClientConfig
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, observer_metrics_of
 from insight.web import WebUnavailable
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 OWN_PACKAGES = (
+    "kafka_why",
     "assignors",
     "state",
     "checkpoints",
-    "connections",
     "records",
     "embedded",
     "streaming",

@@ -17,12 +17,12 @@ from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
 from gateway.security.credentials import InvalidEntry, Users
 from insight.page.commands import Source
 from insight.page.security import Access
 from insight.page.server import Page, is_loopback
 from insight.web import Tls, WebUnavailable, listening_at, url_of
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

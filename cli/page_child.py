@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from cli.logs import configure_logs
-from connections.client_config import ClientConfig
 from insight.page.commands import Source
 from insight.page.server import Page
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import click
 import re2
 
-from connections.address import Address, parse_host, parse_servers
 from gateway.net.advertised import parse_templates
+from kafka_why.connections.address import Address, parse_host, parse_servers
+from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 from records.sharding import parse_shards
 from records.topic_patterns import compiled, error_text
-from state.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 from streaming.query.storage import storage_at
 
 
@@ -62,7 +62,7 @@ class DecimalNumber(click.FloatRange):
 
 
 ADDRESS = _Parsed("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
-"""Parses to a `connections.address.Address`. Port 0 may stand for any free port."""
+"""Parses to a `kafka_why.connections.address.Address`. Port 0 may stand for any free port."""
 
 HOST = _Parsed("HOST", parse_host, "a host without a port, such as 127.0.0.1 or gateway.example.org")
 """Parses to a str; an IPv6 address loses its brackets."""

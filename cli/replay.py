@@ -19,7 +19,7 @@ from insight.replay.text import start_text, verdict_text
 from insight.replay.verdict import Verdict
 from insight.visible import visible_text
 from insight.why.clock import Clock
-from state.numbers import is_whole_number, parse_whole_number
+from kafka_why.numbers import is_whole_number, parse_whole_number
 
 NOT_IDENTICAL = 1
 

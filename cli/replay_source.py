@@ -17,12 +17,12 @@ from cli.data_folder import cluster, data_dir_option, reported_as
 from cli.parameters import PLACE
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
 from insight.replay.live import recorded
 from insight.replay.read_topics import CannotRecord, Part
 from insight.replay.recording import Recording
 from insight.replay.recording_file import RecordingError, RecordingFile
 from insight.why.since import parse_since
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at

@@ -24,8 +24,8 @@ from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 

@@ -14,9 +14,9 @@ from cli.parameters import HOST, PLACE, SHARDS, WholeNumber
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
-from connections.client_config import ClientConfig
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.series import SeriesBounds
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from records.sizes import (

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from connections.client_config import ClientConfig
 from embedded.broker_settings import BrokerSettingRefused, check_broker_settings
+from kafka_why.connections.client_config import ClientConfig
 from state.config import ConfigError, CoordinatorConfig
 
 

@@ -16,7 +16,6 @@ from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
 from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock
 from insight.why.course import course_of
@@ -32,6 +31,7 @@ from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.share_settings import settings_notes
 from insight.why.since import parse_since
 from insight.why.text import report_text
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry

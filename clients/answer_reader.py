@@ -4,9 +4,9 @@ from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.early_answers import EarlyAnswers, Headers
 from records.layout import TopicLayout
 

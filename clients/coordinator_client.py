@@ -30,8 +30,8 @@ from clients.pending import (
     resolve_futures,
 )
 from clients.request_writer import RequestWriter
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
 
-from state.numbers import parse_whole_number
+from kafka_why.numbers import parse_whole_number
 
 MIB = 1024 * 1024
 UNLIMITED = 2**31 - 1

@@ -16,8 +16,6 @@ import structlog
 import uvloop
 
 from clients.coordinator_client import CoordinatorClient
-from connections.address import Address
-from connections.client_config import ClientConfigError
 from gateway.authorization.acl_file import AclsUnreadable
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
@@ -37,6 +35,8 @@ from gateway.telemetry.writer import TelemetryWriter, expect_topic, telemetry_wr
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfigError
 from records.topic_sizes import with_topic_sizes
 
 CLIENT_ID = "gateway"

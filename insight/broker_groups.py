@@ -12,9 +12,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import GroupState
 from msgspec import Struct
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from streaming.service.background import BackgroundThread
 
 INTERVAL_S = 3.0

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from kafka.errors import KafkaError
 
-from connections.outage_warning import OutageWarning
+from kafka_why.connections.outage_warning import OutageWarning
 from streaming.service.background import BackgroundThread
 
 _RETRY_PAUSE_S = 1.0

@@ -12,8 +12,8 @@ from urllib.parse import urljoin
 import msgspec
 from msgspec import Struct
 
-from connections.http_exchange import exchange
 from insight.why.clock import duration_text
+from kafka_why.connections.http_exchange import exchange
 from streaming.service.replica.state import ReplicaState
 from streaming.service.status import Status
 from streaming.service.transactions.pending import Summary

@@ -18,12 +18,12 @@ from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import number_list, partition_list
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
 from insight.console import EscapingConsole
 from insight.rocketmq_group import client_version, group_state
 from insight.visible import visible, visible_text
 from insight.why.names import is_bare
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE
 from records.history import (
     INCARNATIONS_REMEMBERED,

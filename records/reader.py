@@ -11,8 +11,8 @@ from typing import Any, Self, TypeAlias
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any

@@ -7,8 +7,8 @@ of MAX_SHARDS practically every group has a keyed state of its own. The checkpoi
 
 from zlib import crc32
 
+from kafka_why.numbers import parse_whole_number
 from records.pack import PACK_SLOTS
-from state.numbers import parse_whole_number
 
 DEFAULT_SHARDS = 64
 MAX_SHARDS = 2**32

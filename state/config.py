@@ -13,7 +13,7 @@ from typing import Any
 
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.rocketmq.api import MessageRequestMode
-from state.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
+from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000

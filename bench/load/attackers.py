@@ -21,7 +21,7 @@ from bench.load import frames
 from bench.load.flexible import array, compact
 from bench.load.frames import SIZE
 from bench.load.requests import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 ANSWERED, CLOSED, WAITS = "answered", "closed", "waits"
 """What becomes of a try: an answer, an end of the connection, or neither in PATIENCE_S."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 from bench.load import frames
 from bench.load.frames import SIZE, Api
 from bench.load.load_result import WrongAnswer
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
 

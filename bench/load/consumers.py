@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from bench.load.connection import Connection, expect_no_error
 from bench.load.frames import CONSUMER_HEARTBEAT
 from bench.load.member import REBALANCE_TIMEOUT_MS
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 _LEAVE = -1
 _MS = 1_000

@@ -13,7 +13,7 @@ from assignors.kafka.consumer_protocol import (
 )
 from bench.load.connection import Connection
 from bench.load.member import LoadGroup, Member
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 _VERSION = 1  # the first one with owned partitions
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench.load.connection import Connection, expect_no_error
 from bench.load.frames import OLD_JOIN, OLD_SYNC
 from bench.load.requests import ASSIGNMENT, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, Membership
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 CONNECTIONS = 16
 

@@ -16,7 +16,7 @@ from bench.load.connection import (
 )
 from bench.load.frames import HEARTBEAT, JOIN, LEAVE, SYNC
 from bench.load.load_result import WrongAnswer
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients

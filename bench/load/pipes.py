@@ -15,7 +15,7 @@ from itertools import cycle
 
 from bench.load.frames import SIZE, Template
 from bench.load.load_result import LoadResult, WrongAnswer
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 LOST_AFTER_S = 300.0
 _PACE_S = 0.002

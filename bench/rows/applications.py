@@ -25,11 +25,11 @@ from bench.report import Figure, at_least, ratio_at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.stats import percentile
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from embedded.jars import jar_paths
 from embedded.java import find_java
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 
 DESCRIBED_GROUPS = 60
 _UNCOUNTED = 3

@@ -28,7 +28,7 @@ from bench.load.requests import Membership
 from bench.report import Figure, at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found
 from bench.systems import GATEWAY, RunningSystems
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 MEMBERS, COMMITTING = 200, 20
 HEARTBEATS_PER_S, COMMITS_PER_S = MEMBERS / 3, 100.0

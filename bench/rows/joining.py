@@ -17,7 +17,7 @@ from bench.load.member import LoadGroup
 from bench.report import Figure, ratio_at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, RunningSystems
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 SIZES = (50, 200)
 LARGE = 500

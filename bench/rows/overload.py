@@ -21,7 +21,7 @@ from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.through_gateway import connected, warm_up
 from bench.stats import percentile
 from bench.systems import PREFIX, RunningSystems
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.history import decode_entry
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -24,7 +24,7 @@ from bench.rows.hostile import MEMBERS, SESSION_TIMEOUT_MS, WARM_UP_S, go_on
 from bench.systems import PREFIX, START_TIMEOUT_S, RunningSystems
 from cli.processes.child import Child
 from cli.processes.family import family
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 OPEN_PAGES = 20
 RATIO = 1.05

@@ -17,7 +17,7 @@ from bench.load.load_result import WrongAnswer
 from bench.report import Figure, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.systems import GATEWAY, KAFKAS_OWN, RunningSystems
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 RECORD_BYTES = 1_000
 PARTITIONS = 4

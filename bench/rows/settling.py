@@ -21,9 +21,9 @@ from bench.load.member import LoadGroup
 from bench.report import Figure, ratio_at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, RunningSystems
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 
 SIZES = (50, 200)
 PARTITIONS_EACH = 2

@@ -19,7 +19,7 @@ from bench.report import Figure, Limit, ratio_at_least, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan, client_figure, errors_figure
 from bench.stats import WarmUp
 from bench.systems import BEHIND_GATEWAY, GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 CONNECTIONS = 1_000
 GROUPS = (1, 20, 1_000)

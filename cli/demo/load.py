@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 
 class Load:

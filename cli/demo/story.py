@@ -19,8 +19,8 @@ from cli.demo.watch import NotSeen, Watch, first, partitions_held, removed, stab
 from cli.output import show
 from cli.processes.child import Child, Children
 from clients.partition_text import number_list
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry

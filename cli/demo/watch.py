@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self, TypeVar
 
 from assignors.kafka.consumer_protocol import decode_assignment
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.history import decode_entry
 from records.reader import Record, TopicReader
 from state.kafka.history import EntryType, HistoryEntry

@@ -15,7 +15,6 @@ from cli.output import show, tell
 from cli.parameters import WholeNumber
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
-from connections.client_config import ClientConfig
 from insight.admin.list_groups import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.observed import ObservedGroups
@@ -23,6 +22,7 @@ from insight.admin.requests import GroupRequests, KnownTypes
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
 from insight.visible import VisibleText, visible_text
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import PendingTransaction
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView

@@ -18,8 +18,8 @@ from cli.output import show, show_json
 from cli.state.common import coordinator_folder, reported, spark_session
 from insight.stored.changes import GroupChange, change_text, compare_groups
 from insight.visible import visible_text
+from kafka_why.numbers import is_whole_number, parse_whole_number
 from state.dispatch import AnyGroup
-from state.numbers import is_whole_number, parse_whole_number
 from streaming.service.stored_state.reading import read_stored
 
 _PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>[0-9]+)")

@@ -10,7 +10,7 @@ from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.output import show
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from streaming.service.stored_state import moving
 
 

@@ -16,7 +16,7 @@ from cli.output import show
 from cli.parameters import SHARDS, WholeNumber
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from streaming.service.stored_state import moving
 from streaming.service.stored_state.backup import continue_from
 

@@ -13,7 +13,7 @@ from cli.logs import configure_logs
 from cli.output import show
 from cli.parameters import WholeNumber
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from streaming.query.storage import storage_at
 from streaming.service.stored_state.rollback import RollbackRefused, roll_back
 

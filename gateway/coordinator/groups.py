@@ -16,8 +16,8 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_configs, decode_snapshot
 from records.layout import TopicLayout

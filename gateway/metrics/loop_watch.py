@@ -23,7 +23,7 @@ HELD_MAX_S = 0.02
 _LOOK_S = 0.02
 _LOG_S = 1.0
 _MACHINERY = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
-_OURS = ("gateway", "clients", "connections", "records", "state")
+_OURS = ("gateway", "clients", "kafka_why", "records", "state")
 
 log = structlog.get_logger()
 

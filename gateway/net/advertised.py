@@ -14,7 +14,7 @@ from typing import Self
 
 import structlog
 
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 CHECK_INTERVAL_S = 1.0
 _CHECK_TIMEOUT_S = 1.0

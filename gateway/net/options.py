@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connections.address import Address
-from connections.client_config import ClientConfig
 from gateway.authorization.sources import AclOptions
 from gateway.limits import Limits
 from gateway.net.advertised import Template
 from gateway.security.authentication import Security
 from gateway.upstream.share_groups import Coordinators
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from connections.address import MAX_PORT, Address
 from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
@@ -42,6 +41,7 @@ from gateway.upstream.internal_topics import InternalTopics
 from gateway.upstream.kept_versions import KeptVersions
 from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
+from kafka_why.connections.address import MAX_PORT, Address
 
 _BACKLOG = 1_024
 _LAST_REPORT_S = 2.0

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from connections.properties import PropertiesError, read_properties
 from gateway.security.credentials import HASHES, InvalidEntry, Users
 from gateway.security.distinguished_name import subject_of
 from gateway.security.exchange import MAX_NAME_CHARS, Exchange
@@ -26,6 +25,7 @@ from gateway.security.session import Mechanisms, Session, principal_of
 from gateway.security.settings import SecurityError, SecuritySettings, parse
 from gateway.security.tls import following, tls_context
 from gateway.watched_files import WatchedFiles
+from kafka_why.connections.properties import PropertiesError, read_properties
 
 CHECK_INTERVAL_S = 1.0
 

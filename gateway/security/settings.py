@@ -1,7 +1,7 @@
 """What a listener demands of its clients, by Kafka's names of a broker's settings.
 
 A file of these settings has the format of Java's properties. Values may refer to the environment and to
-files, as in `connections.client_config`.
+files, as in `kafka_why.connections.client_config`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from gateway.security.credentials import HASHES
 from gateway.security.oauthbearer import OAUTHBEARER, TokenSettings
 from gateway.security.plain import PLAIN
 from gateway.security.principal_mapping import InvalidRule, PrincipalMapper
-from state.numbers import parse_whole_number
+from kafka_why.numbers import parse_whole_number
 
 MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
 _MAX_INT = 2**31 - 1

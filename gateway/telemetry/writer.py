@@ -8,9 +8,9 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.coordinator_client import TopicsMissing
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.deliveries import GroupDeliveries, deliveries_key, encode_deliveries
 from records.layout import TopicLayout
 from records.partitioner import partition_of

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from connections.client_config import ClientConfig
 from gateway.fairness.room import Room
 from gateway.limits import Limits
 from gateway.upstream.access import PLAIN_TEXT, Access
@@ -20,6 +19,7 @@ from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamL
 from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
+from kafka_why.connections.client_config import ClientConfig
 
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12

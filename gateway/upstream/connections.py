@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from kafka.protocol.api_key import ApiKey
 
-from connections.address import Address as Address
 from gateway.limits import Limits
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.sasl import SaslError
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, size_of
+from kafka_why.connections.address import Address as Address
 
 _SIZE_BYTES = 4
 # Of a response that nobody reads, up to twice as much is held here. The rest stays at the broker.

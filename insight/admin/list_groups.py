@@ -12,8 +12,8 @@ import structlog
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from connections.client_config import ClientConfig
 from insight.rocketmq_group import client_version, group_state
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
 from records.layout import TopicLayout

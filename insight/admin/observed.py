@@ -6,10 +6,10 @@ from uuid import UUID
 from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError
-from connections.client_config import ClientConfig
 from insight.admin.described import AnyDescribed, EpochsDescription
 from insight.admin.list_groups import list_groups
 from insight.admin.requests import Committed, FetchedOffsets, GroupRequests, KnownTypes
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import decode_offset, decode_offset_key
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from assignors.kafka.api import TopicPartition
-from state.numbers import INT32_MAX, INT64_MAX, INT64_MIN, OutOfRange, parse_whole_number, shortened
+from kafka_why.numbers import INT32_MAX, INT64_MAX, INT64_MIN, OutOfRange, parse_whole_number, shortened
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -7,9 +7,9 @@ import msgspec
 
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError
-from connections.client_config import ClientConfig
 from insight.admin.tables import Column, render_table
 from insight.visible import VisibleText
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE, PendingTransaction
 from records.layout import TopicLayout
 from records.reader import TopicReader

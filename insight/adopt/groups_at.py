@@ -10,9 +10,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from kafka.errors import KafkaError as KafkaPythonError
 
 from assignors.kafka.api import TopicPartition
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from insight.adopt.plan import Committed, FoundGroup
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 # This many groups are described in one request. Their offsets are requested side by side.
 _TOGETHER = 100

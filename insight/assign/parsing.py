@@ -24,7 +24,7 @@ from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.compare import by_topic
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings
-from state.numbers import INT32_MAX, is_whole_number, parse_whole_number
+from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
 
 MAX_MEMBERS = 100_000
 """Of a group, if only their number is given."""

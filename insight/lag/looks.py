@@ -8,10 +8,10 @@ from typing import Protocol
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from connections.outage_warning import OutageWarning
 from insight.lag.brokers import INTERVAL_S, log_bounds, records_at
 from insight.lag.log import LogBounds, Partition
 from insight.lag.record_times import TimestampSearch
+from kafka_why.connections.outage_warning import OutageWarning
 
 
 class Looking(Protocol):

@@ -7,11 +7,11 @@ import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.lag.looks import Looks
 from insight.metrics.metrics_state import MetricsState
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader

@@ -11,7 +11,6 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.registry import Collector
 
-from connections.client_config import ClientConfig
 from insight.metrics.collector import (
     OWN,
     BacklogCollector,
@@ -27,6 +26,7 @@ from insight.metrics.sentences import log_sentence
 from insight.metrics.series import SeriesBounds
 from insight.metrics.share_state import ShareStateCollector
 from insight.service_state import BatchesState, GatewayState, ServiceState, durations
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.observing.service import Observer

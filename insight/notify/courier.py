@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from checkpoints.files import FolderNotWritable
-from connections.outage_warning import OutageWarning
 from insight.notify.kept import Kept
 from insight.notify.messages import Message
 from insight.notify.outbox import Outbox
 from insight.notify.pace import BackOff, RateLimit
 from insight.notify.receiver import Answer, Verdict
 from insight.notify.shapes import Shape
+from kafka_why.connections.outage_warning import OutageWarning
 from streaming.service.background import BackgroundThread
 
 KEEP_INTERVAL_S = 5.0

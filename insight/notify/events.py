@@ -6,13 +6,13 @@ from time import time_ns
 import structlog
 from kafka import TopicPartition
 
-from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.notify.filters import Filter
 from insight.notify.messages import Link, rebalance_message
 from insight.notify.outbox import Outbox, Position
 from insight.notify.rebalances import Rebalances
 from insight.page.fleet import WINDOW_MS
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import decode_entry
 from records.layout import TopicLayout

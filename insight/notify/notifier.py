@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from connections.client_config import ClientConfig
 from insight.lag.definitions import STUCK_MS, WINDOW_MS
 from insight.notify.courier import Courier, CourierThread
 from insight.notify.episodes import Episodes
@@ -25,6 +24,7 @@ from insight.page.fleet import Fleet
 from insight.page.follower import Follower
 from insight.page.service_topics import ServiceFollower, ServiceTopics
 from insight.service_state import StateReader
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from connections.http_exchange import exchange
 from insight.visible import visible
-from state.numbers import is_whole_number
+from kafka_why.connections.http_exchange import exchange
+from kafka_why.numbers import is_whole_number
 
 TIMEOUT_S = 10.0
 """So long a request may take, from the connect to the answer."""

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from insight.page.members import MEMBER_SORTS, By, MembersSelection
 from insight.page.overview import SORTS, Selection
 from insight.why.since import parse_since
-from state.numbers import parse_whole_number
+from kafka_why.numbers import parse_whole_number
 
 MAX_TEXT_CHARS = 32_767
 """Of a parameter in an address: a group id is not longer."""

@@ -9,11 +9,11 @@ import time
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.lag.looks import Looks
 from insight.page.fleet import WINDOW_MS, Fleet
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -6,7 +6,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from connections.client_config import ClientConfig
 from insight.broker_groups import BrokerGroups
 from insight.page.app import Sources, app
 from insight.page.commands import Source
@@ -22,6 +21,7 @@ from insight.service_state import StateReader
 from insight.web import Tls, Web, names_of
 from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 

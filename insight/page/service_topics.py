@@ -11,9 +11,9 @@ import structlog
 from kafka import TopicPartition
 from msgspec import Struct
 
-from connections.client_config import ClientConfig
 from insight.following import FollowerThread
 from insight.page.fleet import WINDOW_MS
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claim, Claims
 from records.codec import UNREADABLE, PendingTransaction, is_clock_record
 from records.layout import TopicLayout

@@ -8,9 +8,9 @@ from pathlib import Path
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.sealed_file import COMPRESSED
-from connections.client_config import ClientConfig
 from insight.replay.read_topics import Part, record
 from insight.replay.recording_file import RecordingFile
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 EVERYTHING = Part()

@@ -17,10 +17,10 @@ from checkpoints.export_file import ExportFile
 from checkpoints.files import FolderError
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import read_planned
-from connections.client_config import ClientConfig
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Handled, Header, Line, StartGroup
 from insight.replay.recording_file import write_recording
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import EarlyAnswers, is_by_query
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader

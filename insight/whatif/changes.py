@@ -6,9 +6,9 @@ from typing import Final
 
 from insight.whatif.consumer_messages import KNOWN
 from insight.whatif.run import WhatIfError
+from kafka_why.numbers import INT32_MAX, parse_whole_number, shortened
 from state.config import ConfigError, CoordinatorConfig
 from state.configs import Configs
-from state.numbers import INT32_MAX, parse_whole_number, shortened
 
 OF_CLIENT: Final = "client.id"
 ASSIGNORS: Final = "partition.assignment.strategy"

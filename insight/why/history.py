@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import structlog
 from kafka import TopicPartition
 
-from connections.client_config import ClientConfig
 from insight.admin.list_groups import list_groups
 from insight.why.clients_said import NOTHING_SAID, Telemetry
 from insight.why.recent_history import RecentHistory, entries_since
 from insight.why.telemetry import read_telemetry
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
 from records.layout import TopicLayout

@@ -10,8 +10,8 @@ from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from state.config import SettingValue
 from state.kafka.share.settings import SETTINGS
 from state.kafka.snapshot import GroupSnapshot

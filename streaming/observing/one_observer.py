@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.checkpoint import Checkpoint
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 from streaming.service.topics import TopicsError

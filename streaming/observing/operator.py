@@ -14,7 +14,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.observed_codec import decode_observed, encode_observed
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,

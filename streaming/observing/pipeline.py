@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.consumer_offsets.schemas import types
 from streaming.observing.folder_sink import write_to_folder
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator

@@ -15,9 +15,9 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import GroupState, OffsetSpec
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, UnsupportedVersionError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.sightings import encode_sighting
 from state.kafka.observed.records import SeenMember
 from streaming.observing.operator import SOURCE

@@ -13,8 +13,8 @@ from uuid import UUID
 import structlog
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 # After a look, an id that no topic has is looked for again when so much time has passed.
 _AGAIN_S = 60.0

@@ -18,10 +18,10 @@ from pathlib import Path
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.paths import broker_archive, spark_archive
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig

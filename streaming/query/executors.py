@@ -27,7 +27,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 # The packages of this project that the query's function is made of.
-SENT = ("assignors", "checkpoints", "connections", "embedded", "records", "state", "streaming")
+SENT = ("assignors", "checkpoints", "embedded", "kafka_why", "records", "state", "streaming")
 # The distributions that they import in a Python worker.
 REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
 ZIP_NAME = "group-coordinator.zip"

@@ -16,8 +16,8 @@ from functools import cache
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark import TaskContext
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claims
 
 # The error text of a query whose task has found a later claim.

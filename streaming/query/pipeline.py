@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from records.pack import PACK_PREFIX

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import ReplicaId, early_headers
 from records.layout import TopicLayout
 from streaming.replica.audit import Audit, Place

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.metadata import Epoch, KnownOutage
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout
 from streaming.replica.audit import Difference

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import EarlyAnswers, ReplicaId, as_of, marked
 from records.layout import TopicLayout
 from records.pack import unpack

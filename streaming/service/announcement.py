@@ -6,8 +6,8 @@ import msgspec
 from kafka.errors import KafkaError
 
 from checkpoints.metadata import Epoch
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.topics import TopicsError
 

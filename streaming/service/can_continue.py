@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.reader import TopicReader
 from streaming.service.topics import FoundTopics, TopicsError, find_topic
 

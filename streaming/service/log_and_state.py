@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from checkpoints.checkpoint import Checkpoint
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.topic_sizes import with_topic_sizes
 

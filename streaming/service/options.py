@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.pace import REST_INTERVAL_MS

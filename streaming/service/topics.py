@@ -13,9 +13,9 @@ from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTo
 
 from checkpoints.checkpoint import new_namespace
 from checkpoints.metadata import Identity
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.refusals import ClusterRefused, NoBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.refusals import ClusterRefused, NoBroker
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from records.sizes import (

@@ -11,8 +11,8 @@ from typing import Self
 
 import msgspec
 
-from connections.address import Address
-from connections.client_config import ClientConfig
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from streaming.service.status import Phase, Status, read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.campaigns.results import Result, Struck

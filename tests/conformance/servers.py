@@ -15,8 +15,6 @@ from uuid import UUID
 from kafka import TopicPartition
 from kafka.protocol.api_key import ApiKey
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from gateway.authorization.sources import AclOptions
@@ -27,6 +25,8 @@ from gateway.security.authentication import Security
 from gateway.service import serving
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.service.options import Options

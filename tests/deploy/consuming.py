@@ -4,8 +4,8 @@ from contextlib import closing
 
 from kafka import KafkaConsumer
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from tests.e2e.harness import create_topic, wait_until
 
 

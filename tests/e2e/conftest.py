@@ -7,10 +7,10 @@ import pytest
 from kafka import KafkaAdminClient
 
 from clients.coordinator_client import layout_on
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic

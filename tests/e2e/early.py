@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kafka.consumer.fetcher import ConsumerRecord
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import as_of, lists_changed, marked
 from records.layout import TopicLayout
 from records.pack import unpack

@@ -22,9 +22,9 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from state.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
 

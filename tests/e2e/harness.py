@@ -17,8 +17,8 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.views_barrier import wait_for_views
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN, CommittedOffset
 from records.early_answers import EarlyAnswers, is_by_query
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from connections.address import Address
+from kafka_why.connections.address import Address
 
 LOOPBACK = "127.0.0.1"
 # On Linux all of 127.0.0.0/8 is this machine: who listens at every address is reached at this one, too.

@@ -6,8 +6,8 @@ from typing import Self
 
 import msgspec
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import decode_request, request_id
 from records.early_answers import ReplicaId, early_headers, marker_headers
 from records.layout import TopicLayout

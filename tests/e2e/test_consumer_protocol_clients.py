@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaException
 
-from connections import kafka_clients
 from gateway.net.options import GatewayOptions
+from kafka_why.connections import kafka_clients
 from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import (
     PARTITIONS,

@@ -15,8 +15,8 @@ import pytest
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.codec import DeadLetter, Reason, clock_record
 from state.errors import ErrorCode
 from streaming.service.coordinator import Coordinator

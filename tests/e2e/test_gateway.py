@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from clients.coordinator_client import TopicsMissing, layout_on
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.service import serving
+from kafka_why.connections.client_config import ClientConfig
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (

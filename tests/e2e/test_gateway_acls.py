@@ -15,7 +15,6 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
 
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.acls import Operation, PatternType, Permission, ResourceType
 from gateway.authorization.sources import AclOptions, CurrentAcls
@@ -25,6 +24,7 @@ from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.conformance.connection import Connection
 from tests.e2e.harness import create_topic, wait_until

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.sources import AclOptions
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
+from kafka_why.connections import kafka_clients
 from records.pack import unpack
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember

@@ -16,14 +16,14 @@ from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.protocol.api_key import ApiKey
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
 from gateway.security.authentication import Security
 from gateway.upstream import connections
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority

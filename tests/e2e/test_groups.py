@@ -20,9 +20,9 @@ from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from clients.views_barrier import wait_for_views
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import GroupRequests
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.history import EntryType

@@ -2,8 +2,8 @@
 
 import pytest
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.codec import clock_record, encode
 from records.pack import pack
 from state.kafka.requests import TopicMetadata

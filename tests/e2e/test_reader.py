@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.reader import Record, TopicReader
 from tests.e2e.harness import create_topic
 

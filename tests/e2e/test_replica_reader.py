@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaException
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.codec import encode
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout

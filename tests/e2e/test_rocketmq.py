@@ -15,8 +15,8 @@ from clients.pending import CoordinatorError
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from cli.processes.child import GROUP_COORDINATOR
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.refusals import ClusterRefused
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.refusals import ClusterRefused
 from streaming.service.topics import TopicsError, prepare_topics
 from tests.e2e.harness import new_layout
 from tests.harness.certificates import Authority

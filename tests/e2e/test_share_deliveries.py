@@ -13,9 +13,6 @@ from click.testing import CliRunner
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cli import main
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
@@ -23,6 +20,9 @@ from gateway.upstream.share_groups import Coordinators
 from insight.page.deliveries import KeptDeliveries
 from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce

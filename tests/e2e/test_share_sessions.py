@@ -17,9 +17,6 @@ from kafka.admin import (
 )
 from kafka.protocol.api_key import ApiKey
 
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.sources import AclOptions, CurrentAcls
@@ -29,6 +26,9 @@ from gateway.security.authentication import Security
 from gateway.service import serving
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.share_groups import Coordinators
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce

@@ -14,9 +14,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import UpdateFeatureType
 
 from clients.coordinator_client import CoordinatorClient
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import decode_request, encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from streaming.service.clock.members_watcher import MembersWatcher

@@ -8,9 +8,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import TopicsMissing
-from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker
 from gateway.telemetry.writer import expect_topic
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.sizes import CREATED_TOPIC_BYTES, LEAST_REQUESTS_TOPIC_BYTES, size_limits
 from records.topic_sizes import with_topic_sizes

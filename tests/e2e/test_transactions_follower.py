@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import PendingTransaction, encode, transaction_key
 from records.layout import TopicLayout
 from state.kafka.requests import TransactionMarker

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from cli import main
 from clients.coordinator_client import Header
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.why.history import read_history
+from kafka_why.connections import kafka_clients
 from records.codec import encode
 from records.layout import TopicLayout
 from records.pack import pack, pack_key

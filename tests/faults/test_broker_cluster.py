@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connections.kafka_clients import BOOTSTRAP_TIMEOUT_MS
 from embedded.broker import BrokerFailed
+from kafka_why.connections.kafka_clients import BOOTSTRAP_TIMEOUT_MS
 from records.reader import TopicReader
 from tests.harness.broker_cluster import NODES, BrokerCluster
 

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 
 from cli.demo.load import Load, consumed
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType

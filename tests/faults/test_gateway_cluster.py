@@ -22,12 +22,12 @@ from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
 
 from clients.coordinator_client import CoordinatorClient
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from gateway.apis.find_coordinator import GROUP, TRANSACTION
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.connections import Address
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from streaming.service.coordinator import Coordinator

@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 from kafka import KafkaProducer
 
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import clock_record, encode
 from state.kafka.requests import TopicMetadata
 from streaming.service.outages.outage import FirstRequest

@@ -20,9 +20,9 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.views_barrier import wait_for_views
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import is_clock_record, request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, unpack

@@ -23,8 +23,8 @@ import pytest
 from checkpoints.checkpoint import Checkpoint
 from cli.processes.family import family
 from clients.coordinator_client import CoordinatorClient, layout_on
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity
 from tests.harness.waiting import wait_until
 

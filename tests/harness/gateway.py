@@ -18,7 +18,6 @@ from uuid import UUID, uuid5
 import uvloop
 from kafka.protocol.api_key import ApiKey
 
-from connections.client_config import ClientConfig
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import Limits
@@ -31,6 +30,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
+from kafka_why.connections.client_config import ClientConfig
 from records.deliveries import GroupDeliveries
 from records.layout import TopicLayout
 from records.telemetry import MemberTelemetry

@@ -4,8 +4,8 @@ import random
 import socket
 from contextlib import ExitStack, suppress
 
-from connections.address import Address
 from embedded.broker import HOST
+from kafka_why.connections.address import Address
 
 # Below Linux's ephemeral range, because an outgoing connection may take a port of that meanwhile.
 _LASTING = range(20_000, 32_000)

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, closing
 from itertools import count
 from typing import Any
 
-from connections.address import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
+from kafka_why.connections.address import Address
 
 PATIENCE_S = 30.0
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clients.coordinator_client import CoordinatorClient
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.reader import TopicReader
 from tests.e2e.harness import child_pids
 

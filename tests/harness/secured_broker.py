@@ -21,10 +21,10 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import HOST, EmbeddedBroker, Ports, free_ports
 from embedded.broker_settings import escaped
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from tests.harness.certificates import Authority, Issued
 from tests.harness.tokens import TokenIssuer
 

@@ -17,8 +17,8 @@ from confluent_kafka import TopicCollection, Uuid
 from confluent_kafka import TopicPartition as Place
 from kafka import TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import Headers
 from streaming.service.outages import horizon, outage
 

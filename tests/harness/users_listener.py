@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from connections.address import Address
 from embedded.broker import HOST, Ports, free_ports
+from kafka_why.connections.address import Address
 
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

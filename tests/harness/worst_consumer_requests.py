@@ -5,8 +5,8 @@
 import json
 from uuid import UUID
 
+from kafka_why.numbers import INT32_MAX
 from state.config import GROUP_MAX_PARTITIONS
-from state.numbers import INT32_MAX
 from tests.harness.worst_requests import LONGEST_NAME, TOPIC, Worst, WorstRequests, request
 
 TOPIC_ID = str(UUID(int=7))

@@ -15,8 +15,8 @@ from assignors.kafka.api import Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_subscription
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from kafka_why.numbers import INT32_MAX
 from state.config import GROUP_MAX_PARTITIONS
-from state.numbers import INT32_MAX
 
 LONGEST_NAME = 32_767
 TRANSACTION: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "txn_partition": 0, "txn_position": 7}

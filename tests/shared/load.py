@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaException, Message, Producer
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from tests.shared.judge import Place, Written
 
 DELIVERY_TIMEOUT_MS = 120_000

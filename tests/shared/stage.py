@@ -13,8 +13,8 @@ from uuid import UUID
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
 from embedded.jars import jar_paths
+from kafka_why.connections import kafka_clients
 from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import PREFIX, Stage

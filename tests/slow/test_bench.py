@@ -19,10 +19,10 @@ from bench.rows.passthrough import Limit, Passed, there_and_back
 from bench.rows.settling import PARTITIONS_EACH, PROTOCOLS, settle
 from bench.rows.through_gateway import connected
 from bench.systems import prepare
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from tests.e2e.harness import create_topic
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaProducer
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.lag import definitions
 from insight.lag.definitions import PartitionLag
@@ -21,6 +20,7 @@ from insight.lag.record_times import PRECISION_MS
 from insight.metrics.follower import Follower
 from insight.metrics.lags import GroupLags
 from insight.metrics.metrics_state import MetricsState
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import create_topic, note, wait_until

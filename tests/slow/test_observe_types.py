@@ -13,11 +13,11 @@ from checkpoints.checkpoint import Checkpoint
 from cli.groups import groups
 from cli.processes.child import Children
 from cli.why import why
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.why.course import course_of
 from insight.why.folder_history import read_folder
 from insight.why.model import CauseKind, RebalanceOutcome
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from records.truncation import AnyHistoryEntry
 from state.kafka.history import EntryType, HistoryEntry

@@ -20,11 +20,11 @@ from selenium.webdriver.common.by import By
 from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 from cli.run_page import log_source
 from clients.coordinator_client import CoordinatorClient
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
 from insight.page.commands import Source
 from insight.page.server import Page
 from insight.web import listening_at, url_of
+from kafka_why.connections import kafka_clients
 from records.layout import TopicLayout
 from state.rocketmq.requests import (
     MessageModel,

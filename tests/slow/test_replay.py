@@ -24,8 +24,6 @@ from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, ChildFailed, Children
 from clients.answer_reader import AnswerReader
 from clients.coordinator_client import layout_on
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from embedded.broker import EmbeddedBroker
 from insight.replay.judge import judge
 from insight.replay.live import recorded
@@ -33,6 +31,8 @@ from insight.replay.read_topics import Part
 from insight.replay.recording import Answer, Bytes, Event, Line
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.pack import pack, pack_key, slot_of, unpack

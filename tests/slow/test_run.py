@@ -25,7 +25,7 @@ from checkpoints.damage import describe_damage
 from checkpoints.files import FolderError
 from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from records.pack import unpack
 from state.errors import ErrorCode

@@ -17,10 +17,10 @@ import pytest
 
 from cli.processes.child import GROUP_COORDINATOR, Children
 from clients.coordinator_client import layout_on
-from connections import kafka_clients
-from connections.address import Address
-from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle

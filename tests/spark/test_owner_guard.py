@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from connections import kafka_clients
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from records.claims import Claim
 from state.errors import ErrorCode
 from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard

@@ -16,7 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.reading import read, reader
 from tests.campaigns.verdict import Verdict

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from connections.address import Address
+from kafka_why.connections.address import Address
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import Stage

@@ -17,7 +17,6 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from connections.client_security import SETTINGS
 from insight.replay.recording_file import RecordingFile
 from insight.whatif.answer import answer
 from insight.whatif.changes import parse_changes
@@ -28,6 +27,7 @@ from insight.why.report import report
 from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_report_text
 from insight.why.text import report_text
+from kafka_why.connections.client_security import SETTINGS
 from tests.harness import scraped
 from tests.harness.histories import Recorder
 from tests.unit.insight import why_story
@@ -46,7 +46,7 @@ NAMED = re.compile(r"""(docs/[\w-]+\.md),\s+(?:#\s+)?(["'])(.+?)\2""")
 """How code names a section: the page, and the heading in quotes."""
 BETWEEN_STRINGS = re.compile(r'"\s*\n\s*f?"')
 REPOSITORY_PATH = re.compile(
-    r"`((?:assignors|bench|checkpoints|cli|clients|connections|deploy|docs|embedded|gateway|insight|records"
+    r"`((?:assignors|bench|checkpoints|cli|clients|deploy|docs|embedded|gateway|insight|kafka_why|records"
     r"|state|streaming|tests)/[\w./*-]*\w)[/`]"
 )
 TEST_NAME = re.compile(r"\btest_\w+\b(?![*])")

@@ -2,9 +2,9 @@
 
 from kafka import TopicPartition
 
-from connections.client_config import ClientConfig
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.deliveries.report import Sums
+from kafka_why.connections.client_config import ClientConfig
 from records.deliveries import decode_deliveries, is_of_deliveries
 from records.layout import TopicLayout
 from records.partitioner import partition_of

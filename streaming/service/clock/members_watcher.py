@@ -6,7 +6,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader

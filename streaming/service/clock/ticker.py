@@ -12,8 +12,8 @@ from collections.abc import Callable
 import structlog
 from kafka.errors import KafkaError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import clock_record
 from streaming.service.background import BackgroundThread
 from streaming.service.clock.pace import Pace

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from kafka import TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import EarlyAnswers, ReplicaId, as_of, marker_headers
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -14,7 +14,7 @@ import msgspec
 from kafka import TopicPartition
 
 from checkpoints.metadata import KnownOutage
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE, is_clock_record
 from records.early_answers import ReplicaId
 from records.layout import TopicLayout

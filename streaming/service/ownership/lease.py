@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_planned, code_version
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard

@@ -27,8 +27,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from checkpoints.metadata import Identity, Moved
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claim, Claims
 from records.codec import is_clock_record
 from records.layout import TopicLayout

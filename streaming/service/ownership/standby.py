@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from msgspec import structs
 
 from checkpoints.metadata import Moved
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.service.ownership.owner import (

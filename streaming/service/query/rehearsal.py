@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 from pyspark.sql.streaming import StreamingQuery
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig

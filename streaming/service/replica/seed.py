@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.metadata import Epoch, KnownOutage
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.reader import TopicReader
 from streaming.query.seeding import read_state
 from streaming.replica.seed import Seed, ShardRow

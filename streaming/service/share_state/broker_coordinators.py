@@ -11,8 +11,8 @@ from uuid import UUID
 from kafka.errors import NodeNotReadyError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from state.errors import ErrorCode
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 from streaming.service.share_state.messages import (

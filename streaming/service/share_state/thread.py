@@ -12,9 +12,9 @@ from contextlib import ExitStack
 import structlog
 from kafka import KafkaProducer
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.partitioner import partition_of

@@ -11,7 +11,7 @@ import msgspec
 from kafka import TopicPartition
 from msgspec import Struct
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.early_answers import is_by_query
 from records.layout import TopicLayout

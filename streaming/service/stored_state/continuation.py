@@ -26,7 +26,7 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.upgrades import SAME_RULES
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.stored_state.answered_offsets import ends_of_answered
 

@@ -28,7 +28,7 @@ from checkpoints.spark_logs import (
     rewrite_planned,
 )
 from checkpoints.upgrades import code_version
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import is_clock_record
 from records.layout import TopicLayout
 from records.pack import unpack

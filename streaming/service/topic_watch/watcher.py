@@ -18,8 +18,8 @@ import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.partitioner import partition_of

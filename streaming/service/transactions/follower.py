@@ -16,7 +16,7 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader

@@ -15,8 +15,8 @@ from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionErro
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 # The maximum time of a request to the brokers, beside the wait for data.
 BROKER_TIMEOUT_MS = 5_000

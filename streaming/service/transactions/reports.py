@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import structlog
 
-from connections.client_config import ClientConfig
-from connections.outage_warning import OutageWarning
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from streaming.service.background import BackgroundThread

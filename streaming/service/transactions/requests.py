@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.codec import encode
 from records.layout import TopicLayout
 from records.partitioner import partition_of

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from streaming.query.pipeline import cluster_options, read_requests
 from streaming.query.spark_settings import REDACTED_OPTIONS, REDACTED_TEXTS
 from tests.e2e.harness import create_topic, new_layout

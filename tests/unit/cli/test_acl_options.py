@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.gateway_options import Listening, gateway_options
-from connections.client_config import ClientConfig
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.options import GatewayOptions
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from cli import main
 from cli.cluster_options import client_config_of
 from cli.parameters import ADDRESS, HOST, SERVERS
-from connections.address import parse_host, parse_servers
-from connections.client_config import ClientConfig
+from kafka_why.connections.address import parse_host, parse_servers
+from kafka_why.connections.client_config import ClientConfig
 
 ADDRESSES = ("bootstrap", "host", "listen", "gateway")
 NOT_ADDRESSES = {"no_gateway"}

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import cli.adopt
 from assignors.kafka.api import TopicPartition
-from connections.client_config import ClientConfig
 from insight.adopt.groups_at import AdoptError
 from insight.adopt.plan import Committed, FoundGroup
+from kafka_why.connections.client_config import ClientConfig
 
 HERE, THERE = "here:9092", "there:9092"
 Offsets = Mapping[TopicPartition, Committed]

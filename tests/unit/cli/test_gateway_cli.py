@@ -8,8 +8,8 @@ import pytest
 from cli.gateway import gateway
 from cli.gateway_options import LISTENING, Listening
 from cli.run_gateway import GatewayToStart
-from connections.client_config import ClientConfig
 from gateway.net.advertised import Template
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.options import Options
 

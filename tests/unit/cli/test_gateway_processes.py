@@ -6,9 +6,9 @@ from multiprocessing import Pipe, get_context
 
 from cli import gateway_processes
 from cli.gateway_processes import GatewayProcesses
-from connections.address import Address
 from gateway.health import Checks
 from gateway.metrics.numbers import Numbers
+from kafka_why.connections.address import Address
 
 PROCESSES = 2
 

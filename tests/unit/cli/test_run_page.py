@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 from cli.run_page import RunPage, log_source
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import child_pids, command_of, wait_until
 

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from clients.pending import FutureRequest, Pending, RequestNotSent, RequestTooLarge, resolve_futures
 from clients.request_writer import RequestWriter
-from connections import kafka_clients
-from connections.client_config import ClientConfig
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.pack import PACK_MAX_BYTES
 from state.kafka.requests import Heartbeat
 

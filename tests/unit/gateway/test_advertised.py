@@ -7,9 +7,9 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from connections.address import Address
 from gateway.net.advertised import Advertised, Template, parse_templates
 from gateway.security.authentication import Security
+from kafka_why.connections.address import Address
 from tests.harness.gateway import HOST, NODE_ID, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import LIST, join_fields
 from tests.unit.gateway.test_security import PEM

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from connections.address import Address
-from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import ClientAuth, SecurityError, parse
 from gateway.service import serving
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 DATA = Path(__file__).parents[2] / "data"

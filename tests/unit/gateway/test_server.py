@@ -6,11 +6,11 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from connections.client_config import ClientConfig
 from gateway.net.options import GatewayOptions
 from gateway.service import NoSuchReplyPartition, serving
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.requests import JoinGroup
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played

@@ -4,9 +4,9 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from gateway.telemetry.writer import TelemetryWriter
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.telemetry import LAST_POLL, MemberTelemetry
 

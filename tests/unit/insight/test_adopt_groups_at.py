@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
 from insight.adopt.groups_at import GroupsAt
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 
 
 class Refusing:

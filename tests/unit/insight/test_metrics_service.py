@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
-from connections.client_config import ClientConfig
 from insight.metrics.service import Metrics, Readings
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status

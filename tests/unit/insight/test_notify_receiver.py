@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from connections.pem import client_context
 from insight.notify.receiver import (
     NOT_PRIVATE,
     Answer,
@@ -18,6 +17,7 @@ from insight.notify.receiver import (
     is_private,
     url_in,
 )
+from kafka_why.connections.pem import client_context
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_port
 from tests.harness.webhook import HANG, Reply, Webhook

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from connections.client_config import ClientConfig
 from gateway.security.credentials import Users
 from insight.broker_groups import BrokerGroup
 from insight.page import app as page_app
@@ -29,6 +28,7 @@ from insight.page.server import is_loopback
 from insight.page.service_topics import ServiceTopics
 from insight.web import MAX_CONNECTIONS, Web, listening_at, names_of
 from insight.why.history import History, read_history
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 
 LAYOUT = TopicLayout.named("page")

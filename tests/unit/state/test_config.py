@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from kafka_why.numbers import INT32_MAX
 from state.config import ConfigError, CoordinatorConfig, MigrationPolicy
-from state.numbers import INT32_MAX
 
 
 def test_defaults_are_those_of_kafka_and_rocketmq() -> None:

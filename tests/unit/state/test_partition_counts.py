@@ -7,6 +7,7 @@ import pytest
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
+from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Received
@@ -16,7 +17,6 @@ from state.kafka.protocols import protocol_of
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.step import step
-from state.numbers import INT32_MAX
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
 NAME = "coordinator:sticky"

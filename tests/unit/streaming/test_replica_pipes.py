@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from checkpoints.metadata import Epoch, KnownOutage
-from connections.client_config import ClientConfig
+from kafka_why.connections.client_config import ClientConfig
 from records.early_answers import ReplicaId
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback

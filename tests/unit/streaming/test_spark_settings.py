@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from connections.client_login import JAAS
-from connections.client_security import SETTINGS
-from connections.client_tls import KEY
 from embedded.jars import spark_jars
+from kafka_why.connections.client_login import JAAS
+from kafka_why.connections.client_security import SETTINGS
+from kafka_why.connections.client_tls import KEY
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
     CLUSTER_TASK_FAILURES,

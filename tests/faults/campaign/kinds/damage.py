@@ -11,7 +11,7 @@ from random import Random
 
 import click
 
-from connections import kafka_clients
+from kafka_why.connections import kafka_clients
 from records.codec import encode
 from state.kafka.requests import Heartbeat
 from streaming.service.status import Phase

@@ -9,7 +9,7 @@ from random import Random
 import click
 from kafka import TopicPartition
 
-from connections import kafka_clients
+from kafka_why.connections import kafka_clients
 from streaming.service.topics import wanted_settings
 from tests.campaigns.fault import Fault
 from tests.e2e.harness import create_topic

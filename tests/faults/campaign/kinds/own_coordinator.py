@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 from confluent_kafka.admin import AdminClient
 
-from connections import kafka_clients
-from connections.address import Address
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.address import Address
 from records.layout import TopicLayout
 from tests.campaigns.fault import standing_still
 from tests.campaigns.keeper import Keeper

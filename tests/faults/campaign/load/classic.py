@@ -12,7 +12,7 @@ from assignors.kafka.consumer_protocol import encode_assignment, encode_subscrip
 from bench.load.connection import Connection
 from bench.load.frames import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, SYNC, Api
 from bench.load.load_result import WrongAnswer
-from connections.address import Address
+from kafka_why.connections.address import Address
 from tests.faults.campaign.load.meter import CHURN, PARTITIONS, RETRY_S, TOPIC, Lost, Member
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from random import Random
 from typing import TypeVar
 
 from clients.coordinator_client import CoordinatorClient
-from connections.address import Address
+from kafka_why.connections.address import Address
 from tests.faults.campaign.judge.losses import Commit
 
 T = TypeVar("T")

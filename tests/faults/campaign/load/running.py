@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from random import Random
 
 from clients.coordinator_client import CoordinatorClient
-from connections.address import Address
-from connections.client_config import ClientConfig
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
 from tests.faults.campaign.load.consumer import ConsumerMember

@@ -23,7 +23,7 @@ from bench.load.frames import (
     Api,
 )
 from bench.load.load_result import WrongAnswer
-from connections.address import Address
+from kafka_why.connections.address import Address
 from tests.faults.campaign.load.classic import (
     NONE,
     ClassicMember,

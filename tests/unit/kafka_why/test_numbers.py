@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.numbers import INT64_MAX, INT64_MIN, OutOfRange, is_whole_number, parse_decimal, parse_whole_number
+from kafka_why.numbers import (
+    INT64_MAX,
+    INT64_MIN,
+    OutOfRange,
+    is_whole_number,
+    parse_decimal,
+    parse_whole_number,
+)
 
 # Python's int() reads all of these but the empty ones.
 NOT_WHOLE = (

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from connections import kafka_clients
-from connections.client_config import ClientConfig
-from connections.refusals import NoBroker
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.refusals import NoBroker
 
 HOST = "127.0.0.1"
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from connections import pem
-from connections.pem import PemError
-from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
+from kafka_why.connections import pem
+from kafka_why.connections.pem import PemError
+from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
 TRUSTSTORE = "ssl.truststore.location"
@@ -148,7 +148,7 @@ def _content(
     if "-----BEGIN" in value:
         raise ClientConfigError(f"{where}{name} is the path of a file, and its value is the text of one")
     # Executors are given texts, and need no library that reads stores.
-    from connections.stores import read_store
+    from kafka_why.connections.stores import read_store
 
     try:
         return read_store(Path(value), lambda: settings.get(password_name) if password_name else None)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
-from connections.jaas import JaasError, LoginModule, parse_jaas
-from connections.msk_iam import IamLogin, region_of
-from connections.oauth_tokens import TokenLogin
-from connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
+from kafka_why.connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
+from kafka_why.connections.jaas import JaasError, LoginModule, parse_jaas
+from kafka_why.connections.msk_iam import IamLogin, region_of
+from kafka_why.connections.oauth_tokens import TokenLogin
+from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 MECHANISM = "sasl.mechanism"
 MECHANISMS = "sasl.mechanisms"

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from connections.known_settings import KNOWN, shown_names
-from connections.properties import BLANKS, Resolve
+from kafka_why.connections.known_settings import KNOWN, shown_names
+from kafka_why.connections.properties import BLANKS, Resolve
 
 # In a value that may be a secret, a text with one, or a URL with credentials.
 _MAY_BE_SECRET = ("-----", "@", "?", "=", ";", '"', "'")

@@ -1,5 +1,5 @@
 """Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, unsecured ones, or
-those of `connections.msk_iam`.
+those of `kafka_why.connections.msk_iam`.
 
 They are got as Kafka's clients in Java get them (KIP-768, and KIP-255 for unsecured tokens), so that one
 file of settings serves Spark's Kafka clients and those of Python.
@@ -22,10 +22,10 @@ from typing import Any
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from connections import msk_iam
-from connections.http_exchange import exchange
-from connections.msk_iam import CredentialsError, IamLogin
-from connections.pem import client_context
+from kafka_why.connections import msk_iam
+from kafka_why.connections.http_exchange import exchange
+from kafka_why.connections.msk_iam import CredentialsError, IamLogin
+from kafka_why.connections.pem import client_context
 
 TIMEOUT_S = 10.0
 # A token is replaced after this part of its life. Java's default of sasl.login.refresh.window.factor.

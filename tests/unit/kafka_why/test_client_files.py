@@ -27,19 +27,12 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from cli.cluster_options import cluster_options
-from connections.client_config import ClientConfig, ClientConfigError
-from connections.jaas import parse_jaas
-from connections.oauth_tokens import TokenProvider
+from kafka_why.connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.jaas import parse_jaas
+from kafka_why.connections.oauth_tokens import TokenProvider
 from tests.harness.certificates import Authority
-from tests.unit.connections.client_files import (
-    ACCEPTED,
-    PACKAGE,
-    PASSWORD,
-    SECRETS,
-    STORE,
-    Accepted,
-)
-from tests.unit.connections.refused_client_files import REFUSED
+from tests.unit.kafka_why.client_files import ACCEPTED, PACKAGE, PASSWORD, SECRETS, STORE, Accepted
+from tests.unit.kafka_why.refused_client_files import REFUSED
 
 JKS = b"\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
 LOG = "settings of the client file have no use here"

@@ -1,6 +1,6 @@
 """Client files that cannot be used, with a part of the sentence that refuses each."""
 
-from tests.unit.connections.client_files import CLIENT, KEY, OAUTH, PASSWORD, PLAIN, SCRAM, STORE
+from tests.unit.kafka_why.client_files import CLIENT, KEY, OAUTH, PASSWORD, PLAIN, SCRAM, STORE
 
 _SASL = "bootstrap.servers=kafka-1.example:9093\nsecurity.protocol=SASL_SSL\n"
 _TLS = "bootstrap.servers=kafka-1.example:9093\nsecurity.protocol=SSL\n"

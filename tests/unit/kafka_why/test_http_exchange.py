@@ -10,8 +10,8 @@ from typing import Self
 
 import pytest
 
-from connections.http_exchange import exchange
-from connections.pem import client_context
+from kafka_why.connections.http_exchange import exchange
+from kafka_why.connections.pem import client_context
 from tests.harness.ports import free_port
 from tests.harness.webhook import HANG, Reply, Webhook
 

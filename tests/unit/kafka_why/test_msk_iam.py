@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from connections import oauth_tokens
-from connections.client_config import ClientConfig
-from connections.msk_iam import LIFETIME_S, Credentials, CredentialsError, IamLogin, credentials_of, token
-from connections.oauth_tokens import TokenError, TokenSource
 from gateway.upstream.sasl import Sasl
+from kafka_why.connections import oauth_tokens
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.msk_iam import (
+    LIFETIME_S,
+    Credentials,
+    CredentialsError,
+    IamLogin,
+    credentials_of,
+    token,
+)
+from kafka_why.connections.oauth_tokens import TokenError, TokenSource
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 SESSION = "FwoGZXIvYXdz//example+token=="

@@ -1,6 +1,6 @@
 """The Kafka clients of this project. No other module configures a client.
 
-How a client reaches the cluster is in `connections.client_config`.
+How a client reaches the cluster is in `kafka_why.connections.client_config`.
 """
 
 import time
@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
-from connections.client_config import ClientConfig
-from connections.refusals import NoBroker, Refusals
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.refusals import NoBroker, Refusals
 
 # kafka-python's time limit of the first connection.
 BOOTSTRAP_TIMEOUT_MS = 30_000

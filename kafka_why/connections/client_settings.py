@@ -4,7 +4,7 @@ kafka-python's and librdkafka's.
 
 from typing import Any
 
-from connections.client_login import (
+from kafka_why.connections.client_login import (
     CLIENT_HANDLER,
     ENDPOINT,
     EXTENSION,
@@ -21,8 +21,8 @@ from connections.client_login import (
     USER,
     PasswordLogin,
 )
-from connections.client_security import PROTOCOL, Security
-from connections.client_tls import (
+from kafka_why.connections.client_security import PROTOCOL, Security
+from kafka_why.connections.client_tls import (
     CA_TEXT,
     CHAIN,
     CHAIN_TEXT,
@@ -36,9 +36,9 @@ from connections.client_tls import (
     Tls,
     context_of,
 )
-from connections.jaas import LoginModule, format_jaas
-from connections.msk_iam import IamLogin
-from connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
+from kafka_why.connections.jaas import LoginModule, format_jaas
+from kafka_why.connections.msk_iam import IamLogin
+from kafka_why.connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
 
 
 def java_settings(security: Security) -> dict[str, str]:

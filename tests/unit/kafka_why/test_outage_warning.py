@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from connections.outage_warning import OutageWarning
+from kafka_why.connections.outage_warning import OutageWarning
 
 
 def test_an_outage_of_two_minutes_is_three_lines() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 
 SECRET = "k3y-0f-the-house"
 

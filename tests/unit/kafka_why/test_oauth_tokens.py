@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connections.oauth_tokens import (
+from kafka_why.connections.oauth_tokens import (
     TokenCallback,
     TokenError,
     TokenLogin,

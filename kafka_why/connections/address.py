@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Self
 
-from state.numbers import is_whole_number, shortened
+from kafka_why.numbers import is_whole_number, shortened
 
 MAX_PORT = 65_535
 

@@ -1,16 +1,16 @@
 """Kafka's client settings for the connection to a cluster: which there are, and what they mean.
 
-`connections.client_settings` has the settings of the same meaning for each kind of client of this project.
-What one of these clients cannot do is refused for all.
+`kafka_why.connections.client_settings` has the settings of the same meaning for each kind of client of this
+project. What one of these clients cannot do is refused for all.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connections import client_login, client_tls
-from connections.client_login import Login, read_login
-from connections.client_tls import Tls, read_tls
-from connections.used_settings import ClientConfigError, UsedSettings
+from kafka_why.connections import client_login, client_tls
+from kafka_why.connections.client_login import Login, read_login
+from kafka_why.connections.client_tls import Tls, read_tls
+from kafka_why.connections.used_settings import ClientConfigError, UsedSettings
 
 PROTOCOL = "security.protocol"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

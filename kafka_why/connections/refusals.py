@@ -20,8 +20,8 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from connections.client_config import ClientConfig
-from connections.oauth_tokens import TokenError
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.oauth_tokens import TokenError
 
 
 class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types

@@ -1,0 +1,1 @@
+"""Explains groups of Kafka consumers: why they rebalanced, how far they are behind, what is wrong."""
