@@ -24,16 +24,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from assignors.kafka.api import (
-    NO_RACKS,
+from assignors.kafka.api import NO_RACKS
+from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
+from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
 )
-from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
-from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
+from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import encode_subscription
 from checkpoints import codec
-from state.config import CoordinatorConfig
-from state.dispatch import AnyGroup, AnyRequest
-from state.kafka.classic_group import ClassicGroup, GroupState
-from state.kafka.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     Heartbeat,
@@ -26,6 +22,12 @@ from state.kafka.requests import (
     Protocol,
     SyncGroup,
 )
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline
 
 GROUP_ID = "group"

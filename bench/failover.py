@@ -24,9 +24,9 @@ from bench.stats import percentile
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claims
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.claims import Claims
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.status import Phase, read_status
 

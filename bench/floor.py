@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.query.pipeline import read_requests, write_output
 from streaming.query.session import Session
 from streaming.service.topics import prepare_topics

@@ -37,11 +37,11 @@ from gateway.upstream.share_groups import SHARE_VERSION, Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.requests import ConsumerGroupHeartbeat
-from state.kafka.share_requests import ShareGroupHeartbeat
-from state.messages import ANONYMOUS, Request, Response
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ANONYMOUS, Request, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000

@@ -21,19 +21,19 @@ from uuid import uuid4
 from kafka.protocol.api_key import ApiKey
 
 from assignors.kafka import ASSIGNORS
-from assignors.kafka.api import Assignment, MemberSubscription, Subscription
-from assignors.kafka.consumer_protocol import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from assignors.kafka.user_data import encode_cooperative_user_data
 from bench.report import say
 from cli.processes.child import Child
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from kafka_why.connections.address import Address
+from kafka_why.contract.protocols.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from kafka_why.contract.protocols.subscriptions import Assignment, MemberSubscription, Subscription
+from kafka_why.contract.protocols.user_data import encode_cooperative_user_data
 
 RANGE, COOPERATIVE = "range", "cooperative-sticky"
 TOPICS = 50

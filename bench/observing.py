@@ -32,8 +32,8 @@ from checkpoints.spark_logs import last_batch, planned_ends
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.layout import KAFKAS_OFFSETS_TOPIC as SOURCE
-from records.reader import TopicReader
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC as SOURCE
+from kafka_why.topic_reader import TopicReader
 
 SOURCE_PARTITIONS = 50
 START_TIMEOUT_S = 180.0

@@ -42,12 +42,12 @@ from insight.page.security import Access
 from insight.page.service_topics import ServiceTopics
 from insight.why.history import History
 from insight.why.recent_history import entries_since
-from records.codec import encode
-from records.history import decode_any_entry
-from records.layout import TopicLayout
-from records.truncation import AnyHistoryEntry
-from state.kafka.history import HistoryEntry
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import decode_any_entry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
 
 BEGIN_MS = 1_700_000_000_000
 HOST = "localhost"

@@ -3,14 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
-from assignors.kafka.api import Assignment, Assignor, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from assignors.kafka.api import Assignor
 from bench.core import CONFIG
-from state.dispatch import AnyRequest
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
-from state.kafka.history import HistoryEntry
-from state.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, MemberAssignment, Protocol, SyncGroup
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.requests import (
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    Protocol,
+    SyncGroup,
+)
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from state.kafka.classic_group import ClassicGroup, Member
 from state.timeline import Row, Timeline
 
 GROUP_ID = "group"

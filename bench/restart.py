@@ -24,7 +24,7 @@ from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from embedded.java import QUICK_COMPILER
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
 
 VARIANTS: dict[str, dict[str, str]] = {

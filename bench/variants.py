@@ -15,7 +15,7 @@ from typing import Any
 from bench.floor import start_floor
 from cli.processes.family import family
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from state.dispatch import step
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session

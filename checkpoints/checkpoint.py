@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from checkpoints.files import Files, FolderError, LocalFiles
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import last_batch, planned_ends
-from state.config import SettingValue
+from kafka_why.contract.settings import SettingValue
 from state.inputs import Outage
 
 # The number of known outages. A group without a call during so many of them does not know earlier ones.

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.inputs import Outage
 

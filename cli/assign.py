@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from assignors.kafka.api import MemberId
 from cli.cluster_options import cluster_options
 from cli.groups.common import connected, output_option, parsed_by, timeout_option
 from cli.logs import configure_logs
@@ -22,7 +21,8 @@ from insight.assign.text import outcome_text, summary_text
 from insight.visible import visible_text
 from insight.why.names import Names
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 

@@ -25,7 +25,7 @@ from gateway.service import STARTUP_ERRORS, running
 from insight.metrics.http import HttpPort
 from insight.web import WebUnavailable
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX
 from streaming.query.session import LOOPBACK
 
 

@@ -20,7 +20,7 @@ from gateway.telemetry.subscription import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INT
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
 GATEWAYS, CLIENTS = "gateway", "client"

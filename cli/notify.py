@@ -38,7 +38,7 @@ from insight.notify.receiver import (
 from insight.notify.shapes import SHAPES
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
-from records.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX
 
 T = TypeVar("T")
 

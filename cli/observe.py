@@ -26,7 +26,7 @@ from insight.metrics.series import SeriesBounds
 from insight.metrics.service import Metrics, observer_metrics_of
 from insight.web import WebUnavailable
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
+from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,
     DEFAULT_POLL_INTERVAL_MS,

@@ -23,7 +23,7 @@ from insight.page.security import Access
 from insight.page.server import Page, is_loopback
 from insight.web import Tls, WebUnavailable, listening_at, url_of
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

@@ -10,7 +10,7 @@ from cli.logs import configure_logs
 from insight.page.commands import Source
 from insight.page.server import Page
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 
 class Start(Struct, frozen=True, kw_only=True):

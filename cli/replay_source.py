@@ -23,7 +23,7 @@ from insight.replay.recording import Recording
 from insight.replay.recording_file import RecordingError, RecordingFile
 from insight.why.since import parse_since
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
 

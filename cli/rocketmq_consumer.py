@@ -26,8 +26,8 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
-from state.rocketmq.requests import ConsumeFromWhere, MessageModel
+from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
 
 FROM_WHERE = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

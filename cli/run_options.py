@@ -17,14 +17,19 @@ from cli.spark_options import SparkOptions, spark_options
 from embedded.paths import DEFAULT_DATA_DIR
 from insight.metrics.series import SeriesBounds
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
-from records.sharding import DEFAULT_SHARDS
-from records.sizes import (
+from kafka_why.contract.layout import (
+    DEFAULT_PREFIX,
+    DEFAULT_REPLY_PARTITIONS,
+    DEFAULT_REQUEST_PARTITIONS,
+    TopicLayout,
+)
+from kafka_why.contract.sizes import (
     CREATED_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     MOST_TOPIC_BYTES,
     size_limits,
 )
+from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options

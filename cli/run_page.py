@@ -16,7 +16,7 @@ from insight.page.commands import Source
 from insight.web import listening_at, url_of
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.properties import properties_text
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
 

@@ -32,9 +32,9 @@ from insight.why.share_settings import settings_notes
 from insight.why.since import parse_since
 from insight.why.text import report_text
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
-from state.kafka.history import HistoryEntry
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 
 class _Found(NamedTuple):

@@ -7,8 +7,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.early_answers import EarlyAnswers, Headers
-from records.layout import TopicLayout
+from kafka_why.contract.early_answers import EarlyAnswers, Headers
+from kafka_why.contract.layout import TopicLayout
 
 _RECORDS_MAX = 10_000
 

@@ -9,11 +9,11 @@ import msgspec
 import structlog
 
 from clients.pending import AnyResponse, Pending
-from records.pack import NO_PACKS, unpack
-from state.kafka import requests as kafka
-from state.messages import ErrorResponse
-from state.rocketmq import requests as rocketmq
-from state.rocketmq.responses import AnyToConnection, ToConnection
+from kafka_why.contract.kafka import requests as kafka
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.pack import NO_PACKS, unpack
+from kafka_why.contract.rocketmq import requests as rocketmq
+from kafka_why.contract.rocketmq.responses import AnyToConnection, ToConnection
 
 # Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
 # it short.
@@ -56,7 +56,8 @@ def settle(values: Iterable[bytes], pending: Pending, listener: Listener | None)
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a message of the responses topic, of which a record may hold several (`records.pack`).
+    """Decode a message of the responses topic, of which a record may hold several
+    (`kafka_why.contract.pack`).
 
     Raises msgspec.DecodeError or UnicodeDecodeError.
     """

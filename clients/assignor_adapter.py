@@ -15,21 +15,24 @@ from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, Reba
 from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from assignors.kafka.api import (
-    NO_RACKS,
-    Assignor,
+from assignors.kafka.api import NO_RACKS, Assignor
+from assignors.kafka.server_side import PREFIX
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
+from assignors.kafka.uniform import UniformAssignor
+from assignors.lag_aware import LagAwareAssignor
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
 )
-from assignors.kafka.consumer_protocol import encode_subscription
-from assignors.kafka.server_side import PREFIX
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
-from assignors.kafka.uniform import UniformAssignor
-from assignors.kafka.user_data import Claim, encode_cooperative_user_data, encode_sticky_user_data
-from assignors.lag_aware import LagAwareAssignor
+from kafka_why.contract.protocols.user_data import (
+    Claim,
+    encode_cooperative_user_data,
+    encode_sticky_user_data,
+)
 
 Member: TypeAlias = JoinGroupResponse.JoinGroupResponseMember
 Weigh = Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, int]]

@@ -32,10 +32,7 @@ from clients.pending import (
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import TopicReader
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -44,7 +41,15 @@ from state.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.responses import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 # A JoinGroup is parked until the other members have joined. Kafka's consumer allows five seconds more.
@@ -62,7 +67,7 @@ class TopicsMissing(ClientError):
 
 
 class Header(TypedDict):
-    """The fields of every request, as keyword arguments for one of `state.kafka.requests`.
+    """The fields of every request, as keyword arguments for one of `kafka_why.contract.kafka.requests`.
 
     `principal` is known to a gateway, which authenticates its clients.
     """

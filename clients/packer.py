@@ -1,5 +1,5 @@
 """Which requests go into which record: the requests of a slot that wait while the partition's last records
-are under way make the slot's next record. See `records.pack`.
+are under way make the slot's next record. See `kafka_why.contract.pack`.
 
 A partition has at most one round of records under way, of each slot one. So the order of a group's requests
 in the log is the order in which they were added, whatever a producer does with several records. Slots wait
@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from clients.pending import PendingRequest
-from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
-from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
+from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
+from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 
 _GROUPS_REMEMBERED = 20_000
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from assignors.kafka.api import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:

@@ -1,8 +1,8 @@
 """A client's requests that wait for answers, with no IO and no clock of their own.
 
 Several clients may share a partition of the responses topic, and most answers are there twice: early, and
-with the query's batch (`records.early_answers`). So most are for other clients, or second copies. Only the
-first answer counts. `Pending.awaits` finds the others without decoding them.
+with the query's batch (`kafka_why.contract.early_answers`). So most are for other clients, or second copies.
+Only the first answer counts. `Pending.awaits` finds the others without decoding them.
 """
 
 import threading
@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from state.errors import ErrorCode
-from state.kafka.responses import AnyResponse as KafkaResponse
-from state.messages import ErrorResponse, Response
-from state.messages import Request as KafkaRequest
-from state.rocketmq.requests import Request as RocketMqRequest
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
-from state.rocketmq.responses import Response as RocketMqResponseBase
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import AnyResponse as KafkaResponse
+from kafka_why.contract.messages import ErrorResponse, Response
+from kafka_why.contract.messages import Request as KafkaRequest
+from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
+from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
+from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
 
 # In an encoded answer. Quotes are escaped within the strings of JSON, so no string has these bytes, and no
 # field in front of the correlation id is an object with such a field.
@@ -122,7 +122,7 @@ class Counts:
 
     `duplicates` were answers to requests of this client that were not in flight any more: second copies, or
     too late. `unknown` were for other clients, `malformed` could not be read. `requests_written` requests
-    were written in `records_written` records, see `records.pack`.
+    were written in `records_written` records, see `kafka_why.contract.pack`.
     """
 
     answered: int = 0

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.packer import Packer, Written, place_of
 from clients.pending import Pending, PendingRequest, RequestTooLarge
-from records.codec import encode
-from records.sizes import excess
+from kafka_why.contract.codec import encode
+from kafka_why.contract.sizes import excess
 
 _POLL_S = 0.1
 _REPORT_INTERVAL_S = 60.0

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import count
 
 from clients.coordinator_client import CoordinatorClient, Header
-from records.partitioner import partition_of
-from state.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.partitioner import partition_of
 
 BARRIER_VERSION = 5
 """The version of DescribeGroups to which the requests correspond."""

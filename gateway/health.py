@@ -9,9 +9,9 @@ from gateway.coordinator.backend import Backend
 from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
-from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroup
-from state.messages import ANONYMOUS
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.messages import ANONYMOUS
 
 LISTENING, BROKERS, COORDINATOR = "listening", "brokers", "coordinator"
 CHECKS = (LISTENING, BROKERS, COORDINATOR)

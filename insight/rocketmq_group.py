@@ -2,8 +2,8 @@
 
 from enum import StrEnum
 
-from state.rocketmq.requests import ConsumeType
-from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
+from kafka_why.contract.rocketmq.requests import ConsumeType
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 
 class GroupState(StrEnum):

@@ -16,7 +16,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import number_list, partition_list
 from insight.console import EscapingConsole
 from insight.rocketmq_group import client_version, group_state
@@ -24,8 +23,9 @@ from insight.visible import visible, visible_text
 from insight.why.names import is_bare
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.codec import UNREADABLE
-from records.history import (
+from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
     GroupTable,
@@ -33,15 +33,15 @@ from records.history import (
     decode_any_entry,
     decode_any_snapshot,
 )
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from records.truncation import AnyHistoryEntry, AnyView
-from state.kafka.classic_group import GroupState
-from state.kafka.history import BY_EPOCHS
-from state.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from state.rocketmq.snapshot import ConnectionSnapshot
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.kafka.history import BY_EPOCHS
+from kafka_why.contract.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.topic_reader import TopicReader
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8

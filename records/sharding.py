@@ -1,14 +1,15 @@
 """Shards: groups that share one keyed state, because each state that a batch touches has a cost of its own.
 
 `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two, so
-the slot of a pack (`records.pack`) decides the shard of all its requests if k is at most PACK_SLOTS. With a k
-of MAX_SHARDS practically every group has a keyed state of its own. The checkpoint pins P and k.
+the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
+PACK_SLOTS. With a k of MAX_SHARDS practically every group has a keyed state of its own. The checkpoint pins P
+and k.
 """
 
 from zlib import crc32
 
+from kafka_why.contract.pack import PACK_SLOTS
 from kafka_why.numbers import parse_whole_number
-from records.pack import PACK_SLOTS
 
 DEFAULT_SHARDS = 64
 MAX_SHARDS = 2**32

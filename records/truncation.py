@@ -7,26 +7,29 @@ from typing import TypeVar
 
 from msgspec import UNSET, Struct, structs
 
-from records.codec import encode
-from state.dispatch import StoredView
-from state.errors import ErrorCode
-from state.kafka.history import HistoryEntry
-from state.kafka.responses import AnyResponse
-from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot, ShareSnapshot, ShareTask
-from state.messages import ErrorResponse
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
-from state.rocketmq.responses import Response as RocketMqResponseBase
-from state.rocketmq.responses import ResponseCode
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.any_group import AnyHistoryEntry, StoredView
+from kafka_why.contract.codec import encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.responses import AnyResponse
+from kafka_why.contract.kafka.snapshot import (
+    ConfigsView,
+    GroupSnapshot,
+    MemberSnapshot,
+    ShareSnapshot,
+    ShareTask,
+)
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
+from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
+from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
 # What remains of a sentence that lists members, in a record that has to be shortened.
 SHORTENED_TEXT_CHARS = 16_384
 # The topics and the patterns that a group waits for, in such a record.
 AWAITED_MAX = 1_000
-
-AnyView = GroupSnapshot | RocketMqSnapshot
-AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 T = TypeVar("T", bound=Struct)
 

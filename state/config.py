@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from assignors.kafka import BROKER_ASSIGNORS
-from assignors.rocketmq.api import MessageRequestMode
+from kafka_why.contract.rocketmq.queues import MessageRequestMode
+from kafka_why.contract.settings import SettingValue
 from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
@@ -29,9 +30,6 @@ _ROCKETMQ_SETTINGS = {
     "rocketmq.scan.interval.ms": "scan_interval_ms",
 }
 
-
-SettingValue = int | str
-"""The value of a setting where settings are stored and shown. A list of names is a text with commas."""
 
 CLASSIC = "classic"
 CONSUMER = "consumer"

@@ -7,8 +7,15 @@ request of another type is refused and leaves the group unchanged.
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+from kafka_why.contract.any_group import AnyRequest, StoredView
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
+from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.messages import ErrorResponse, ReleaseGroup
+from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
 from state.kafka.any_group import KafkaGroup
@@ -16,31 +23,20 @@ from state.kafka.configs_kind import CONFIGS_ONLY
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.effects import Effects
 from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
-from state.kafka.requests import AnyRequest as KafkaRequest
-from state.kafka.requests import Unanswered
-from state.kafka.snapshot import ConfigsView
-from state.kafka.snapshot import GroupSnapshot as KafkaView
 from state.kafka.timers import DeadlineReached
-from state.messages import ErrorResponse, ReleaseGroup
-from state.protocol import GroupType, StoredKind
+from state.protocol import StoredKind
 from state.rocketmq import effects as rocketmq_effects
 from state.rocketmq import step as rocketmq
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.protocol import ROCKETMQ
-from state.rocketmq.requests import AnyRequest as RocketMqRequest
-from state.rocketmq.requests import ConnectionClosed
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqView
 from state.rocketmq.timers import ScanDue
 
 AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
 """What is stored of a group id: a group, or the settings of a Kafka group that does not exist. The settings
 keep the id for Kafka's protocols."""
-AnyRequest = KafkaRequest | RocketMqRequest
 AnyDeadline = DeadlineReached | ScanDue
 AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
 AnyEffects = Effects | rocketmq_effects.Effects
-StoredView = KafkaView | ConfigsView | RocketMqView
-"""A record of the groups topic: a group, or the settings of a group id that has no group."""
 
 
 def _step_of_rocketmq(

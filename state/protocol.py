@@ -5,24 +5,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.inputs import Outage
-from state.messages import ErrorResponse
 
 G = TypeVar("G")
 X = TypeVar("X")
 D = TypeVar("D")
-
-
-class GroupType(StrEnum):
-    """Whose group it is. Groups of one type share a step, and may be converted into each other."""
-
-    KAFKA = "Kafka"
-    ROCKETMQ = "RocketMQ"
 
 
 Handler = Callable[..., None]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, msgpack
 
+from kafka_why.contract.any_group import AnyRequest
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.dispatch import (
@@ -24,7 +25,6 @@ from state.dispatch import (
     AnyEffects,
     AnyEvent,
     AnyGroup,
-    AnyRequest,
     due_deadlines,
     is_armed,
     next_deadline_ms,

@@ -3,16 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from assignors.kafka.api import MemberId, MemberSubscription
-
-
-def java_order(text: str) -> bytes:
-    """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
-
-    Python compares code points. The two orders differ beyond U+FFFF. A member id can hold such characters,
-    because it starts with the client.id, which is any text. Java and Python leaders of one group must agree.
-    """
-    return text.encode("utf-16-be", "surrogatepass")
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import MemberId, MemberSubscription
 
 
 def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> list[MemberId]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from assignors.kafka.api import PartitionRacks
+from kafka_why.contract.protocols.subscriptions import PartitionRacks
 
 _UNKNOWN: frozenset[str] = frozenset()
 

@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.api import NO_RACKS
 from assignors.kafka.members import consumers_per_topic, members_in_order
 from assignors.kafka.range_racks import assign_by_rack, member_racks
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
 
 
 class RangeAssignor:

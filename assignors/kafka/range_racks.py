@@ -4,9 +4,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from assignors.kafka.api import MemberId, MemberSubscription, PartitionRacks, TopicPartition
 from assignors.kafka.members import consumers_per_topic, members_in_order
 from assignors.kafka.racks import are_racks_of_use, replica_racks
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
 
 
 @dataclass

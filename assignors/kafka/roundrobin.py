@@ -4,8 +4,14 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.api import NO_RACKS
 from assignors.kafka.members import consumers_per_topic, members_in_order
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
 
 
 class RoundRobinAssignor:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from assignors.kafka.api import MemberId, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 NAME: Final = "simple"
 

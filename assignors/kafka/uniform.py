@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.api import NO_RACKS
 from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from assignors.kafka.uniform_unequal import assign_unequal
-from assignors.kafka.user_data import cooperative_claim
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import cooperative_claim
 
 
 class UniformAssignor:

@@ -5,10 +5,9 @@ Source: AllocateMessageQueueStrategy.java, AbstractAllocateMessageQueueStrategy.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Protocol
 
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 
 class IllegalArgumentException(ValueError):
@@ -17,13 +16,6 @@ class IllegalArgumentException(ValueError):
 
 class NullPointerException(ValueError):
     """A value RocketMQ needs was never set. The text is empty where Java writes its own."""
-
-
-class MessageRequestMode(StrEnum):
-    """How clients get the messages of queues that the broker assigns."""
-
-    PULL = "PULL"
-    POP = "POP"
 
 
 class AllocateMessageQueueStrategy(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from assignors.rocketmq.api import AbstractAllocateMessageQueueStrategy
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 
 class AllocateMessageQueueAveragely(AbstractAllocateMessageQueueStrategy):

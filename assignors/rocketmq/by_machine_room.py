@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from assignors.rocketmq.api import AbstractAllocateMessageQueueStrategy, NullPointerException
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 
 class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from assignors.rocketmq.api import AbstractAllocateMessageQueueStrategy, IllegalArgumentException
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 DEFAULT_VIRTUAL_NODE_COUNT = 10
 

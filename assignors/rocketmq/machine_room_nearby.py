@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from assignors.kafka.members import java_order
 from assignors.rocketmq.api import (
     AbstractAllocateMessageQueueStrategy,
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
 )
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 Placed = TypeVar("Placed", MessageQueue, str)
 

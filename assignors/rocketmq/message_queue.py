@@ -4,21 +4,9 @@ Source: MessageQueue.java; RebalanceImpl.rebalanceByTopic.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from assignors.kafka.members import java_order
-
-
-class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker. Queues are numbered from 0; -1 means all queues of a broker."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
-        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:

@@ -8,7 +8,7 @@ from assignors.rocketmq.api import (
     NullPointerException,
     check,
 )
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 ALL_QUEUES_OF_BROKER = -1
 # Characters that are whitespace for Python but not for Java's Character.isWhitespace.

@@ -10,7 +10,7 @@ from assignors.rocketmq.by_config import AllocateMessageQueueByConfig
 from assignors.rocketmq.by_machine_room import AllocateMessageQueueByMachineRoom
 from assignors.rocketmq.consistent_hash import DEFAULT_VIRTUAL_NODE_COUNT, AllocateMessageQueueConsistentHash
 from assignors.rocketmq.machine_room_nearby import AllocateMachineRoomNearby, MachineRoomResolver
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import (
+from bench.load.connection import Connection
+from bench.load.member import LoadGroup, Member
+from kafka_why.connections.address import Address
+from kafka_why.contract.protocols.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from bench.load.connection import Connection
-from bench.load.member import LoadGroup, Member
-from kafka_why.connections.address import Address
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 _VERSION = 1  # the first one with owned partitions
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from bench.load.connection import (
     MEMBER_ID_REQUIRED,
     REBALANCE_IN_PROGRESS,
@@ -17,6 +15,12 @@ from bench.load.connection import (
 from bench.load.frames import HEARTBEAT, JOIN, LEAVE, SYNC
 from bench.load.load_result import WrongAnswer
 from kafka_why.connections.address import Address
+from kafka_why.contract.protocols.consumer_protocol import (
+    PROTOCOL_TYPE,
+    encode_assignment,
+    encode_subscription,
+)
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients

@@ -7,7 +7,7 @@ Of eight requests five are heartbeats and three are commits, as a consumer with 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AnyAnswered,
     CommittedPartition,
     CommittedTopic,

@@ -23,12 +23,12 @@ from bench.load.requests import (
     leave_request,
     sync_request,
 )
-from records.early_answers import EarlyAnswers
-from records.layout import TopicLayout
-from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
-from records.partitioner import partition_of
-from state.errors import ErrorCode
-from state.kafka.requests import AnyAnswered, JoinGroup
+from kafka_why.contract.early_answers import EarlyAnswers
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AnyAnswered, JoinGroup
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
+from kafka_why.partitioner import partition_of
 
 SILENCE_S = 300.0
 _MARK = b"@@@@@@@@"

@@ -41,7 +41,7 @@ from bench.rows.bench import Bench, Found
 from bench.systems import PREFIX, START_TIMEOUT_S
 from cli.processes.child import Child, ChildFailed
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 
 LOOKS = 5

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import encode_subscription
 from bench.load.requests import Membership, commit_request, heartbeat_request, join_request, sync_request
 from bench.load.topics import TopicsClient, expect_no_error
 from bench.report import Figure, Plot, Series, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import percentile
 from bench.systems import ON_TOPICS, PREFIX, RunningSystems
-from state.kafka.requests import AnyAnswered, Protocol
+from kafka_why.contract.kafka.requests import AnyAnswered, Protocol
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 
 GROUPS, MEMBERS, PARTITIONS, OFFSETS = "groups", "members", "partitions", "offsets"
 _FIRST = {GROUPS: 1_000, MEMBERS: 50, PARTITIONS: 500, OFFSETS: 500}

@@ -22,10 +22,10 @@ from bench.rows.through_gateway import connected, warm_up
 from bench.stats import percentile
 from bench.systems import PREFIX, RunningSystems
 from kafka_why.connections.client_config import ClientConfig
-from records.history import decode_entry
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import decode_entry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 
 GROUPS = CONNECTIONS = 1_000
 SESSION_TIMEOUT_MS = 45_000

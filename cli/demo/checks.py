@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from cli.demo.watch import client_of, partitions_held
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 _LEFT = ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
 

@@ -21,9 +21,9 @@ from cli.processes.child import Child, Children
 from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.layout import TopicLayout
 
 GROUP = "demo"
 TOPIC = "demo-orders"

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self, TypeVar
 
-from assignors.kafka.consumer_protocol import decode_assignment
 from kafka_why.connections.client_config import ClientConfig
-from records.history import decode_entry
-from records.reader import Record, TopicReader
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import decode_entry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.topic_reader import Record, TopicReader
 
 T = TypeVar("T")
 Find = Callable[[Sequence[HistoryEntry]], T | None]

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 import click
 
-from assignors.kafka.api import TopicPartition
 from cli.groups.common import (
     Cluster,
     connection_options,
@@ -22,8 +21,9 @@ from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table,
 from insight.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
 from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from insight.visible import visible_text
-from state.errors import ErrorCode
-from state.kafka.requests import LeavingMember
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import LeavingMember
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 
 @click.command()

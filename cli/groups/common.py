@@ -23,11 +23,11 @@ from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
 from insight.visible import VisibleText, visible_text
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import PendingTransaction
-from records.layout import DEFAULT_PREFIX, TopicLayout
-from records.truncation import AnyView
-from state.errors import ErrorCode
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 
 CLIENT_ID = "group-coordinator-groups"
 

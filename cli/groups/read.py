@@ -33,9 +33,9 @@ from insight.admin.rocketmq import (
 )
 from insight.admin.selection import parse_protocols, parse_states, parse_types
 from insight.visible import VisibleText
-from records.partitioner import partition_of
-from state.kafka.group import DEAD
-from state.rocketmq.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.partitioner import partition_of
 
 Groups = Mapping[str, AnyDescribed]
 RowsOf = Mapping[str, Sequence[PartitionRow]]

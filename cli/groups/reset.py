@@ -7,7 +7,6 @@ from typing import IO, Any
 
 import click
 
-from assignors.kafka.api import TopicPartition
 from cli.groups.common import (
     Cluster,
     connection_options,
@@ -28,7 +27,8 @@ from insight.admin.requests import GroupRequests
 from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
 from insight.admin.selection import TopicChoice, parse_topic
 from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]
 

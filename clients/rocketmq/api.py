@@ -6,8 +6,8 @@ from typing import Protocol
 
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
-from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.requests import ConsumeFromWhere, MessageModel
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"

@@ -16,13 +16,13 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka.errors import KafkaError
 
-from assignors.kafka.api import TopicPartition
-from assignors.rocketmq.message_queue import MessageQueue
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError, R
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.committer import Committer
-from state.rocketmq.requests import (
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     GetConsumerListByGroup,
     LockBatchMq,
@@ -32,7 +32,7 @@ from state.rocketmq.requests import (
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 
 BROKER_NAME = "broker"

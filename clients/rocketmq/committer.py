@@ -7,18 +7,18 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
-from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError, CoordinatorError
-from state.errors import ErrorCode
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     OffsetCommit,
     OffsetFetch,
     TopicPartitions,
 )
-from state.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 # The versions of Kafka's messages that these requests use. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9

@@ -11,7 +11,7 @@ import structlog
 from clients.rocketmq.api import Broker, ConsumerConfig
 from clients.rocketmq.rebalance import Rebalance
 from clients.rocketmq.schedule import DEFAULT_MIN_INTERVAL_MS, DEFAULT_WAIT_INTERVAL_MS, Schedule
-from state.rocketmq.requests import SubscriptionData
+from kafka_why.contract.rocketmq.requests import SubscriptionData
 from state.rocketmq.split import ConsumerData, HeartbeatData
 
 log = structlog.get_logger()

@@ -9,10 +9,11 @@ from collections.abc import Set
 import structlog
 
 from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
-from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
 from clients.rocketmq.api import RETRY_GROUP_TOPIC_PREFIX, Broker, ConsumerConfig
 from clients.rocketmq.process_queue import ProcessQueue
-from state.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageModel
 
 LOCK_AGAIN_MS = 500
 

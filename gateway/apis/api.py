@@ -16,8 +16,8 @@ from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.newer_messages import NewerApiKey
+from kafka_why.contract.messages import Response
 from records.wire.schema_reader import Pause
-from state.messages import Response
 
 Answer = Fields | Deferred
 # Returns when the request's own requests to the coordinator are on their way, in order.

@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.share_groups import SHARE_VERSION
 from gateway.wire.codec import Fields
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_IDS = 5

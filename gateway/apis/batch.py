@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 # The groups of one request that may be at the coordinator at one time. A small part of what
 # `Limits.at_coordinator` has for all clients.

@@ -15,10 +15,10 @@ from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroupConfigs
+from kafka_why.contract.kafka.responses import GroupConfigValue
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroupConfigs
-from state.kafka.responses import GroupConfigValue
 
 _BROKER = 4  # ConfigResource.Type.BROKER
 _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigSource

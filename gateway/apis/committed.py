@@ -12,9 +12,9 @@ from gateway.apis.slices import Slices, Steps, at_once, batches
 from gateway.apis.topics import Codes, NamedTopic, Outcomes
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import CommittedPartition, CommittedTopic
-from state.kafka.responses import OffsetCommitResponse, PartitionError, TxnOffsetCommitResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic
+from kafka_why.contract.kafka.responses import OffsetCommitResponse, PartitionError, TxnOffsetCommitResponse
 
 Answer = OffsetCommitResponse | TxnOffsetCommitResponse
 

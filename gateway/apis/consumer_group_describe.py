@@ -5,8 +5,8 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.api import Api
 from gateway.apis.modern_groups import Description, assignment_fields
 from gateway.wire.codec import Fields
-from state.kafka.requests import ConsumerGroupDescribe
-from state.kafka.responses import ConsumerGroupMemberDescription
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe
+from kafka_why.contract.kafka.responses import ConsumerGroupMemberDescription
 
 
 def _member(member: ConsumerGroupMemberDescription) -> Fields:

@@ -17,11 +17,11 @@ from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_keep_alive
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from kafka_why.contract.kafka.topic_images import TopicImages
 from records.wire.schema_reader import Pause
-from state.errors import ErrorCode
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
-from state.kafka.responses import ConsumerGroupHeartbeatResponse
-from state.kafka.topic_images import TopicImages
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""

@@ -29,8 +29,8 @@ from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
-from records.partitioner import partition_of
-from state.messages import Request, Response
+from kafka_why.contract.messages import Request, Response
+from kafka_why.partitioner import partition_of
 
 R = TypeVar("R", bound=Response)
 
@@ -160,7 +160,7 @@ class RequestContext(Struct, frozen=True):
 
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
         """The id of the broker whose listener serves this group, None if no broker is known. `id_hash` is
-        that of `records.partitioner`, where it is known.
+        that of `kafka_why.partitioner`, where it is known.
 
         Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
         every broker and merges the responses, so each group must belong to exactly one broker. A share group

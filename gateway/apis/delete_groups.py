@@ -18,8 +18,8 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_M
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import DeleteGroup
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DeleteGroup
 from state.kafka.share_group import PROTOCOL_TYPE as SHARE
 
 

@@ -12,9 +12,9 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
 
 _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"

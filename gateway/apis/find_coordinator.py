@@ -11,7 +11,7 @@ from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1  # FindCoordinatorRequest.CoordinatorType
 _FIRST_VERSION_WITH_KEYS = 4

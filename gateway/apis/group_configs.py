@@ -28,12 +28,12 @@ from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
+from kafka_why.contract.kafka.responses import GroupConfigValue
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.kafka.kept_settings import KEPT_SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
-from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
-from state.kafka.responses import GroupConfigValue
 
 _GROUP = 32  # ConfigResource.Type.GROUP
 _KEPT_TYPES: Mapping[str, int] = {setting.name: setting.config_type for setting in KEPT_SETTINGS}

@@ -9,8 +9,8 @@ from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from gateway.wire.heartbeat import decode_heartbeat
-from state.kafka.requests import Heartbeat
-from state.kafka.responses import HeartbeatResponse
+from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.kafka.responses import HeartbeatResponse
 
 
 def serve(context: RequestContext, request: Any) -> Fields | Deferred:

@@ -8,12 +8,6 @@ from typing import Any
 import structlog
 from kafka.protocol.api_key import ApiKey
 
-from assignors.kafka.consumer_protocol import (
-    PROTOCOL_TYPE,
-    ProtocolError,
-    decode_subscribed_topics,
-    decode_subscription,
-)
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.api import Api
 from gateway.apis.authorized import described_topics, may_read_group
@@ -24,9 +18,15 @@ from gateway.upstream.connections import UpstreamLost
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.kafka.requests import JoinGroup, Protocol
-from state.kafka.responses import JoinGroupResponse
-from state.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.requests import JoinGroup, Protocol
+from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.protocols.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    decode_subscribed_topics,
+    decode_subscription,
+)
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7

@@ -9,9 +9,9 @@ from gateway.apis.api import Api
 from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
-from state.errors import ErrorCode
-from state.kafka.requests import LeaveGroup, LeavingMember
-from state.kafka.responses import LeaveGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
+from kafka_why.contract.kafka.responses import LeaveGroupResponse
 
 _FIRST_VERSION_WITH_MEMBERS = 3
 

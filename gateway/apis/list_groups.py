@@ -24,7 +24,7 @@ from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.schema_encoder import EncodedList
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the same name
 
 _FIELDS = "group_id", "protocol_type", "group_state", "group_type"

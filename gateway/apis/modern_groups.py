@@ -15,15 +15,15 @@ from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.responses import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatResponse,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
-from state.messages import Request
+from kafka_why.contract.messages import Request
 
 _Described = ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 

@@ -15,9 +15,9 @@ from gateway.apis.topics import FIRST_VERSION_WITH_IDS, look_up, look_up_at_once
 from gateway.authorization.acls import Operation
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import OffsetCommit
-from state.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OffsetCommit
+from kafka_why.contract.kafka.responses import OffsetCommitResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:

@@ -19,9 +19,9 @@ from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import OffsetDelete, TopicPartitions
-from state.kafka.responses import OffsetDeleteResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OffsetDelete, TopicPartitions
+from kafka_why.contract.kafka.responses import OffsetDeleteResponse
 
 _PARTITION_INDEX = attrgetter("partition_index")
 

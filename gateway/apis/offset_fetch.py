@@ -24,9 +24,9 @@ from gateway.authorization.acls import Operation
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import OffsetFetch, TopicPartitions
-from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OffsetFetch, TopicPartitions
+from kafka_why.contract.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
 _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8

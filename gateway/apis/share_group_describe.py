@@ -6,8 +6,8 @@ from gateway.apis.api import Api
 from gateway.apis.modern_groups import Description, assignment_fields
 from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
 from gateway.wire.codec import Fields
-from state.kafka.responses import ShareGroupMemberDescription
-from state.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.responses import ShareGroupMemberDescription
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 
 
 def _member(member: ShareGroupMemberDescription) -> Fields:

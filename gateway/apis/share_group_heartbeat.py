@@ -14,11 +14,11 @@ from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_share_keep_alive
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.topic_images import TopicImages
 from records.wire.schema_reader import Pause
-from state.errors import ErrorCode
 from state.kafka.share.request_checks import MEMBER_ID_MAX_CHARS
-from state.kafka.share_requests import ShareGroupHeartbeat
-from state.kafka.topic_images import TopicImages
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response where there are no share groups (row SH1)."""

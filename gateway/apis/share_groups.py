@@ -24,7 +24,7 @@ from gateway.apis.context import RequestContext, Services
 from gateway.apis.share_group_heartbeat import OFF
 from gateway.apis.share_records import is_fetch_rewritten, rewrite_fetch, screen_session
 from gateway.wire.codec import Fields
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 
 def are_offered(services: Services) -> bool:

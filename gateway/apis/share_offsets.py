@@ -34,16 +34,16 @@ from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
-from state.errors import ErrorCode
-from state.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
-from state.kafka.share_requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
+from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     AlterSharePartition,
     AlterShareTopic,
     DeleteShareGroupOffsets,
     DescribeShareGroupOffsets,
 )
-from state.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.topic_images import TopicImages
 
 FILLED_MAX_PARTITIONS = 50_000
 """The partitions that a DescribeShareGroupOffsets gets from the coordinator, of all its groups together."""

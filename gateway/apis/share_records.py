@@ -31,7 +31,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
 from gateway.wire.share_requests import with_member_id
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 # ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
 # last one is -1.

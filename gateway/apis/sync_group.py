@@ -9,9 +9,9 @@ from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.wire.codec import Fields
-from state.errors import ErrorCode
-from state.kafka.requests import MemberAssignment, SyncGroup
-from state.kafka.responses import SyncGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import MemberAssignment, SyncGroup
+from kafka_why.contract.kafka.responses import SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL = 5
 

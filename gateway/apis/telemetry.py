@@ -21,7 +21,7 @@ from gateway.telemetry.service import ClientTelemetry
 from gateway.telemetry.subscription import MAX_BYTES
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 _COMPRESSION_TYPES = frozenset(CompressionType)
 

@@ -18,9 +18,9 @@ from gateway.fairness.thread import FairThread
 from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from records.topic_patterns import digest, resolve
-from state.kafka.requests import RegexResolution
-from state.kafka.topic_images import TopicImage, TopicImages
 
 # A member may join because a topic has just got more partitions.
 NAMED_AGE_MAX_S = 1.0

@@ -16,8 +16,8 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.cluster import Topic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.responses import PartitionError
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import PartitionError
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
 # A topic may just have been deleted and created again, and committed offsets belong to the topic's id.

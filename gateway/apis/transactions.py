@@ -29,8 +29,8 @@ from gateway.upstream.transactions import (
 )
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.kafka.requests import TxnOffsetCommit
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import TxnOffsetCommit
 
 # The time for all requests to the brokers. With ANSWER_TIMEOUT_MS less than the 30 s that clients give.
 BROKERS_TIMEOUT_S = 4.0

@@ -18,8 +18,8 @@ from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.limits import Limits
 from gateway.log_text import quoted
 from gateway.metrics.counts import Counts
-from state.errors import ErrorCode
-from state.messages import Request, Response
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import Request, Response
 
 # Less than the 30 s that clients give a request (request.timeout.ms), so that they get a response.
 ANSWER_TIMEOUT_MS = 25_000

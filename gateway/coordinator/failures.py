@@ -23,8 +23,8 @@ from clients.pending import (
     RequestTimedOut,
     RequestTooLarge,
 )
-from state.errors import ErrorCode
-from state.messages import Request, Response
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import Request, Response
 
 R = TypeVar("R", bound=Response)
 

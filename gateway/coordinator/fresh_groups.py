@@ -21,11 +21,11 @@ from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import Groups, KnownGroup
 from gateway.coordinator.rounds import Rounds
 from gateway.limits import Limits
-from records.partitioner import hash_of
-from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
-from state.messages import ANONYMOUS
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.partitioner import hash_of
 
 _CLIENT_ID = "gateway"
 

@@ -18,13 +18,13 @@ from kafka.errors import KafkaError
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.codec import UNREADABLE
-from records.history import GroupTable, decode_configs, decode_snapshot
-from records.layout import TopicLayout
-from records.partitioner import hash_of
-from records.reader import TopicReader
-from state.kafka.responses import ListedGroup
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.history_reader import GroupTable, decode_configs, decode_snapshot
+from kafka_why.contract.kafka.responses import ListedGroup
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import hash_of
+from kafka_why.topic_reader import TopicReader
 
 _POLL_MS = 200
 _CLOSE_TIMEOUT_S = 10.0

@@ -13,11 +13,11 @@ from msgspec import structs
 from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
 from gateway.coordinator.failures import failed, failure_of
-from records.sizes import LIMIT
-from state.errors import ErrorCode
-from state.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
-from state.kafka.responses import OversizedRequestResponse
-from state.messages import ANONYMOUS, Request, Response
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
+from kafka_why.contract.kafka.responses import OversizedRequestResponse
+from kafka_why.contract.messages import ANONYMOUS, Request, Response
+from kafka_why.contract.sizes import LIMIT
 
 R = TypeVar("R", bound=Response)
 

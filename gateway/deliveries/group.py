@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gateway.deliveries.held import Place
 from gateway.deliveries.room import Room
 from gateway.deliveries.suspects import Suspects
-from records.deliveries import Counted
+from kafka_why.contract.deliveries import Counted
 
 ROWS_MAX = 1_000
 """Partitions of members that are counted apart, of one group in one minute. The others are added up."""

@@ -10,7 +10,7 @@ from gateway.deliveries.held import Held, Place, Range
 from gateway.deliveries.room import Room
 from gateway.wire.framing import RequestHeader
 from gateway.wire.share_responses import ShareResponse
-from records.deliveries import Counted
+from kafka_why.contract.deliveries import Counted
 
 HELD_MAX = 10_000
 """Ranges of one member that are followed."""

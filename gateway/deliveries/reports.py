@@ -14,8 +14,8 @@ from gateway.deliveries.group import DEFAULT_LIMIT, Group
 from gateway.deliveries.service import Deliveries
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
+from kafka_why.contract.deliveries import Counted, GroupDeliveries, Suspect
 from kafka_why.numbers import is_whole_number
-from records.deliveries import Counted, GroupDeliveries, Suspect
 
 INTERVAL_S = 60.0
 _LOOK_S = 5.0

@@ -7,8 +7,8 @@ from uuid import uuid4
 from gateway.deliveries.group import Group
 from gateway.deliveries.member import Member, Shared, Totals
 from gateway.deliveries.room import Room
-from records.deliveries import GroupDeliveries
-from state.messages import RECORD_VERSION
+from kafka_why.contract.deliveries import GroupDeliveries
+from kafka_why.contract.messages import RECORD_VERSION
 
 GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gateway.deliveries.held import Place, Range
 from gateway.deliveries.room import Room
-from records.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Suspect
+from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Suspect
 
 SUSPECTS_MAX = 1_000
 """Of one group. The oldest ones are forgotten."""

@@ -43,7 +43,7 @@ from gateway.wire.framing import (
     request_header,
     size_of,
 )
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 
 class Connection:

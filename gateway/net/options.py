@@ -11,7 +11,7 @@ from gateway.security.authentication import Security
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

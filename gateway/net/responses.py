@@ -16,8 +16,8 @@ from gateway.net.stream import ClientStream, Place
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed, size_prefix
-from state.errors import ErrorCode
-from state.messages import Response
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import Response
 
 _LIST_GROUPS = ApiKey.ListGroups.value
 """Its responses share their entries."""

@@ -15,8 +15,8 @@ from gateway.log_text import quoted
 from gateway.security.exchange import Accepted, Continues, Exchange, ExchangeResult, Refused
 from gateway.security.oauthbearer import MS_PER_S, remaining_ms
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
-from state.messages import ANONYMOUS
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ANONYMOUS
 
 MIN_REAUTHENTICATION_INTERVAL_S = 1.0
 """As in Kafka (KafkaChannel)."""

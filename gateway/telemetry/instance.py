@@ -10,7 +10,7 @@ from math import inf
 from uuid import UUID
 
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 _RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has None
 # A client that got one of these asks for its subscription at once.

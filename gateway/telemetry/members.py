@@ -8,8 +8,8 @@ from uuid import UUID
 
 from gateway.telemetry.otlp import ResourceMetrics
 from gateway.telemetry.subscription import METRICS, PREFIX
-from records.telemetry import MemberTelemetry
-from state.messages import RECORD_VERSION
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.telemetry import MemberTelemetry
 
 # Names of resource attributes. KIP-714 and Java's clients have group_member_id, librdkafka has member_id.
 _GROUP_ID, _GROUP_INSTANCE_ID = "group_id", "group_instance_id"

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from gateway.telemetry.compression import Decompressor
 from gateway.telemetry.subscription import MAX_BYTES, Subscription
-from records.telemetry import MemberTelemetry
+from kafka_why.contract.telemetry import MemberTelemetry
 
 
 class Evidence(Protocol):

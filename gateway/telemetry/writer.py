@@ -11,11 +11,11 @@ from clients.coordinator_client import TopicsMissing
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.deliveries import GroupDeliveries, deliveries_key, encode_deliveries
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import TopicReader
-from records.telemetry import MemberTelemetry, encode_telemetry, telemetry_key
+from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key, encode_deliveries
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.telemetry import MemberTelemetry, encode_telemetry, telemetry_key
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 
 _CLOSE_TIMEOUT_S = 2.0
 

@@ -14,7 +14,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
-from records.partitioner import REMEMBERED_MAX_CHARACTERS
+from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.
 _OFFSETS_TOPIC = "__consumer_offsets"

@@ -16,9 +16,9 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.own_requests import OwnRequests
 from gateway.wire.errors import GatewayError
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
 
 _METADATA_VERSION, _LIST_OFFSETS_VERSION, _FIND_COORDINATOR_VERSION, _DESCRIBE_VERSION = 12, 7, 3, 0
 # The last version of AddPartitionsToTxn for clients. Later versions are for brokers.

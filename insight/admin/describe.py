@@ -8,21 +8,21 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from assignors.kafka.api import TopicPartition
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
 from insight.admin.described import SHARE, STREAMS, AnyDescribed, EpochsDescription, group_type
 from insight.admin.list_groups import TYPES
 from insight.admin.requests import Committed
 from insight.lag.definitions import lag_records
 from insight.lag.log import LogBounds
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
     DescribedMember,
 )
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 _ACTIVE = "active "
 AnyMember = DescribedMember | ConsumerGroupMemberDescription

@@ -1,10 +1,8 @@
 """Descriptions of groups by their types, and remarks about their states."""
 
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import ConsumerGroupState
-from state.kafka.group import DEAD
-from state.kafka.history import NOT_READY
-from state.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
+from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, GroupState
 
 AnyDescribed = DescribeGroupResponse | ConsumerGroupDescribeResponse
 """The description of a classic group, or of one with epochs: of a share group it is `EpochsDescription`."""

@@ -1,6 +1,6 @@
 """Kafka's errors in words."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 
 # Kafka's broker returns it. This tool detects it before the request, because the coordinator knows no topics.
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.describe import (
     LagsMs,
     PartitionRow,
@@ -19,7 +18,8 @@ from insight.admin.requests import Committed, GroupRequests, KnownTypes
 from insight.admin.rocketmq import offsets_remark
 from insight.lag.definitions import lag_records, next_offset
 from insight.lag.log import LogBounds
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 Offsets = Mapping[TopicPartition, Committed]
 

@@ -11,17 +11,17 @@ from collections.abc import Iterable
 import structlog
 from msgspec import Struct
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.rocketmq_group import client_version, group_state
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.history import GroupTable, decode_any_snapshot
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from records.truncation import AnyView
-from state.kafka.snapshot import GroupSnapshot
-from state.protocol import GroupType
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.topic_reader import TopicReader
 
 # The types as Kafka's tool prints them. Source: GroupType.java.
 CLASSIC_TYPE = "Classic"

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import kafka
 
-from assignors.kafka.api import TopicPartition
 from insight.lag.brokers import records_at
 from insight.lag.log import LogBounds, Partition
 from insight.lag.record_times import timestamp_lags
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 
 class LogOffsets:

@@ -3,24 +3,29 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import ClientError
 from insight.admin.described import AnyDescribed, EpochsDescription
 from insight.admin.list_groups import list_groups
 from insight.admin.requests import Committed, FetchedOffsets, GroupRequests, KnownTypes
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import decode_offset, decode_offset_key
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from state.errors import ErrorCode
-from state.kafka.responses import (
+from kafka_why.contract.codec import decode_offset, decode_offset_key
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupMemberDescription,
     DescribedMember,
     DescribeGroupResponse,
 )
-from state.kafka.snapshot import ConsumerGroupSnapshot, GroupSnapshot, MemberSnapshot, NamedPartitions
+from kafka_why.contract.kafka.snapshot import (
+    ConsumerGroupSnapshot,
+    GroupSnapshot,
+    MemberSnapshot,
+    NamedPartitions,
+)
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.topic_reader import TopicReader
 
 # A topic's name stands in the place of its id, which the view does not have.
 _NO_ID = UUID(int=0)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from assignors.kafka.api import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.numbers import INT32_MAX, INT64_MAX, INT64_MIN, OutOfRange, parse_whole_number, shortened
 
 Offsets = Mapping[TopicPartition, int]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.described import SHARE, group_type
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION
 from insight.admin.gather import Offsets, describe_groups
@@ -22,8 +21,8 @@ from insight.admin.reset import (
     plan_reset,
 )
 from insight.admin.selection import TopicChoice, choose_partitions
-from state.kafka.classic_group import GroupState
-from state.kafka.group import DEAD
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
 

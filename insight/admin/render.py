@@ -10,7 +10,7 @@ from insight.admin.error_text import error_text
 from insight.admin.list_groups import ListedGroup
 from insight.admin.tables import Column, render_table
 from insight.visible import VisibleText, visible_text
-from state.kafka.consumer_group import ConsumerGroupState
+from kafka_why.contract.kafka.states import ConsumerGroupState
 
 
 class ResetRow(Struct, frozen=True, kw_only=True):

@@ -12,15 +12,13 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError, R
 from clients.views_barrier import wait_for_views
 from insight.admin import shares
 from insight.admin.described import AnyDescribed
-from state.errors import ErrorCode
-from state.kafka.group import DEAD
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     ConsumerGroupDescribe,
@@ -33,7 +31,7 @@ from state.kafka.requests import (
     OffsetFetch,
     TopicPartitions,
 )
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     NO_GENERATION,
     LeaveGroupResponse,
     OffsetCommitResponse,
@@ -41,8 +39,10 @@ from state.kafka.responses import (
     ShareGroupDescribeResponse,
     TopicErrors,
 )
-from state.kafka.share_requests import ShareGroupDescribe
-from state.messages import ReleaseGroup
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 KnownTypes = Mapping[str, str | None]
 """The type of each group as its history names it, by group id, None if it is not known."""

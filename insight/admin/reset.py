@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from assignors.kafka.api import TopicPartition
 from insight.lag.log import LogBounds
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 
 class ResetError(ValueError):

@@ -13,8 +13,8 @@ from insight.admin.list_groups import ROCKETMQ_TYPE
 from insight.admin.tables import Column, render_table
 from insight.rocketmq_group import GroupState, group_state
 from insight.visible import VisibleText
-from state.rocketmq.requests import MessageModel
-from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
+from kafka_why.contract.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.list_groups import ROCKETMQ_TYPE, TYPES
 from insight.rocketmq_group import GroupState as RocketMqState
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.numbers import INT32_MAX, parse_whole_number
-from state.kafka.history import NOT_READY
 
 # The states of Kafka's tool and those of RocketMQ's groups.
 _STATES = (

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from insight.admin.described import SHARE, EpochsDescription
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     ConsumerGroupMemberDescription,
     ShareGroupDescribeResponse,
     ShareGroupMemberDescription,

@@ -10,12 +10,12 @@ from clients.pending import CoordinatorError
 from insight.admin.tables import Column, render_table
 from insight.visible import VisibleText
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE, PendingTransaction
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from state.errors import ErrorCode
-from state.kafka.requests import TransactionMarker
-from state.kafka.responses import TransactionMarkerResponse
+from kafka_why.contract.codec import UNREADABLE, PendingTransaction
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import TransactionMarker
+from kafka_why.contract.kafka.responses import TransactionMarkerResponse
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 
 _decode = msgspec.json.Decoder(PendingTransaction).decode
 

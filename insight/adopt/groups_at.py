@@ -9,10 +9,10 @@ import kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from kafka.errors import KafkaError as KafkaPythonError
 
-from assignors.kafka.api import TopicPartition
 from insight.adopt.plan import Committed, FoundGroup
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 # This many groups are described in one request. Their offsets are requested side by side.
 _TOGETHER = 100

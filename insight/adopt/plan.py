@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from assignors.kafka.api import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 # Other types of groups have no offsets that OffsetCommit sets (KIP-932, KIP-1071).
 _WITH_OFFSETS = ("classic", "consumer")

@@ -10,13 +10,13 @@ from statistics import pstdev
 import msgspec
 from msgspec import Struct
 
-from assignors.kafka.api import MemberId, TopicPartition
 from assignors.kafka.members import members_in_order
 from insight.assign.model import GroupSpec
 from insight.assign.strategies import rounds
 from insight.why.assignments import Holdings
 from insight.why.model import Moves
 from insight.why.moves import compare, owners
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 NOW = "now"
 ByTopic = dict[str, list[int]]

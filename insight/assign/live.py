@@ -6,15 +6,14 @@ from typing import Final
 
 import re2
 
-from assignors.kafka.api import TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
 from insight.admin.described import AnyDescribed, group_type
 from insight.assign.model import GroupSpec, InputError, Member
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribedMember
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from records.topic_patterns import matching
-from state.kafka.classic_group import GroupState
-from state.kafka.group import DEAD
-from state.kafka.responses import ConsumerGroupDescribeResponse, DescribedMember
 
 _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
     {DEAD: "does not exist", GroupState.EMPTY: "has no members"}

@@ -4,9 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from assignors.kafka.api import MemberId, MemberSubscription, PartitionRacks, Subscription, TopicPartition
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from insight.why.assignments import Holdings
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 
 MAX_PARTITIONS = 1_000_000
 """Of a topic. Each of them is an object of the simulation."""

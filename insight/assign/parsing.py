@@ -20,10 +20,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from assignors.kafka.api import MemberId, TopicPartition
 from insight.assign.compare import by_topic
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
 
 MAX_MEMBERS = 100_000

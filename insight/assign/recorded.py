@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from assignors.kafka.api import MemberId
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.why.assignments import Holdings, read_holdings
 from insight.why.incarnations import by_incarnation
 from insight.why.known_state import KnownState
 from insight.why.model import Rebalance
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 

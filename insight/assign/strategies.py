@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor, TopicPartition
+from assignors.kafka.api import Assignor
 from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from assignors.lag_aware import LagAwareAssignor
 from assignors.rocketmq.api import (
@@ -20,10 +20,12 @@ from assignors.rocketmq.api import (
     NullPointerException,
 )
 from assignors.rocketmq.machine_room_nearby import MachineRoomResolver
-from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import NEARBY_PREFIX, Settings, strategy_named
 from insight.assign.model import GroupSpec, InputError
 from insight.why.assignments import Holdings
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.rocketmq.queues import MessageQueue
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
 CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)

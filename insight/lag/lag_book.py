@@ -12,7 +12,7 @@ from insight.lag.definitions import PartitionLag, lag_ms, lag_records, next_offs
 from insight.lag.log import LogBounds, Partition
 from insight.lag.log_history import LogHistory, Seen
 from insight.lag.trend import Trend
-from records.codec import decode_offset, decode_offset_key
+from kafka_why.contract.codec import decode_offset, decode_offset_key
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """A record that came between two looks at the brokers so far apart has a time that is exact enough."""
@@ -61,7 +61,9 @@ class LagBook:
         self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
-        """Take a record of the offsets topic. Return its group. Raises one of `records.codec.UNREADABLE`."""
+        """Take a record of the offsets topic. Return its group. Raises one of
+        `kafka_why.contract.codec.UNREADABLE`.
+        """
         group_id, topic, number = decode_offset_key(key)
         where = (topic, number)
         if value is None:

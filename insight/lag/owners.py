@@ -5,23 +5,23 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, Struct, UnsetType
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from insight.lag.log import Partition
-from state.kafka.classic_group import GroupState
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 """A group of the consumer protocol has these states under the same names."""
 
 
 class ConsumerRow(Struct, frozen=True):
-    """The kept field of `state.kafka.snapshot.ConsumerMemberSnapshot`."""
+    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerMemberSnapshot`."""
 
     assigned: dict[str, list[int]] = {}
 
 
 class MemberRow(Struct, frozen=True):
-    """The kept fields of `state.kafka.snapshot.MemberSnapshot`."""
+    """The kept fields of `kafka_why.contract.kafka.snapshot.MemberSnapshot`."""
 
     member_id: str
     client_id: str = ""
@@ -31,13 +31,13 @@ class MemberRow(Struct, frozen=True):
 
 
 class TopicsRow(Struct, frozen=True):
-    """The kept field of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     topics: dict[str, object] = {}
 
 
 class OwnersRow(Struct, frozen=True):
-    """The kept fields of `state.kafka.snapshot.GroupSnapshot`."""
+    """The kept fields of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
 
     state: str = ""
     state_timestamp_ms: int = 0

@@ -19,10 +19,9 @@ from insight.metrics.lags import OWN as OWN
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers
 from insight.metrics.rocketmq import rocketmq_gauges
 from insight.metrics.series import Selection, add_others, without_series
-from state.kafka.classic_group import GroupState
-from state.kafka.group import DEAD
-from state.kafka.offsets.marker_outcome import MarkerOutcome
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.kafka.transactions import MarkerOutcome
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.service.status import Phase, Status
 from streaming.service.transactions.pending import Summary
 

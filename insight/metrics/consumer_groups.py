@@ -24,9 +24,8 @@ from insight.metrics.share_groups import (
     share_gauges,
 )
 from insight.metrics.times import Times
-from state.kafka.consumer_group import ConsumerGroupState, MemberState
-from state.kafka.group import DEAD
-from state.kafka.history import NOT_READY, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
 
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 OWN = "group_coordinator_consumer_group"
@@ -56,7 +55,7 @@ class _Present(Struct, frozen=True):
 
 
 class EpochsRow(Struct, frozen=True):
-    """The kept fields of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+    """The kept fields of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     assignment_epoch: int
     share: ShareRow | None = None

@@ -12,10 +12,10 @@ from insight.lag.looks import Looks
 from insight.metrics.metrics_state import MetricsState
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 
 # The maximum time of a request to the brokers. `stop` waits for a look, which ends at the first that fails.
 BROKER_TIMEOUT_MS = 5_000

@@ -21,28 +21,28 @@ from insight.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
 from insight.metrics.lags import GroupLags, LagTotals
 from insight.metrics.series import SelectedGroups, Selection, SeriesBounds
-from records.codec import Reason
-from records.early_answers import Headers, is_by_query
-from records.history import (
+from kafka_why.contract.codec import Reason
+from kafka_why.contract.early_answers import Headers, is_by_query
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     KAFKA,
     CoordinatorStarted,
     HistoryReader,
     decode_any_entry,
 )
-from records.layout import TopicLayout
-from records.pack import unpack
-from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
-from records.rocketmq_history import is_expiry
-from state.errors import ErrorCode
-from state.kafka.classic_group import GroupState
-from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from state.kafka.responses import OffsetCommitResponse
-from state.protocol import GroupType
-from state.rocketmq.history import EntryType as RocketMqEntryType
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from state.rocketmq.responses import AnyToConnection, ResponseCode
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.rocketmq.history_codec import decode_snapshot as decode_rocketmq_group
+from kafka_why.contract.rocketmq.history_codec import is_expiry
+from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.query.progress import BatchProgress
 
 G = TypeVar("G")
@@ -164,9 +164,10 @@ class MetricsState:
     ) -> HistoryEntry | None:
         """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
 
-        An answer is counted when the query writes it, not when a replica does (`records.early_answers`).
+        An answer is counted when the query writes it, not when a replica does
+        (`kafka_why.contract.early_answers`).
 
-        Raises one of `records.codec.UNREADABLE`.
+        Raises one of `kafka_why.contract.codec.UNREADABLE`.
         """
         layout = self._layout
         with self._lock:

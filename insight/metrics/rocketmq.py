@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from insight.metrics.series import Selection, add_others, fits
 from insight.rocketmq_group import GroupState, consume_mode, group_state
-from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 BROKER = "rocketmq"
 OWN = "group_coordinator_rocketmq"

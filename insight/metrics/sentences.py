@@ -6,7 +6,7 @@ shortened. The other fields of the entry are fields of the log line.
 
 import structlog
 
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 log = structlog.get_logger()
 

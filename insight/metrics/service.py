@@ -27,8 +27,8 @@ from insight.metrics.series import SeriesBounds
 from insight.metrics.share_state import ShareStateCollector
 from insight.service_state import BatchesState, GatewayState, ServiceState, durations
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import TopicLayout
 from streaming.observing.service import Observer
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator

@@ -11,9 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from insight.metrics.series import Selection, add_others
 from insight.metrics.times import Times
-from state.errors import name_of
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import NamedPartitions
+from kafka_why.contract.errors import name_of
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import NamedPartitions
 
 SHARE = "share"
 OWN = "group_coordinator_share_group"
@@ -24,14 +24,16 @@ _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
 
 
 class TaskRow(Struct, frozen=True):
-    """The kept fields of `state.kafka.snapshot.ShareTask`."""
+    """The kept fields of `kafka_why.contract.kafka.snapshot.ShareTask`."""
 
     kind: str
     asked_at_ms: int
 
 
 class ShareRow(Struct, frozen=True):
-    """The kept fields of `state.kafka.snapshot.ShareSnapshot`. `tasks` is None for an observed group."""
+    """The kept fields of `kafka_why.contract.kafka.snapshot.ShareSnapshot`. `tasks` is None for an
+    observed group.
+    """
 
     initializing: NamedPartitions
     initialized: NamedPartitions

@@ -13,11 +13,11 @@ from insight.notify.outbox import Outbox, Position
 from insight.notify.rebalances import Rebalances
 from insight.page.fleet import WINDOW_MS
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.history import decode_entry
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.history_reader import decode_entry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500

@@ -25,7 +25,7 @@ from insight.page.follower import Follower
 from insight.page.service_topics import ServiceFollower, ServiceTopics
 from insight.service_state import StateReader
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
 """So long after its start this process may not see yet what the one before it saw: see `Episodes`."""

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 from insight.why.course import course_of
 from insight.why.model import Rebalance
 from insight.why.names import Names
-from records.history import INCARNATIONS_REMEMBERED, HistoryReader
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.history_reader import INCARNATIONS_REMEMBERED, HistoryReader
+from kafka_why.contract.kafka.history import HistoryEntry
 
 KEPT_REBALANCES = 3
 """The last ones of a group, whose entries are kept: the assignments before it say what moves in the next."""

@@ -51,7 +51,7 @@ from insight.page.service_topics import ServiceTopics
 from insight.service_state import StateReader
 from insight.why.clock import duration_text
 from insight.why.history import HistoryUnavailable
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 
 MAX_LIVE = 200
 """Pages that are live at the same time. One beyond takes the place of another, which asks again after some

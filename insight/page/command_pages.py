@@ -38,7 +38,7 @@ from insight.page.histories import Histories
 from insight.why.clock import duration_text
 from insight.why.model import Rebalance
 from insight.why.report import report
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 
 ASSIGN, WHATIF, REPLAY = "assign", "whatif", "replay"
 _NO_LOG = "this page does not know where the checkpoint is; run the command beside the coordinator"

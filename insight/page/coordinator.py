@@ -14,8 +14,8 @@ from insight.page.words import thousands
 from insight.service_state import Durations, ServiceState, Unreadable
 from insight.why.clock import duration_text
 from insight.why.wording import count
-from records.claims import Claim
-from records.history import CoordinatorStarted
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.history_reader import CoordinatorStarted
 from streaming.service.replica.state import OFF, ReplicaState
 from streaming.service.status import Phase
 from streaming.service.transactions.pending import Summary

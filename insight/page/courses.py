@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from insight.page.fleet import Fleet
 from insight.page.histories import Histories
 from insight.why.course import Course, course_of
-from state.kafka.history import HistoryEntry
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 MAX_GROUPS = 32
 """Courses that are kept, those that were looked at last."""

@@ -17,7 +17,7 @@ from insight.page.address import Refused, limits_ms, parameter
 from insight.why.deliveries.model import DeliveryReport, Interval
 from insight.why.deliveries.text import lines, names_of, place_text
 from insight.why.names import Names
-from records.deliveries import Counted
+from kafka_why.contract.deliveries import Counted
 
 KEPT_MS = 5_000
 """What was read is shown for so long: a live page asks often, and gateways write once a minute."""

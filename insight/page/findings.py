@@ -20,8 +20,8 @@ from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.report import Report, client_of
 from insight.why.text import names_of
 from insight.why.wording import count, shortened
-from state.kafka.history import NOT_READY
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 
 OFTEN = 5
 """So many rebalances in the last hour are often."""

@@ -13,10 +13,10 @@ from insight.lag.definitions import PartitionLag
 from insight.lag.lag_book import LagBook
 from insight.lag.log import LogBounds, Partition
 from insight.lag.owners import UNKNOWN, Ownership, ownership
-from records.history import CoordinatorStarted, decode_any_entry, decode_any_snapshot
-from records.layout import TopicLayout
-from records.truncation import AnyHistoryEntry, AnyView
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
+from kafka_why.contract.history_reader import CoordinatorStarted, decode_any_entry, decode_any_snapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
 
 WINDOW_MS = 3_600_000
 """The last hour: of this time all entries are kept."""
@@ -95,7 +95,7 @@ class Fleet:
         self._is_complete = False
 
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Take one record of a topic. Raises one of `records.codec.UNREADABLE`."""
+        """Take one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
         with self._lock:
             if topic == self._layout.groups_topic:
                 self._apply_view((key or b"").decode(), value)

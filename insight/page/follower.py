@@ -14,9 +14,9 @@ from insight.lag.looks import Looks
 from insight.page.fleet import WINDOW_MS, Fleet
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 
 TRIM_INTERVAL_S = 30.0
 _BROKER_TIMEOUT_MS = 5_000

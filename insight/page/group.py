@@ -21,7 +21,7 @@ from insight.why.report import Summary, report_of, summary
 from insight.why.state_timelines import StateTimeline
 from insight.why.text import cause_text
 from insight.why.wording import shortened
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 
 
 class MemberLine(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from insight.page.fleet import MAX_ENTRIES, WINDOW_MS, Fleet
 from insight.why.history import History, HistoryUnavailable
-from records.truncation import AnyHistoryEntry
+from kafka_why.contract.any_group import AnyHistoryEntry
 
 MAX_GROUPS = 32
 """Histories that are kept, those that were looked at last."""

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.page.fleet import GroupFacts
 from insight.page.words import thousands
 from insight.why.assignments import read_holdings
 from insight.why.model import CauseKind, Rebalance
 from insight.why.wording import count
-from records.truncation import AnyView
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 
 GROUPS_KEPT = 5
 """Groups of a line that are named, those with most of its rebalances first. The others are counted."""

@@ -17,11 +17,10 @@ from insight.why.course import Course, course_of
 from insight.why.model import RebalanceOutcome
 from insight.why.report import Report, report_of
 from insight.why.state_timelines import Span
-from state.kafka.classic_group import GroupState
-from state.kafka.group import DEAD
-from state.kafka.history import HistoryEntry
-from state.kafka.snapshot import GroupSnapshot
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from streaming.service.background import BackgroundThread
 
 INTERVALS = 30

@@ -29,7 +29,7 @@ from insight.why.rocketmq.model import Change, Report, Trap
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
 from insight.why.wording import count, shortened
-from state.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry
 
 MAX_CHANGES = 100
 """Changes that are listed below the picture, the newest."""

@@ -22,7 +22,7 @@ from insight.web import Tls, Web, names_of
 from insight.why.deliveries.reading import read_deliveries
 from insight.why.history import read_history
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 
 class Page:

@@ -14,10 +14,10 @@ from msgspec import Struct
 from insight.following import FollowerThread
 from insight.page.fleet import WINDOW_MS
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claim, Claims
-from records.codec import UNREADABLE, PendingTransaction, is_clock_record
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
+from kafka_why.contract.claims import Claim, Claims
+from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_record
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 
 MAX_DEAD_LETTERS = 1_000
 """Those of the last hour that are read and kept, the newest."""
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class _DeadLetter(Struct, frozen=True):
-    """The fields of `records.codec.DeadLetter` that are shown, with reasons of other versions."""
+    """The fields of `kafka_why.contract.codec.DeadLetter` that are shown, with reasons of other versions."""
 
     reason: str
     message: str

@@ -8,7 +8,7 @@ from insight.why.reconciling import by_topic, flat
 from insight.why.share_state import asked_of
 from insight.why.share_text import asked_text, error_text
 from insight.why.wording import count
-from state.kafka.snapshot import GroupSnapshot, NamedPartitions, ShareSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, NamedPartitions, ShareSnapshot
 
 LONG_MS = 60_000
 """So long an open task is usual: a share coordinator that moves."""

@@ -12,7 +12,6 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
-from assignors.kafka.api import MemberId
 from insight.page.words import iso, utc_time
 from insight.why.clock import duration_text
 from insight.why.model import Rebalance, RebalanceOutcome
@@ -20,7 +19,8 @@ from insight.why.names import Names, lasting_name
 from insight.why.state_timelines import MemberState, Span, StateTimeline
 from insight.why.text import cause_text
 from insight.why.wording import count
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 MAX_LANES = 40
 LANE_PX, BANDS_PX, AXIS_PX = 36, 34, 22

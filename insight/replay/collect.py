@@ -18,9 +18,9 @@ from insight.replay.recording import (
     View,
 )
 from insight.replay.replay import named_group
-from records.codec import UNREADABLE, Clock, DeadLetter, clock_of, record_of
-from records.pack import unpack
-from records.partitioner import partition_of
+from kafka_why.contract.codec import UNREADABLE, Clock, DeadLetter, clock_of, record_of
+from kafka_why.contract.pack import unpack
+from kafka_why.partitioner import partition_of
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 

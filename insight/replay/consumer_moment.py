@@ -9,13 +9,9 @@ from insight.admin.tables import Column, render_table
 from insight.visible import VisibleText
 from insight.why.names import Names
 from insight.why.wording import count
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-)
-from state.kafka.snapshot import NamedPartitions, named
+from kafka_why.contract.kafka.snapshot import NamedPartitions, named
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.timers import TimerKind
 
 WHATS: Mapping[TimerKind, str] = {

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from records.codec import Reason, Refusal, encode
-from records.layout import TopicLayout
-from records.truncation import AnyHistoryEntry, encode_event
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import Reason, Refusal, encode
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.layout import TopicLayout
+from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
-from state.kafka.effects import OffsetChange, Reply
+from state.kafka.effects import Reply
 from state.rocketmq import effects as rocketmq
 from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Message

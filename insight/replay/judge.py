@@ -25,7 +25,7 @@ from insight.replay.topic_contents import (
     letter_name,
 )
 from insight.replay.verdict import Counts, Difference, How, Verdict, What
-from records.codec import Refusal
+from kafka_why.contract.codec import Refusal
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup

@@ -11,7 +11,7 @@ from checkpoints.sealed_file import COMPRESSED
 from insight.replay.read_topics import Part, record
 from insight.replay.recording_file import RecordingFile
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 EVERYTHING = Part()
 

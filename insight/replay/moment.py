@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from clients.partition_text import number_list
 from insight.admin.rocketmq import (
     client_table,
@@ -23,18 +22,20 @@ from insight.visible import VisibleText, visible, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.names import Names, clients_of, is_bare
 from insight.why.wording import INDENT, count
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
 from state.config import CoordinatorConfig
 from state.kafka import timers
 from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.protocols import protocol_of
 from state.kafka.share_group import ShareGroup
-from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.timers import next_scan
+from state.rocketmq.view import snapshot
 
 Partition = tuple[str, int]
 
@@ -259,7 +260,7 @@ def _distance(ms: int) -> str:
 def _rocketmq_text(
     group: RocketMqGroup, at_ms: int, when: str, config: CoordinatorConfig, clock: Clock
 ) -> VisibleText:
-    row = rocketmq_row(rocketmq_snapshot.snapshot(group))
+    row = rocketmq_row(snapshot(group))
     lines = [f"Group {group.group_id} at {when}", "", rocketmq_state_table(row)]
     if row.topics:
         lines += ["", topic_table(row)]

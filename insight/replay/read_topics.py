@@ -21,9 +21,9 @@ from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Handled, Header, Line, StartGroup
 from insight.replay.recording_file import write_recording
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import EarlyAnswers, is_by_query
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
+from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 
 Ends = Mapping[TopicPartition, int]
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
 from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
-from records.codec import request_id
-from records.layout import TopicLayout
+from kafka_why.contract.codec import request_id
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from streaming.query.admission import Admission, Message
@@ -143,7 +143,8 @@ class LogClock(Struct, frozen=True, tag="clock", tag_field="line"):
 
 class Answer(Struct, frozen=True, tag="answer", tag_field="line", omit_defaults=True):
     """A response, or a message to a RocketMQ connection, on a reply partition. `at_ms` is the append time of
-    its record. `is_early`: a replica wrote it, and none that had been replaced (`records.early_answers`).
+    its record. `is_early`: a replica wrote it, and none that had been replaced
+    (`kafka_why.contract.early_answers`).
     """
 
     partition: int

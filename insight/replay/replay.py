@@ -17,7 +17,7 @@ from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and
 from insight.replay.recording import Event, Header, LogClock, Recording, View
 from insight.replay.starts import Start, starts_of
 from insight.replay.topic_contents import Found
-from records.codec import Refusal, encode
+from kafka_why.contract.codec import Refusal, encode
 from state.dispatch import AnyGroup, step
 from state.kafka.effects import Reply
 from state.timeline import Row, Step

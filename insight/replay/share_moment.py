@@ -9,9 +9,9 @@ from insight.why.names import Names
 from insight.why.share_state import asked_of
 from insight.why.share_text import asked_text
 from insight.why.wording import count
+from kafka_why.contract.kafka.snapshot import named
 from state.kafka.share.view import share_snapshot
 from state.kafka.share_group import ShareGroup
-from state.kafka.snapshot import named
 from state.kafka.timers import TimerKind
 
 WHATS: Mapping[TimerKind, str] = {

@@ -12,8 +12,8 @@ from msgspec import Struct
 from checkpoints import codec
 from insight.replay.recording import Header, Recording
 from insight.replay.topic_contents import Found
-from records.codec import record_of
-from records.partitioner import partition_of
+from kafka_why.contract.codec import record_of
+from kafka_why.partitioner import partition_of
 
 
 class Place(NamedTuple):

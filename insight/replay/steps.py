@@ -12,9 +12,9 @@ from insight.replay.replay import Replayed
 from insight.visible import VisibleText, visible_text
 from insight.why.clock import Clock, duration_text
 from insight.why.wording import INDENT
-from records.codec import Refusal
+from kafka_why.contract.codec import Refusal
+from kafka_why.contract.errors import ErrorCode
 from state.configs import Configs
-from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 
 # Fields of requests and answers that say nothing about the group.

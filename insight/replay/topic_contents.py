@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from insight.replay.recording import Answer, Event, Letter, OutputLine, View
-from records.codec import UNREADABLE, DeadLetter, Reason
-from records.early_answers import lists_changed
+from kafka_why.contract.codec import UNREADABLE, DeadLetter, Reason
+from kafka_why.contract.early_answers import lists_changed
 
 
 class AnswerName(NamedTuple):
@@ -85,7 +85,7 @@ _letter = msgspec.json.Decoder(DeadLetter)
 
 
 def answer_name(value: bytes) -> AnswerName:
-    """The name of an answer. Raises one of `records.codec.UNREADABLE`."""
+    """The name of an answer. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
     fields = _answer.decode(value)
     if not fields.connection:
         return AnswerName(fields.request)
@@ -93,12 +93,12 @@ def answer_name(value: bytes) -> AnswerName:
 
 
 def event_fields(value: bytes) -> EventFields:
-    """The fields of a history entry or view. Raises one of `records.codec.UNREADABLE`."""
+    """The fields of a history entry or view. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
     return _event.decode(value)
 
 
 def letter_name(value: bytes) -> LetterName:
-    """The name of a dead letter. Raises one of `records.codec.UNREADABLE`."""
+    """The name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
     letter = _letter.decode(value)
     first_line = letter.message.partition("\n")[0]
     return LetterName(letter.reason, letter.request or f"{letter.key.decode(errors='replace')}: {first_line}")

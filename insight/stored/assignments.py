@@ -1,6 +1,6 @@
 """The assignment of a member of a classic group, by topic."""
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
 from state.kafka.classic_group import ClassicGroup, Member
 
 

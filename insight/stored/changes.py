@@ -7,16 +7,16 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
-from assignors.rocketmq.message_queue import MessageQueue
 from insight.stored.text import assignment_text, time_text
 from insight.visible import VisibleText, visible, visible_text
+from kafka_why.contract.kafka.snapshot import named
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.rocketmq.queues import MessageQueue
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
 from state.kafka.share_group import ShareGroup
-from state.kafka.snapshot import named
 from state.rocketmq.group import Group as RocketMqGroup
 
 _DURATIONS = frozenset({"delay_ms", "initial_remaining_ms", "rebalance_timeout_ms", "session_timeout_ms"})

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kafka_why.contract.kafka.snapshot import named
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.snapshot import named
 
 
 def of_consumer_group(group: ConsumerGroup) -> dict[str, Any]:

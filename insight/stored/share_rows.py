@@ -7,8 +7,8 @@ from uuid import UUID
 from msgspec import Struct
 
 from assignors.kafka import simple
+from kafka_why.contract.kafka.snapshot import named
 from state.kafka.share_group import ShareGroup
-from state.kafka.snapshot import named
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):

@@ -11,18 +11,25 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import TopicPartition
 from assignors.kafka.server_side import is_for_coordinator
-from assignors.kafka.user_data import Claim
 from clients.coordinator_client import Header
 from insight.whatif import consumer_messages
 from insight.whatif.changes import Changes
 from insight.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span
 from insight.whatif.observer import FATAL, LOST_ID, read_partitions, says_join
-from state.errors import ErrorCode
-from state.kafka.requests import AnyRequest, Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
-from state.kafka.requests import Protocol as RequestProtocol
-from state.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    SyncGroup,
+)
+from kafka_why.contract.kafka.requests import Protocol as RequestProtocol
+from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.user_data import Claim
 
 Action = Callable[[Moment, str], None]
 

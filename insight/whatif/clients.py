@@ -11,16 +11,14 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Final
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from insight.whatif.consumer_messages import check_readable
 from insight.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
 from insight.whatif.naming import names_of
 from insight.whatif.observer import Observer, long_gaps
 from insight.whatif.run import Log, Run, WhatIfError, open_loop
-from state.dispatch import AnyRequest
-from state.inputs import Received
-from state.kafka.history import EntryType
-from state.kafka.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     DescribeGroup,
     Heartbeat,
     JoinGroup,
@@ -30,6 +28,8 @@ from state.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from state.inputs import Received
 
 # A process that owes heartbeats and is silent for more than this many of its heartbeat intervals stood still.
 PAUSE_INTERVALS: Final = 2

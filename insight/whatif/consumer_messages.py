@@ -6,8 +6,14 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignment, Assignor, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import (
+from assignors.kafka.api import Assignor
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
+from assignors.kafka.uniform import UniformAssignor
+from insight.whatif.run import WhatIfError
+from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
+from kafka_why.contract.kafka.responses import JoinGroupMember
+from kafka_why.contract.protocols.consumer_protocol import (
     HIGHEST_VERSION,
     PROTOCOL_TYPE,
     ProtocolError,
@@ -16,13 +22,17 @@ from assignors.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
-from assignors.kafka.uniform import UniformAssignor
-from assignors.kafka.user_data import Claim, encode_cooperative_user_data, encode_sticky_user_data
-from insight.whatif.run import WhatIfError
-from state.kafka.requests import JoinGroup, MemberAssignment, Protocol
-from state.kafka.responses import JoinGroupMember
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import (
+    Claim,
+    encode_cooperative_user_data,
+    encode_sticky_user_data,
+)
 
 LEADERS: Final[Mapping[str, Assignor]] = MappingProxyType({**BROKER_ASSIGNORS, **ASSIGNORS})
 """The assignors that the leader of a simulated group can have."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from state.kafka.requests import AnyRequest, JoinGroup
+from kafka_why.contract.kafka.requests import AnyRequest, JoinGroup
 
 # The place in the log of an action that no row of the log has: after all rows of the same time.
 NO_PLACE = 1 << 62

@@ -15,17 +15,17 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from assignors.kafka.api import TopicPartition
 from insight.whatif.consumer_messages import is_cooperative
 from insight.whatif.facts import Fleet, Process
 from insight.whatif.observer import Partitions, read_partitions
 from insight.whatif.run import Run
 from insight.why.report import CauseCount, Report, report
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.inputs import Received
-from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, LeaveGroup
-from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 Window: TypeAlias = tuple[int, int]
 

@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from assignors.kafka.api import TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from insight.whatif.consumer_messages import is_cooperative
 from insight.whatif.facts import Kind, Moment, Reaction, Sent, Span, Stall
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
-from state.kafka.responses import AnyResponse, JoinGroupResponse, OffsetCommitResponse, SyncGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
+from kafka_why.contract.kafka.responses import (
+    AnyResponse,
+    JoinGroupResponse,
+    OffsetCommitResponse,
+    SyncGroupResponse,
+)
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 # A client gives up after one of these answers, as Kafka's consumer does.
 FATAL = frozenset(

@@ -8,8 +8,8 @@ from insight.replay.starts import starts_of
 from insight.replay.topic_contents import Found
 from insight.whatif.run import Log, WhatIfError
 from insight.why.clock import Clock
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from state.inputs import Received
-from state.kafka.requests import ConsumerGroupHeartbeat
 from state.timeline import Row
 
 

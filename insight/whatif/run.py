@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from insight.visible import visible, visible_text
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage
 from state.kafka.effects import Effects
-from state.kafka.history import HistoryEntry
-from state.kafka.requests import AnyRequest as KafkaRequest
 from state.timeline import Row, Timeline
 
 _KAFKA_REQUESTS = get_args(KafkaRequest)

@@ -10,7 +10,7 @@ from insight.whatif.changes import Changes
 from insight.whatif.client import Client
 from insight.whatif.facts import Fleet, Moment, Sent
 from insight.whatif.run import Coordinator, Log, Run, Step
-from state.kafka.requests import AnyRequest, LeaveGroup
+from kafka_why.contract.kafka.requests import AnyRequest, LeaveGroup
 from state.timeline import Row
 
 Action = Callable[[Moment, str], None]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from assignors.kafka.api import MemberId, TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 Partitions: TypeAlias = frozenset[TopicPartition]
 Holdings: TypeAlias = Mapping[MemberId, Partitions]

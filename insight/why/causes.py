@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from insight.why.model import Cause, CauseKind
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 _BY_TYPE = {
     EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,

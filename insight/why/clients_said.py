@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import MemberId
 from insight.why.model import About, CauseKind, ClientSaid, Rebalance
-from records.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
 
 SLOWEST = 3
 """So many members that were waited for are asked about, the slowest."""
@@ -36,7 +36,9 @@ _SECOND_MS = 1_000
 
 
 class Push(NamedTuple):
-    """What one push said, by Kafka's names of metrics as in `records.telemetry`, and when it came."""
+    """What one push said, by Kafka's names of metrics as in `kafka_why.contract.telemetry`, and when it
+    came.
+    """
 
     at_ms: int
     metrics: Mapping[str, float]

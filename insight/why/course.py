@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments
 from insight.why.clients_said import NOTHING_SAID, Telemetry, with_clients_said
 from insight.why.incarnations import IncarnationHistory, by_incarnation
@@ -13,8 +12,9 @@ from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
 from insight.why.share_state import shares_now
 from insight.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
-from state.kafka.group import DEAD
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _OBSERVED = "a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)"
 

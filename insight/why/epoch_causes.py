@@ -6,7 +6,7 @@ from insight.why.clock import duration_text
 from insight.why.epoch_text import partitions_text
 from insight.why.model import Cause, CauseKind
 from insight.why.wording import count
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 _REMOVED_BY_RULE = {
     "TM1": CauseKind.SESSION_TIMEOUT,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import MemberId
 from insight.why.assignments import Holdings
 from insight.why.causes import LOST, conversion
 from insight.why.epoch_causes import cause_of_epoch
@@ -24,8 +23,9 @@ from insight.why.model import (
 from insight.why.moves import compare, compare_shared
 from insight.why.reconciling import Reconciling
 from insight.why.topic_names import TopicNames
-from state.kafka.consumer_group import ConsumerGroupState
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import ConsumerGroupState
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)

@@ -12,13 +12,18 @@ from insight.why.clients_said import NOTHING_SAID, Telemetry
 from insight.why.recent_history import RecentHistory, entries_since
 from insight.why.telemetry import read_telemetry
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import Record, TopicReader
-from records.truncation import AnyHistoryEntry
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.history_reader import (
+    CoordinatorStarted,
+    GroupTable,
+    decode_any_entry,
+    decode_snapshot,
+)
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import Record, TopicReader
 
 _LIST_TIMEOUT_MS = 30_000
 _MAX_NEAR_NAMES = 5

@@ -8,10 +8,10 @@ because it was silent may have stopped earlier; the history does not say when.
 
 from collections.abc import Iterable, Mapping
 
-from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.assignments import Holdings
 from insight.why.model import Idle
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 COOPERATIVE = "cooperative-sticky"
 

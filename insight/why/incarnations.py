@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from records.history import HistoryReader, Numbered
+from kafka_why.contract.history_reader import HistoryReader, Numbered
 
 E = TypeVar("E", bound=Numbered)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.assignments import Holdings
 from insight.why.moves import owners
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 
 @dataclass(slots=True)

@@ -22,11 +22,16 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.sticky.assignor import StickyAssignor
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from insight.why.assignments import Holdings, Numbers, Partitions
 from insight.why.model import MemberMoves, Moves
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 
 Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
 _NOTHING: Final[Partitions] = frozenset()

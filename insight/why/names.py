@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from assignors.kafka.api import MemberId
 from insight.why.model import Rebalance
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 # Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64

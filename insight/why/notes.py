@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from clients.partition_text import number_list
 from insight.why.incarnations import E, IncarnationHistory
-from records.history import Numbered
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import Numbered
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 
 def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from insight.why.incarnations import IncarnationHistory
-from state.kafka.history import BY_EPOCHS, HistoryEntry
+from kafka_why.contract.kafka.history import BY_EPOCHS, HistoryEntry
 
 
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments, Holdings
 from insight.why.causes import LOST, cause_of, conversion
 from insight.why.epochs import rebalances_by_epochs
@@ -17,8 +16,9 @@ from insight.why.moves import compare
 from insight.why.phases import phases
 from insight.why.segments import Segment, generation_before, segments
 from insight.why.work import connect_work, streams_tasks
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 _JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
 _REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from insight.why.segments import generation_before
-from records.truncation import AnyHistoryEntry
-from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 
 # The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
 # margin is twice the allowed difference of the two: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.

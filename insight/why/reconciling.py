@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.assignments import Partitions
 from insight.why.model import HandedOver, Idle, Progress
-from state.kafka.consumer_group import MemberState
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 _NOTHING: Partitions = frozenset()
 _ACTIVE = "active "

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from insight.why.course import Course, course_of
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 
 
 class CauseCount(Struct, frozen=True):

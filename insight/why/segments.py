@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from insight.why.incarnations import IncarnationHistory
 from insight.why.model import RebalanceOutcome
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _FORMS_GENERATION = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)

@@ -12,9 +12,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from state.config import SettingValue
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.settings import SettingValue
 from state.kafka.share.settings import SETTINGS
-from state.kafka.snapshot import GroupSnapshot
 
 _NAMES = tuple(setting.name for setting in SETTINGS.settings)
 _OWN = "DYNAMIC_GROUP_CONFIG"

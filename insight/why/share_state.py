@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.assignments import Partitions
 from insight.why.model import AskedOfShares, SharesNow
 from insight.why.reconciling import by_topic, flat
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import NamedPartitions, ShareSnapshot
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import NamedPartitions, ShareSnapshot
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the partition is still asked for, and after which it is what it was before.

@@ -4,7 +4,7 @@ from insight.why.clock import duration_text
 from insight.why.epoch_text import partitions_text
 from insight.why.model import AskedOfShares, SharesNow
 from insight.why.wording import Lines, count
-from state.errors import name_of
+from kafka_why.contract.errors import name_of
 
 MAX_ASKED = 8
 

@@ -6,13 +6,12 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from assignors.kafka.api import MemberId
 from insight.why.assignments import Assignments, Numbers
 from insight.why.incarnations import IncarnationHistory
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import MemberState as Kafkas
-from state.kafka.group import DEAD
-from state.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.kafka.states import MemberState as Kafkas
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 
 class MemberState(StrEnum):

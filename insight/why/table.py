@@ -23,9 +23,10 @@ _ENTRY = """
 def events_table(records: DataFrame) -> DataFrame:
     """Return the entries in `records`, which have a column `value` as Kafka's source produces it.
 
-    The columns are as in `state.kafka.history.HistoryEntry` and in `state.rocketmq.history.HistoryEntry`,
-    with its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. Duplicates,
-    which the topic's at-least-once writer can make, are one row. Entries without a group are omitted.
+    The columns are as in `kafka_why.contract.kafka.history.HistoryEntry` and in
+    `kafka_why.contract.rocketmq.history.HistoryEntry`, with its tag `protocol`, null for Kafka's groups; and
+    `at`, the entry's time as a timestamp. Duplicates, which the topic's at-least-once writer can make, are
+    one row. Entries without a group are omitted.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kafka import TopicPartition
 
-from assignors.kafka.api import MemberId
 from insight.why.clients_said import NOTHING_SAID, Push, Telemetry
-from records.codec import decode_request, number_in_pack, record_of
-from records.layout import TopicLayout
-from records.pack import unpack
-from records.partitioner import partition_of
-from records.reader import TopicReader
-from records.telemetry import decode_telemetry, is_of_group
-from records.truncation import AnyHistoryEntry
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.requests import ConsumerGroupHeartbeat, JoinGroup
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import decode_request, number_in_pack, record_of
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.telemetry import decode_telemetry, is_of_group
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 
 LOOKBACK_MS = 3_600_000
 """The longest interval of pushes: so much earlier a member can have said what it said last."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from assignors.kafka.api import MemberId
 from insight.visible import VisibleText, visible_text
 from insight.why.clients_said_text import client_lines
 from insight.why.clock import Clock, duration_text
@@ -14,10 +13,10 @@ from insight.why.report import Report
 from insight.why.share_text import share_lines
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 from insight.why.work_text import work_lines
-from state.kafka.classic_group import GroupState
-from state.kafka.group import DEAD
-from state.kafka.history import BY_EPOCHS
-from state.messages import ANONYMOUS
+from kafka_why.contract.kafka.history import BY_EPOCHS
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8

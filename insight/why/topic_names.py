@@ -7,9 +7,9 @@ from uuid import UUID
 
 from msgspec import structs
 
-from assignors.kafka.api import MemberId
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import NamedPartitions
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import NamedPartitions
+from kafka_why.contract.protocols.subscriptions import MemberId
 
 
 class TopicNames:

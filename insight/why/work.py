@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from assignors.kafka import connect_protocol, streams_protocol
-from assignors.kafka.api import MemberId
-from assignors.kafka.connect_protocol import ConnectAssignment
-from assignors.kafka.consumer_protocol import decode_assignment
-from assignors.kafka.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
-from assignors.kafka.wire import ProtocolError
 from insight.why.model import ConnectWork, StreamsTasks
+from kafka_why.contract.protocols import connect_protocol, streams_protocol
+from kafka_why.contract.protocols.connect_protocol import ConnectAssignment
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.protocols.wire import ProtocolError
 
 
 def connect_work(

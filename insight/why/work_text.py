@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from assignors.kafka.connect_protocol import CONFIG_MISMATCH
-from assignors.kafka.streams_protocol import AT_ONCE
 from insight.why.clock import duration_text
 from insight.why.epoch_text import partitions_text
 from insight.why.model import ConnectWork, Rebalance, StreamsTasks
 from insight.why.names import Names
 from insight.why.wording import Lines, count, shortened
+from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH
+from kafka_why.contract.protocols.streams_protocol import AT_ONCE
 
 MAX_MEMBERS = 8
 

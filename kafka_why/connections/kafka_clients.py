@@ -36,7 +36,7 @@ def reading_consumer(
     fetch_max_wait_ms: int | None = None,
     reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
-    """A consumer without a group, with manually assigned partitions. See `records.reader`.
+    """A consumer without a group, with manually assigned partitions. See `kafka_why.topic_reader`.
 
     `max_record_bytes` is the largest record of its topics. `timeout_ms` is the time limit of the first
     connection and of each request. None leaves a setting at kafka-python's default. Raises KafkaError.

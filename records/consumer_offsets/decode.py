@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.snapshot import Partitions
 from records.consumer_offsets.schemas import RawRecord, read
-from state.kafka.group import Offset
-from state.kafka.modern_group import Partitions
 from state.kafka.observed import records
 from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
 from state.kafka.observed.records import AnyRecord

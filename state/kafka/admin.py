@@ -4,10 +4,10 @@
 Source: GroupMetadataManager.describeGroups, ClassicGroup.validateDeleteGroup.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
+from kafka_why.contract.kafka.responses import DeleteGroupResponse, DescribeGroupResponse
 from state.kafka.context import StepContext
-from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
-from state.kafka.responses import DeleteGroupResponse, DescribeGroupResponse
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 6  # of DescribeGroups
 

@@ -8,40 +8,16 @@ Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from functools import cached_property
 
 from msgspec import Struct, field
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Protocol, ReplyTo
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.group import Group, Topic
-from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.supported_protocols import SupportedProtocols
-
-
-class GroupState(StrEnum):
-    """The state of a group in its rebalance.
-
-    Empty: no members. A JoinGroup starts PreparingRebalance.
-
-    PreparingRebalance: JoinGroups are parked until every member joined or the time is over. The next state is
-    CompletingRebalance, or Empty.
-
-    CompletingRebalance: the generation is formed. SyncGroups are parked until the leader sends the
-    assignment. The next state is Stable.
-
-    Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
-    PreparingRebalance.
-
-    Kafka's fifth state, Dead, is a deleted group. It is no state here, only a word in answers and history.
-    """
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-
 
 LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.snapshot import ConfigsView
+from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.effects import Effects, unchanged
-from state.kafka.snapshot import ConfigsView
 from state.kafka.timers import DeadlineReached
-from state.messages import ErrorResponse
-from state.protocol import GroupType, StoredKind
+from state.protocol import StoredKind
 
 
 class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):

@@ -4,7 +4,7 @@ they outlive it.
 
 from msgspec import Struct
 
-from state.config import SettingValue
+from kafka_why.contract.settings import SettingValue
 
 
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):

@@ -9,20 +9,18 @@ of the fields is the layout of the stored state: a change of the order is a new 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Protocol
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.kafka.states import ConsumerGroupState, MemberState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.group import Topic
-from state.kafka.modern_group import ModernGroup, Partitions
-from state.kafka.requests import Protocol
-
-LEAVE_GROUP_MEMBER_EPOCH = -1
-LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
+from state.kafka.modern_group import ModernGroup
 
 AssignedPartitions = dict[bytes, dict[int, int]]
 """Partitions that a member has, by topic id: partition -> assignment epoch, the epoch of the target by which
@@ -31,27 +29,6 @@ the member got it (KIP-1251).
 
 Subscribed = tuple[tuple[str, ...], str]
 """What a member subscribes to: names, sorted, and a pattern, "" without one."""
-
-
-class ConsumerGroupState(StrEnum):
-    """The state of a group, which follows from its epochs and its members (rows GS1 to GS4).
-
-    Empty: no members. Assigning: the group epoch is above that of the target assignment. Reconciling: a
-    member is not yet at the target assignment. Stable: every member is.
-    """
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-
-
-class MemberState(StrEnum):
-    """How far a member is on its way to the target assignment: MemberState.java."""
-
-    STABLE = "Stable"
-    UNREVOKED_PARTITIONS = "UnrevokedPartitions"
-    UNRELEASED_PARTITIONS = "UnreleasedPartitions"
 
 
 class ClassicMember(Struct, array_like=True, forbid_unknown_fields=True):

@@ -5,17 +5,20 @@ from typing import NewType, Protocol, TypeVar
 
 from msgspec import Struct, field, msgpack, structs
 
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.offsets import LogPosition, Offset, OffsetChange
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import AnyResponse
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from state.context import BaseContext
-from state.errors import ErrorCode
 from state.kafka.any_group import KafkaGroup
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
-from state.kafka.group import DEAD, Group, LogPosition, Offset, PendingOffsets
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import AnyResponse
-from state.messages import RECORD_VERSION
+from state.kafka.effects import Effects, Reply, TransactionChange
+from state.kafka.group import Group, PendingOffsets
 
 _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[KafkaGroup] = msgpack.Decoder(KafkaGroup)

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.responses import AnyResponse
 from state.kafka.any_group import KafkaGroup
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.group import Offset, PendingOffsets
-from state.kafka.history import HistoryEntry
-from state.kafka.responses import AnyResponse
+from state.kafka.group import PendingOffsets
 
 
 class Reply(Struct, frozen=True):
@@ -23,14 +24,6 @@ class Reply(Struct, frozen=True):
 
     reply_partition: int
     response: AnyResponse
-
-
-class OffsetChange(Struct, frozen=True):
-    """The new committed offset of a partition, or None if the offset was removed."""
-
-    topic: str
-    partition: int
-    offset: Offset | None
 
 
 class TransactionChange(Struct, frozen=True):

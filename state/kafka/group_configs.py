@@ -7,15 +7,20 @@ Source: GroupConfig.validate, GroupConfigManager.java.
 from collections.abc import Mapping
 from functools import partial
 
-from state.config import ConfigError, CoordinatorConfig, SettingValue, whole_number
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs, ReplyTo
+from kafka_why.contract.kafka.responses import (
+    AlterGroupConfigsResponse,
+    DescribeGroupConfigsResponse,
+    GroupConfigValue,
+)
+from kafka_why.contract.settings import SettingValue
+from state.config import ConfigError, CoordinatorConfig, whole_number
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group_settings import values_in_force
-from state.kafka.history import EntryType
 from state.kafka.kept_settings import KEPT_SETTINGS, Read
 from state.kafka.protocols import GROUP_CONFIG_NAMES, PROTOCOLS, SETTINGS
-from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs, ReplyTo
-from state.kafka.responses import AlterGroupConfigsResponse, DescribeGroupConfigsResponse, GroupConfigValue
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}

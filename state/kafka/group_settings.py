@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 
 
 class SettingBounds(Struct, frozen=True):

@@ -10,8 +10,9 @@ from functools import partial
 
 from msgspec import Struct
 
+from kafka_why.contract.settings import SettingValue
 from kafka_why.numbers import INT32_MAX
-from state.config import ConfigError, SettingValue, whole_number
+from state.config import ConfigError, whole_number
 
 _DURATION = r"P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
 _RESET = re.compile(rf"earliest|latest|by_duration:{_DURATION}", re.IGNORECASE)

@@ -9,9 +9,6 @@ from collections.abc import Mapping
 
 from state.kafka.group import Group
 
-Partitions = dict[bytes, list[int]]
-"""Partitions, sorted, by topic id."""
-
 
 class ModernGroup(Group):
     """`group_epoch` grows with each change that asks for a new target assignment. `assignment_epoch` is the

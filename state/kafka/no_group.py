@@ -6,16 +6,8 @@ protocols' own requests are among their `without_own_group`.
 
 from collections.abc import Mapping
 
-from state.errors import ErrorCode
-from state.kafka.classic import sync as classic_sync
-from state.kafka.classic.join import join_no_group
-from state.kafka.classic.oversized import oversized_no_group
-from state.kafka.classic.protocol import CLASSIC
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.context import StepContext, deciding
-from state.kafka.offsets import fetch
-from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     DescribeGroup,
     Heartbeat,
@@ -29,7 +21,7 @@ from state.kafka.requests import (
     SyncGroup,
     TxnOffsetCommit,
 )
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     DeleteGroupResponse,
     DescribeGroupResponse,
     HeartbeatResponse,
@@ -40,6 +32,14 @@ from state.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
+from state.kafka.classic import sync as classic_sync
+from state.kafka.classic.join import join_no_group
+from state.kafka.classic.oversized import oversized_no_group
+from state.kafka.classic.protocol import CLASSIC
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.context import StepContext, deciding
+from state.kafka.offsets import fetch
+from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.protocol import Handler
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # of OffsetCommit (KIP-848)

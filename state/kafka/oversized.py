@@ -1,10 +1,10 @@
 """A JoinGroup or SyncGroup that is too large for the log. Rows J9, S11. S10 is the classic protocol's."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import OversizedRequest, ReplyTo
+from kafka_why.contract.kafka.responses import OversizedRequestResponse
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.requests import OversizedRequest, ReplyTo
-from state.kafka.responses import OversizedRequestResponse
 
 FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -8,6 +8,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.requests import (
+    DeleteGroup,
+    DescribeGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    ReplyTo,
+    TxnOffsetCommit,
+)
+from kafka_why.contract.kafka.responses import OffsetFetchResponse
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
 from state.kafka.admin import delete_group, describe_as_not_classic
 from state.kafka.any_group import KafkaGroup
@@ -18,20 +31,8 @@ from state.kafka.offsets.commit import commit
 from state.kafka.offsets.delete import delete_offsets
 from state.kafka.offsets.fetch import fetch
 from state.kafka.offsets.transactions import txn_commit
-from state.kafka.requests import (
-    DeleteGroup,
-    DescribeGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    ReplyTo,
-    TxnOffsetCommit,
-)
-from state.kafka.responses import OffsetFetchResponse
-from state.kafka.snapshot import GroupSnapshot
 from state.kafka.timers import RANK, DeadlineReached, Timer, TimerKind
-from state.messages import ErrorResponse
-from state.protocol import GroupProtocol, GroupType, Handler, Handlers
+from state.protocol import GroupProtocol, Handler, Handlers
 
 G = TypeVar("G", bound=KafkaGroup)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic.protocol import CLASSIC
@@ -12,7 +13,6 @@ from state.kafka.kept_settings import KEPT_SETTINGS
 from state.kafka.no_group import HANDLERS_WITHOUT_GROUP
 from state.kafka.protocol import KafkaProtocol
 from state.kafka.share.protocol import SHARE
-from state.kafka.snapshot import GroupSnapshot
 from state.protocol import Handler
 
 PROTOCOLS: tuple[KafkaProtocol[Any], ...] = (CLASSIC, CONSUMER, SHARE)

@@ -12,9 +12,10 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.snapshot import Partitions
 from state.kafka.group import Topic
-from state.kafka.modern_group import ModernGroup, Partitions
-from state.kafka.requests import ReplyTo
+from state.kafka.modern_group import ModernGroup
 
 PROTOCOL_TYPE = "share"
 LEAVE_GROUP_MEMBER_EPOCH = -1

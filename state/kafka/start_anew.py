@@ -1,9 +1,9 @@
 """A new life of an Empty group under another protocol."""
 
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.any_group import KafkaGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
-from state.kafka.history import EntryType
 
 # What a new group does not take over from the Empty group in whose place it comes.
 _OF_ONE_LIFE = {

@@ -2,22 +2,9 @@
 
 from types import NoneType
 
-from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.context import RuleId, StepContext
-from state.kafka.effects import Effects
-from state.kafka.group_configs import alter_configs, describe_configs
-from state.kafka.history import EntryType
-from state.kafka.offsets import retention
-from state.kafka.offsets.topic_metadata import topic_metadata
-from state.kafka.offsets.transactions import remember_longer, transaction_marker
-from state.kafka.oversized import oversized
-from state.kafka.protocol import Before
-from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
     AnyRequest,
@@ -29,8 +16,21 @@ from state.kafka.requests import (
     TransactionMarker,
     Unanswered,
 )
+from kafka_why.contract.messages import ReleaseGroup, ReleaseGroupResponse
+from state.config import CoordinatorConfig
+from state.inputs import Failed, Outage, Quarantine, Received, cause_of
+from state.kafka.any_group import KafkaGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.context import RuleId, StepContext
+from state.kafka.effects import Effects
+from state.kafka.group_configs import alter_configs, describe_configs
+from state.kafka.offsets import retention
+from state.kafka.offsets.topic_metadata import topic_metadata
+from state.kafka.offsets.transactions import remember_longer, transaction_marker
+from state.kafka.oversized import oversized
+from state.kafka.protocol import Before
+from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
 from state.kafka.timers import DeadlineReached, TimerKind
-from state.messages import ReleaseGroup, ReleaseGroupResponse
 from state.protocol import Handler
 
 Event = (

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from state.kafka.requests import Protocol
+from kafka_why.contract.kafka.requests import Protocol
 
 K = TypeVar("K")
 

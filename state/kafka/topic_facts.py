@@ -7,8 +7,8 @@ request only adds to what is known. The watcher alone replaces and removes.
 
 from collections.abc import Collection, Mapping
 
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from state.kafka.group import Topic
-from state.kafka.topic_images import TopicImage, TopicImages
 
 Topics = dict[str, Topic | None]
 """Topics by name, None if no topic has the name."""

@@ -3,11 +3,8 @@
 Source: ConsumerManager.java, ConsumerGroupInfo.java.
 """
 
-from state.rocketmq.context import StepContext
-from state.rocketmq.effects import ConsumerGroupEvent
-from state.rocketmq.group import ClientChannelInfo
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     MessageModel,
@@ -15,7 +12,10 @@ from state.rocketmq.requests import (
     SubscriptionGroupConfig,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import ConsumerListResponse, ResponseCode, UnregisterResponse
+from kafka_why.contract.rocketmq.responses import ConsumerListResponse, ResponseCode, UnregisterResponse
+from state.rocketmq.context import StepContext
+from state.rocketmq.effects import ConsumerGroupEvent
+from state.rocketmq.group import ClientChannelInfo
 
 
 def register_consumer(

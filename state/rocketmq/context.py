@@ -2,15 +2,15 @@
 
 from msgspec import field
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
+from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
+from kafka_why.contract.rocketmq.requests import AnyAnswered
+from kafka_why.contract.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
 from state.config import BrokerConfig
 from state.context import BaseContext
-from state.errors import ErrorCode
-from state.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall, Push, Reply
 from state.rocketmq.group import ClientChannelInfo, Group
-from state.rocketmq.history import EntryType, HistoryEntry
-from state.rocketmq.requests import AnyAnswered
-from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
 from state.rocketmq.timers import scan_after
 
 

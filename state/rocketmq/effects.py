@@ -4,15 +4,15 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from state.messages import ErrorResponse, ReleaseGroupResponse
-from state.rocketmq.group import Group
-from state.rocketmq.history import HistoryEntry
-from state.rocketmq.responses import (
+from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse
+from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.responses import (
     AnyResponse,
     AnyToConnection,
     CloseConnection,
     NotifyConsumerIdsChanged,
 )
+from state.rocketmq.group import Group
 
 
 class ConsumerGroupEvent(StrEnum):

@@ -7,9 +7,14 @@ RebalanceLockManager.java, MessageRequestModeManager.java.
 
 from msgspec import Struct
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    RequestMode,
+    SubscriptionData,
+)
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
@@ -31,15 +36,6 @@ class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
 
     client_id: str
     last_update_ms: int
-
-
-class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The request mode of a topic that the broker assigns. `pop_share_queue_num` is RocketMQ's,
-    used in pop mode alone.
-    """
-
-    mode: MessageRequestMode
-    pop_share_queue_num: int
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):

@@ -1,9 +1,9 @@
 """The part of a heartbeat for one consumer group, in both versions. Source: ClientManageProcessor.java."""
 
+from kafka_why.contract.rocketmq.requests import ConsumeType, RegisterConsumer
+from kafka_why.contract.rocketmq.responses import RegisterResponse
 from state.rocketmq.consumer_manager import register_consumer, register_consumer_without_sub
 from state.rocketmq.context import StepContext
-from state.rocketmq.requests import ConsumeType, RegisterConsumer
-from state.rocketmq.responses import RegisterResponse
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:

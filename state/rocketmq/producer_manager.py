@@ -3,12 +3,12 @@
 Source: ProducerManager.java.
 """
 
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.requests import ConnectionClosed, RegisterProducer, UnregisterProducer
+from kafka_why.contract.rocketmq.responses import RegisterResponse, UnregisterResponse
 from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
 from state.rocketmq.context import StepContext
 from state.rocketmq.group import ClientChannelInfo
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import ConnectionClosed, RegisterProducer, UnregisterProducer
-from state.rocketmq.responses import RegisterResponse, UnregisterResponse
 
 
 def register_producer(context: StepContext, request: RegisterProducer) -> None:

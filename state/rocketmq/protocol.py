@@ -3,15 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from state.config import CoordinatorConfig
-from state.messages import ErrorResponse
-from state.protocol import GroupProtocol, GroupType, Handlers
-from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
-from state.rocketmq.context import StepContext
-from state.rocketmq.effects import Effects, Reply
-from state.rocketmq.group import Group
-from state.rocketmq.heartbeat import heartbeat
-from state.rocketmq.requests import (
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
@@ -23,9 +17,16 @@ from state.rocketmq.requests import (
     UnregisterConsumer,
     UnregisterProducer,
 )
-from state.rocketmq.snapshot import snapshot
+from state.config import CoordinatorConfig
+from state.protocol import GroupProtocol, Handlers
+from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
+from state.rocketmq.context import StepContext
+from state.rocketmq.effects import Effects, Reply
+from state.rocketmq.group import Group
+from state.rocketmq.heartbeat import heartbeat
 from state.rocketmq.takeover import renew, take_over_group
 from state.rocketmq.timers import ScanDue, next_scan
+from state.rocketmq.view import snapshot
 
 
 def _channel_closed(context: StepContext, request: ConnectionClosed) -> None:

@@ -5,22 +5,26 @@ from collections.abc import Sequence
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
-    MessageRequestMode,
     NullPointerException,
 )
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle
-from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
 from assignors.rocketmq.pop import allocate_for_pop
-from state.rocketmq.context import StepContext
-from state.rocketmq.group import RequestMode
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import MessageModel, QueryAssignment, SetMessageRequestMode
-from state.rocketmq.responses import (
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
+    MessageModel,
+    QueryAssignment,
+    RequestMode,
+    SetMessageRequestMode,
+)
+from kafka_why.contract.rocketmq.responses import (
     MessageQueueAssignment,
     QueryAssignmentResponse,
     ResponseCode,
     SetMessageRequestModeResponse,
 )
+from state.rocketmq.context import StepContext
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 LMQ_PREFIX = "%LMQ%"

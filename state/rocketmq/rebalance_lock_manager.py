@@ -3,13 +3,13 @@
 The holder of a lock is a client id, not a connection. Two clients with the same id both hold the lock.
 """
 
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import LockBatchMq, UnlockBatchMq
+from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
 from state.config import BrokerConfig
 from state.rocketmq.context import StepContext
 from state.rocketmq.group import LockEntry
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import LockBatchMq, UnlockBatchMq
-from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
 
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from state.messages import Int32
-from state.rocketmq.requests import (
+from kafka_why.contract.messages import Int32
+from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,

@@ -1,19 +1,16 @@
 """The entry of RocketMQ's side: `step` applies one event to one group."""
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.requests import AnyRequest, ConnectionClosed
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
-from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.messages import ReleaseGroup
 from state.rocketmq.context import StepContext
 from state.rocketmq.effects import Effects
 from state.rocketmq.group import Group
-from state.rocketmq.history import EntryType
 from state.rocketmq.protocol import ROCKETMQ
-from state.rocketmq.requests import (
-    AnyRequest,
-    ConnectionClosed,
-)
-from state.rocketmq.responses import ResponseCode
 from state.rocketmq.timers import ScanDue
 
 Request = AnyRequest | ReleaseGroup

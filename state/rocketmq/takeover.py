@@ -1,9 +1,9 @@
 """Renewal of connections and locks after time stood still: in an outage, or in a quarantine."""
 
+from kafka_why.contract.rocketmq.history import EntryType
 from state.inputs import Outage
 from state.rocketmq.context import StepContext
 from state.rocketmq.group import ClientChannelInfo, Group, LockEntry
-from state.rocketmq.history import EntryType
 
 
 def take_over_group(context: StepContext, outage: Outage) -> None:

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 from pyspark.sql.streaming import StreamingQuery
 
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.observing.output_folder import (
     DEAD_LETTERS,
     EVENTS,

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.topics import TopicsError
 
 LAST_RECORDS = 200
@@ -24,7 +24,7 @@ _ID_CHARS = 8
 
 
 class _View(Struct, frozen=True):
-    """The kept field of `state.kafka.snapshot.GroupSnapshot`."""
+    """The kept field of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
 
     incarnation: str
 

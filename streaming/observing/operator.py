@@ -15,7 +15,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.observed_codec import decode_observed, encode_observed
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import (
+from kafka_why.contract.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
     UNREADABLE,
@@ -23,16 +23,16 @@ from records.codec import (
     Reason,
     request_id,
 )
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.sightings import decode_sighting
 from records.consumer_offsets.decode import GroupRecord, decode
 from records.consumer_offsets.schemas import UnknownRecord
-from records.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
-from records.sightings import decode_sighting
 from records.wire.primitives import ProtocolError
 from state.kafka.observed.epochs import topic_ids_in
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.observation import At, Observation
 from state.kafka.observed.step import observe, sight
-from state.messages import RECORD_VERSION
 from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
 from streaming.observing.topic_names import TopicNames, names_on

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from records.codec import CommittedOffset, DeadLetter, encode, offset_key
-from records.layout import TopicLayout
-from records.partitioner import partition_of
+from kafka_why.contract.codec import CommittedOffset, DeadLetter, encode, offset_key
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
-from state.kafka.effects import OffsetChange
-from state.kafka.history import HistoryEntry
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.view import view_of
 from streaming.query.output_rows import OutputRows

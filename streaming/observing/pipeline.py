@@ -88,7 +88,7 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """The rows of sightings, each in its group's shard. `records.sightings` has their keys."""
+    """The rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their keys."""
     key = F.col("key").cast("string")
     number = F.substring_index(key, "/", 1).try_cast("long")
     group = F.substring(key, F.locate("/", key) + 1, F.length(key))

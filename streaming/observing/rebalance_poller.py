@@ -18,8 +18,7 @@ from kafka.errors import IncompatibleBrokerVersion, KafkaError, UnsupportedVersi
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.sightings import encode_sighting
-from state.kafka.observed.records import SeenMember
+from kafka_why.contract.sightings import SeenMember, encode_sighting
 from streaming.observing.operator import SOURCE
 from streaming.observing.rebalance_runs import RebalanceRuns, Seen
 from streaming.service.background import BackgroundThread

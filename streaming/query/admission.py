@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from records.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
-from records.layout import TopicLayout
-from records.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
-from records.partitioner import partition_of
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
+from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from kafka_why.contract.sizes import excess
+from kafka_why.partitioner import partition_of
 from records.sharding import takes_packs
-from records.sizes import excess
-from state.dispatch import AnyRequest
-from state.kafka.requests import Unanswered
-from state.rocketmq.requests import ConnectionClosed
 from streaming.query.log_order import LogRow
 
 

@@ -22,8 +22,8 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.paths import broker_archive, spark_archive
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import clock_record
-from records.layout import TopicLayout
+from kafka_why.contract.codec import clock_record
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from checkpoints import codec
-from records.codec import DeadLetter, Reason, Refusal
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import DeadLetter, Reason, Refusal
 from state.configs import Configs
-from state.dispatch import AnyEffects, AnyGroup, AnyRequest
+from state.dispatch import AnyEffects, AnyGroup
 from state.inputs import Outage
 from state.kafka.effects import Reply
 from state.rocketmq import effects as rocketmq

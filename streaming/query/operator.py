@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.metadata import KnownOutage
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs

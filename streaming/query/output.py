@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pandas as pd
 
-from records.codec import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import (
     CommittedOffset,
     DeadLetter,
     PendingTransaction,
@@ -14,15 +15,16 @@ from records.codec import (
     encode,
     is_packed,
     offset_key,
-    pending_transaction,
     transaction_key,
 )
-from records.layout import TopicLayout
-from records.pack import pack
-from records.partitioner import partition_of
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import pack
+from kafka_why.partitioner import partition_of
+from records.pending_transactions import pending_transaction
 from records.truncation import encode_event, encode_view
-from state.dispatch import AnyEffects, AnyGroup, AnyRequest, view_of
-from state.kafka.effects import OffsetChange, Reply
+from state.dispatch import AnyEffects, AnyGroup, view_of
+from state.kafka.effects import Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message

@@ -3,20 +3,20 @@
 The operator's output and the replay without Spark share them.
 """
 
-from records.codec import (
+from kafka_why.contract.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
     DeadLetter,
     PendingTransaction,
     Reason,
     encode,
-    pending_transaction,
 )
-from records.sizes import LIMIT
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.sizes import LIMIT
+from records.pending_transactions import pending_transaction
 from records.truncation import too_large
 from state.kafka.effects import Effects, Reply, TransactionChange
 from state.kafka.group import Group
-from state.messages import RECORD_VERSION
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
 

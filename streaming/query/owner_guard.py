@@ -18,7 +18,7 @@ from pyspark import TaskContext
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claims
+from kafka_why.contract.claims import Claims
 
 # The error text of a query whose task has found a later claim.
 LATER_CLAIM = "the owner topic has the claim of a later owner, epoch "

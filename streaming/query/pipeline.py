@@ -17,9 +17,9 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import CLOCK_PATTERN
-from records.layout import TopicLayout
-from records.pack import PACK_PREFIX
+from kafka_why.contract.codec import CLOCK_PATTERN
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.executors import Demand, with_mark
 from streaming.query.operator import Operator

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from records.codec import DeadLetter, encode, is_packed, transaction_key
-from records.early_answers import Commits
-from records.pack import PACK_MAX_REQUESTS, pack
-from state.dispatch import AnyEffects, AnyRequest
-from state.errors import ErrorCode
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import DeadLetter, encode, is_packed, transaction_key
+from kafka_why.contract.early_answers import Commits
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
+from kafka_why.contract.pack import PACK_MAX_REQUESTS, pack
+from state.dispatch import AnyEffects
 from state.kafka.effects import Effects, Reply
-from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DescribeGroupResponse, ListedGroup
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
 from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, transaction_record

@@ -6,9 +6,9 @@ since the last batch that is committed, and tells ListGroups what these are now.
 
 from collections import OrderedDict
 
+from kafka_why.contract.kafka.responses import DEAD, ListedGroup
 from state.dispatch import AnyGroup
 from state.kafka.any_group import KafkaGroup
-from state.kafka.responses import DEAD, ListedGroup
 from streaming.query.handling import AwakeGroup
 
 # More changed groups, or longer ids, are not listed: the query's answer is waited for.

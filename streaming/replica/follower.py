@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import ReplicaId, early_headers
-from records.layout import TopicLayout
+from kafka_why.contract.early_answers import ReplicaId, early_headers
+from kafka_why.contract.layout import TopicLayout
 from streaming.replica.audit import Audit, Place
 from streaming.replica.held_back import HELD_MAX, HeldBack
 from streaming.replica.lead import Lead

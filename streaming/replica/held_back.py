@@ -2,12 +2,13 @@
 
 A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so a replica
 that has applied one at its own time would be wrong. An outage begins after the horizon, the greatest time on
-which the owner's replica says that it has acted (`records.early_answers`). So everything later is held back.
+which the owner's replica says that it has acted (`kafka_why.contract.early_answers`). So everything later is
+held back.
 """
 
 from collections import deque
 
-from records.codec import clock_of
+from kafka_why.contract.codec import clock_of
 from streaming.replica.state_machine import Record, StateMachine
 
 # The owner's replica answers nothing if so many records wait, and a new seed is better than more of them.

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import ReplicaId
-from records.layout import TopicLayout
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.layout import TopicLayout
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
 

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import EarlyAnswers, ReplicaId, as_of, marked
-from records.layout import TopicLayout
-from records.pack import unpack
+from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marked
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
 from streaming.replica.audit import Audit, Difference
 
 _RECORDS_MAX = 500

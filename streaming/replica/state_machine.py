@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checkpoints import codec
-from records.codec import Clock, clock_of
-from records.partitioner import partition_of
+from kafka_why.contract.codec import Clock, clock_of
+from kafka_why.contract.kafka.responses import ListedGroup
+from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
-from state.kafka.responses import ListedGroup
 from state.periods import Periods
 from state.timeline import Step
 from streaming.query.admission import Admission

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.inputs import Outage

@@ -8,7 +8,7 @@ from kafka.errors import KafkaError
 from checkpoints.metadata import Epoch
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import TopicsError
 
 

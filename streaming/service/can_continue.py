@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from kafka_why.connections.client_config import ClientConfig
-from records.reader import TopicReader
+from kafka_why.topic_reader import TopicReader
 from streaming.service.topics import FoundTopics, TopicsError, find_topic
 
 # A topic that is not there may be one that a broker does not know yet.

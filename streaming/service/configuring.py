@@ -7,8 +7,9 @@ import structlog
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, Identity
 from checkpoints.upgrades import code_version
-from records.codec import record_of
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.codec import record_of
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
 from streaming.service.outages.outage import Acted
 

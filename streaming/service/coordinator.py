@@ -19,7 +19,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_answered, code_version
-from records.early_answers import ReplicaId
+from kafka_why.contract.early_answers import ReplicaId
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.progress import BatchProgress

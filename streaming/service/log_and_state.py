@@ -5,7 +5,7 @@ from typing import Self
 
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from records.topic_sizes import with_topic_sizes
 
 

@@ -2,7 +2,7 @@
 before a committed batch has handled them.
 
 The answers are still on the responses topic. Those of a replica name the offsets that were committed
-(`records.early_answers.commits_of`).
+(`kafka_why.contract.early_answers.commits_of`).
 """
 
 import time
@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from checkpoints.files import FolderError, LocalFiles
 from checkpoints.spark_logs import read_planned
-from records.codec import UNREADABLE, number_in_pack, record_of
-from records.early_answers import EarlyAnswers, commits_of
-from records.pack import unpack
-from records.reader import Record, TopicReader
+from kafka_why.contract.codec import UNREADABLE, number_in_pack, record_of
+from kafka_why.contract.early_answers import EarlyAnswers, commits_of
+from kafka_why.contract.pack import unpack
+from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.can_continue import RequestsLost
 from streaming.service.log_and_state import LogAndState
 

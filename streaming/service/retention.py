@@ -8,7 +8,7 @@ local.retention.* deletes the local copy of what remote storage still serves.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

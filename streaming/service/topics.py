@@ -16,13 +16,13 @@ from checkpoints.metadata import Identity
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.refusals import ClusterRefused, NoBroker
-from records.layout import TopicLayout
-from records.sharding import DEFAULT_SHARDS
-from records.sizes import (
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.sizes import (
     LEAST_REQUESTS_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     RECORD_OVERHEAD_BYTES,
 )
+from records.sharding import DEFAULT_SHARDS
 from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings
 from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
 

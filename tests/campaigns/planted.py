@@ -18,15 +18,9 @@ from zlib import crc32
 from msgspec.structs import asdict, replace
 
 from cli import main
-from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
-from state.errors import ErrorCode
-from state.inputs import Received
-from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects
-from state.kafka.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     ConsumerGroupHeartbeat,
     Heartbeat,
     OffsetCommit,
@@ -34,12 +28,19 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupHeartbeatResponse,
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Received
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.effects import Effects
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from kafka.consumer.fetcher import ConsumerRecord
 
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import as_of, lists_changed, marked
-from records.layout import TopicLayout
-from records.pack import unpack
+from kafka_why.contract.early_answers import as_of, lists_changed, marked
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
 from streaming.replica.audit import request_of
 from streaming.replica.pipes import Phase
 from streaming.service.coordinator import Coordinator

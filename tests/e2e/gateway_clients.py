@@ -25,7 +25,7 @@ from clients.assignor_adapter import CoordinatorAdapter
 from gateway.net.options import GatewayOptions
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
 
 PARTITIONS = 4

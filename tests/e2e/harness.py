@@ -19,16 +19,16 @@ from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.views_barrier import wait_for_views
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import CLOCK_PATTERN, CommittedOffset
-from records.early_answers import EarlyAnswers, is_by_query
-from records.history import CoordinatorStarted, decode_entry, decode_snapshot
-from records.layout import TopicLayout
-from records.reader import TopicReader
-from state.errors import ErrorCode
-from state.kafka.history import HistoryEntry
-from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
-from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.codec import CLOCK_PATTERN, CommittedOffset
+from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.requests import LeavingMember, MemberAssignment, Protocol
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase, read_status

@@ -9,14 +9,14 @@ import pytest
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from clients.pending import RequestTooLarge
 from embedded.broker import EmbeddedBroker
-from records.early_answers import ReplicaId
-from records.layout import TopicLayout
-from records.pack import NO_PACKS, pack_key, slot_of
-from records.partitioner import partition_of
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, Protocol
-from state.kafka.responses import HeartbeatResponse
-from state.messages import ErrorResponse
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, Protocol
+from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.pack import NO_PACKS, pack_key, slot_of
+from kafka_why.partitioner import partition_of
 from tests.e2e.other_side import OtherSide
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.committer import Committer
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.requests import OffsetCommit
-from state.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OffsetCommit
+from kafka_why.contract.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from tests.e2e.harness import new_layout, wait_until
 from tests.e2e.other_side import OtherSide, PendingRequest
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.net.options import GatewayOptions
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import history_of, wait_until
 from tests.harness.transactions import Wire

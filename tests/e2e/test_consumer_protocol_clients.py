@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from gateway.net.options import GatewayOptions
 from kafka_why.connections import kafka_clients
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

@@ -17,8 +17,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.codec import DeadLetter, Reason, clock_record
-from state.errors import ErrorCode
+from kafka_why.contract.codec import DeadLetter, Reason, clock_record
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase, read_status

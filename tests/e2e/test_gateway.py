@@ -21,8 +21,8 @@ from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

@@ -25,7 +25,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.conformance.connection import Connection
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient

@@ -21,8 +21,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from cli.processes.child import Child
 from gateway.net.options import GatewayOptions
-from state.errors import ErrorCode
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
 from tests.e2e.gateway_clients import (
     PARTITIONS,

@@ -19,8 +19,8 @@ from gateway.authorization.sources import AclOptions
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
 from kafka_why.connections import kafka_clients
-from records.pack import unpack
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.pack import unpack
 from tests.e2e.gateway_clients import ConfluentMember
 from tests.e2e.harness import (
     create_topic,

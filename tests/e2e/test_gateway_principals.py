@@ -24,7 +24,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient

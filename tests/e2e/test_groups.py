@@ -13,8 +13,6 @@ from typing import Any
 import click
 import pytest
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
@@ -23,10 +21,12 @@ from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import GroupRequests
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, MemberAssignment, Protocol
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     create_topic,

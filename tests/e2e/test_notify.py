@@ -10,8 +10,8 @@ from cli import main
 from cli.processes.child import Child, Children
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import Member, settle, stable_member
 from tests.harness.commands import invoke
 from tests.harness.shared import PREFIX

@@ -9,7 +9,7 @@ from kafka.errors import KafkaTimeoutError
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.reader import Record, TopicReader
+from kafka_why.topic_reader import Record, TopicReader
 from tests.e2e.harness import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]

@@ -26,7 +26,7 @@ from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.coordinator.groups import GroupsReader
 from gateway.limits import Limits
 from insight.metrics.service import Metrics
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase, Status, read_status

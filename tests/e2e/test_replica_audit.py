@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.errors import ErrorCode
 from state.inputs import Received
-from state.kafka.requests import Heartbeat
 from streaming.query.operator import Operator
 from streaming.service import coordinator as service
 from streaming.service.coordinator import Coordinator

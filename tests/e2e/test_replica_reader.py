@@ -10,11 +10,11 @@ from confluent_kafka import KafkaException
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.codec import encode
-from records.early_answers import ReplicaId
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.messages import ReleaseGroupResponse
+from kafka_why.contract.codec import encode
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ReleaseGroupResponse
 from streaming.replica.audit import OVERDUE_AFTER_S, Audit, Difference, Place
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.service.topics import prepare_topics

@@ -17,10 +17,10 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.requests import Protocol
-from state.rocketmq.requests import ConsumeFromWhere, MessageModel
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Protocol
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
 from tests.e2e.harness import create_topic, read_topic, wait_until
 from tests.harness.shared import PREFIX
 

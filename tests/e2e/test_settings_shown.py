@@ -16,7 +16,7 @@ from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 from tests.e2e.gateway_clients import new_group

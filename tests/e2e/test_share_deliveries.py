@@ -23,7 +23,7 @@ from insight.why.history import read_history
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import create_topic, wait_until

@@ -17,18 +17,14 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import decode_request, encode
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
-from state.kafka.requests import DeleteGroup
-from state.kafka.share_requests import (
-    ShareGroupHeartbeat,
-    ShareStatePartition,
-    ShareStateResult,
-)
-from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.codec import decode_request, encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import DeleteGroup
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, ShareStatePartition, ShareStateResult
+from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import cli
 from cli import main
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout
 

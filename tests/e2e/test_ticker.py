@@ -10,8 +10,8 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.service.clock.members_watcher import MembersWatcher
 from streaming.service.clock.pace import Pace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker

@@ -17,9 +17,9 @@ from kafka.errors import KafkaError
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import PendingTransaction, encode, transaction_key
-from records.layout import TopicLayout
-from state.kafka.requests import TransactionMarker
+from kafka_why.contract.codec import PendingTransaction, encode, transaction_key
+from kafka_why.contract.kafka.requests import TransactionMarker
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from streaming.service.transactions import follower as follower_module
 from streaming.service.transactions.follower import TransactionsFollower

@@ -16,14 +16,14 @@ from clients.coordinator_client import Header
 from embedded.broker import EmbeddedBroker
 from insight.why.history import read_history
 from kafka_why.connections import kafka_clients
-from records.codec import encode
-from records.layout import TopicLayout
-from records.pack import pack, pack_key
-from records.partitioner import partition_of
-from records.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
-from records.truncation import AnyHistoryEntry
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.requests import JoinGroup, Protocol
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.requests import JoinGroup, Protocol
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import pack, pack_key
+from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
+from kafka_why.partitioner import partition_of
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others

@@ -8,7 +8,7 @@ import pytest
 
 from embedded.broker import BrokerFailed
 from kafka_why.connections.kafka_clients import BOOTSTRAP_TIMEOUT_MS
-from records.reader import TopicReader
+from kafka_why.topic_reader import TopicReader
 from tests.harness.broker_cluster import NODES, BrokerCluster
 
 pytestmark = pytest.mark.e2e

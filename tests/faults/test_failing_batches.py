@@ -13,9 +13,9 @@ import pytest
 from checkpoints.files import FolderError, LocalFiles
 from checkpoints.spark_logs import last_batch
 from embedded.broker import EmbeddedBroker
-from records.codec import DeadLetter, Reason, record_of
-from records.partitioner import partition_of
-from state.errors import ErrorCode
+from kafka_why.contract.codec import DeadLetter, Reason, record_of
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.partitioner import partition_of
 from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options

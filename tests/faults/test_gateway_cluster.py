@@ -28,8 +28,8 @@ from gateway.service import serving
 from gateway.upstream.connections import Address
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.partitioner import partition_of
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import wanted_settings

@@ -19,7 +19,7 @@ from embedded import parent_watchdog
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import prepare_topics

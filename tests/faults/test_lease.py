@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from embedded.broker import EmbeddedBroker
-from records.claims import Claim
-from records.layout import TopicLayout
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.ownership import owner
 from streaming.service.ownership.owner import NotOwner, Ownership
 from streaming.service.ownership.standby import Standby

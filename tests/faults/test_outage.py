@@ -12,8 +12,8 @@ from kafka import KafkaProducer
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import clock_record, encode
-from state.kafka.requests import TopicMetadata
+from kafka_why.contract.codec import clock_record, encode
+from kafka_why.contract.kafka.requests import TopicMetadata
 from streaming.service.outages.outage import FirstRequest
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout, wait_until

@@ -16,8 +16,8 @@ import pytest
 
 from checkpoints.metadata import Moved
 from embedded.broker import EmbeddedBroker
-from records.claims import Claim
-from records.layout import TopicLayout
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import ClockRecords, NotOwner, Ownership
 from streaming.service.topics import prepare_topics

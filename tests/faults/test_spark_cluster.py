@@ -23,11 +23,11 @@ from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import is_clock_record, request_id
-from records.layout import TopicLayout
-from records.pack import is_pack, unpack
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
+from kafka_why.contract.codec import is_clock_record, request_id
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import is_pack, unpack
 from streaming.query.session import Session, SparkFailed
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.status import Phase, read_status

@@ -22,9 +22,9 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import is_intact
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
-from state.kafka.responses import HeartbeatResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.responses import HeartbeatResponse
 from streaming.query import jvm, watchdog
 from streaming.query.hadoop_files import HadoopFiles
 from streaming.query.jvm import OwnJvm, SparkFailed

@@ -25,11 +25,11 @@ from cli.processes.family import family
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.pack import unpack
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
-from state.kafka.responses import HeartbeatResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import (

@@ -15,8 +15,8 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase, Status

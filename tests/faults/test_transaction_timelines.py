@@ -8,9 +8,9 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCommit
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCommit
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import Member
 from tests.harness.transactions import (
     ILLEGAL_GENERATION,

@@ -7,17 +7,27 @@ assigns. A client that lost its generation lost its partitions.
 from dataclasses import dataclass, field
 
 from assignors.kafka import ASSIGNORS
-from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import MemberAssignment
+from kafka_why.contract.kafka.responses import (
+    AnyResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.protocols.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from state.errors import ErrorCode
-from state.kafka.requests import MemberAssignment
-from state.kafka.responses import AnyResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
 
 RETRIED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)

@@ -2,11 +2,12 @@
 
 from msgspec import structs
 
-from assignors.kafka.api import TopicPartition
-from assignors.kafka.consumer_protocol import decode_assignment
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
 from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
-from state.kafka.classic_group import ClassicGroup, GroupState
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.supported_protocols import SupportedProtocols
 
 # A cooperative assignor omits partitions that their owner has to revoke first.

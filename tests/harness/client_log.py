@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from records.codec import encode, is_packed, request_id
-from records.layout import TopicLayout
-from records.pack import pack, pack_key, slot_of
-from records.partitioner import partition_of
-from state.config import CoordinatorConfig, SettingValue
-from state.dispatch import AnyRequest
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import encode, is_packed, request_id
+from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import pack, pack_key, slot_of
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from kafka_why.contract.settings import SettingValue
+from kafka_why.partitioner import partition_of
+from state.config import CoordinatorConfig
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import Unanswered
-from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row
 from tests.harness import consumer_log, mixed_log, random_log, rocketmq_log, transaction_log
 from tests.spark.log import NAMESPACE

@@ -7,10 +7,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
-from records import topic_patterns
-from state.kafka.modern.topics import KnowsTopics
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedTopic,
     OffsetCommit,
@@ -20,8 +17,11 @@ from state.kafka.requests import (
     TopicPartitions,
     TxnOffsetCommit,
 )
-from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
-from state.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
+from records import topic_patterns
+from state.kafka.modern.topics import KnowsTopics
 from tests.harness.offset_requests import topic_id
 
 T = TypeVar("T", CommittedTopic, TopicPartitions)

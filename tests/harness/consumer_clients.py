@@ -12,12 +12,17 @@ from uuid import UUID
 
 from msgspec import UNSET
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    AnyRequest,
+    ConsumerGroupHeartbeat,
+    RegexResolution,
+    TopicIdPartitions,
+)
+from kafka_why.contract.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
+from kafka_why.contract.kafka.states import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from records.topic_patterns import digest
-from state.errors import ErrorCode
-from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
-from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
-from state.kafka.topic_images import TopicImage, TopicImages
 from tests.harness.common import Common
 
 TOPICS = ("foo", "bar", "foobar", "baz")

@@ -6,12 +6,8 @@ from collections import Counter
 
 from msgspec import structs
 
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-)
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 
 
 def invariants_of(group: ConsumerGroup) -> list[tuple[str, bool]]:

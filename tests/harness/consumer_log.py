@@ -12,20 +12,17 @@ from uuid import UUID
 
 from msgspec import UNSET, structs
 
-from records.topic_patterns import digest
-from state.config import CoordinatorConfig
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_MEMBER_EPOCH,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroup,
-)
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     ConsumerGroupHeartbeat,
     RegexResolved,
     TopicIdPartitions,
     TopicMetadata,
 )
+from kafka_why.contract.kafka.states import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
+from records.topic_patterns import digest
+from state.config import CoordinatorConfig
+from state.kafka.consumer_group import ConsumerGroup
 from tests.harness.consumer_clients import SUBSCRIPTIONS, Consumer, Partition, common_of
 from tests.harness.played_log import INTERVAL_MS, PAUSES_MS, PlayedLog
 from tests.harness.random_log import GROUPS

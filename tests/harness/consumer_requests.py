@@ -21,9 +21,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, structs
 
-from records.topic_patterns import digest
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     AnyRequest,
     ConsumerGroupDescribe,
@@ -34,6 +32,8 @@ from state.kafka.requests import (
     TopicIdPartitions,
     TopicMetadata,
 )
+from records.topic_patterns import digest
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.share_group import ShareGroup
 from tests.harness import options, partition_text
 from tests.harness.cluster import Cluster

@@ -5,9 +5,8 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember
-from state.kafka.history import HistoryEntry
-from state.kafka.responses import (
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.responses import (
     AlterGroupConfigsResponse,
     AnyResponse,
     AssignedTopicPartitions,
@@ -17,6 +16,7 @@ from state.kafka.responses import (
     DescribeGroupConfigsResponse,
     ShareGroupHeartbeatResponse,
 )
+from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember
 from tests.harness import partition_text
 from tests.harness.options import time_text
 

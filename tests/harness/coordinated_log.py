@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Handled, Header
-from records.codec import is_clock_record
+from kafka_why.contract.codec import is_clock_record
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import step

@@ -12,11 +12,7 @@ group `ing[0,1]`, `ed[0,1]` and `del[0,1]` are partitions that are initializing,
 
 import re
 
-from assignors.kafka.consumer_protocol import decode_assignment
-from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     AnyResponse,
     ConsumerGroupHeartbeatResponse,
     JoinGroupResponse,
@@ -25,6 +21,10 @@ from state.kafka.responses import (
     ShareGroupHeartbeatResponse,
     SyncGroupResponse,
 )
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.share_group import ShareGroup, ShareMember
 from tests.harness import consumer_story, partition_text, share_story
 from tests.harness.consumer_story import Labels

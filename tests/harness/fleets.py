@@ -5,16 +5,16 @@ from typing import TypedDict
 
 from hypothesis import strategies as st
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import encode_subscription
 from insight.whatif.changes import UNCHANGED
 from insight.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
 from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
+from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.inputs import Received
-from state.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
 from state.timeline import Row
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from state.kafka.requests import JoinGroup
+from kafka_why.contract.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, topic_id
 
 COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16

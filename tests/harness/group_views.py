@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, GroupSnapshot
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.snapshot import ConsumerGroupSnapshot, GroupSnapshot
 
 _NOTHING = ConsumerGroupSnapshot(
     assignment_epoch=1,

@@ -6,12 +6,12 @@ from random import Random
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.requests import SyncGroup
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
-from state.kafka.history import HistoryEntry
-from state.kafka.requests import SyncGroup
 from state.timeline import Row, Timeline
 from tests.harness import random_log, scenario
 from tests.harness.scenario_player import ScenarioPlayer

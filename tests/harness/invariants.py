@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import assert_never
 
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.states import DEAD
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.group import DEAD
-from state.kafka.history import HistoryEntry
 from state.kafka.share_group import ShareGroup
 from tests.harness import classic_invariants, consumer_invariants, share_invariants
 

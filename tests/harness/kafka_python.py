@@ -11,7 +11,7 @@ from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.metadata import MetadataResponse
 
-from assignors.kafka.api import MemberId, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 STICKY: Mapping[str, type[AbstractPartitionAssignor]] = {
     "sticky": StickyPartitionAssignor,

@@ -5,9 +5,9 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 
-from assignors.kafka.api import TopicPartition
 from embedded.jars import jar_paths
 from embedded.java import find_java
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
 from tests.harness.java_program import JavaProgram, ReportingProgram
 from tests.harness.java_tools import java_options, log_options

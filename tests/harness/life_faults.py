@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage, configs_of
-from records.codec import Clock
-from records.early_answers import EarlyAnswers
+from kafka_why.contract.codec import Clock
+from kafka_why.contract.early_answers import EarlyAnswers
 from state.configs import Configs
 from streaming.replica import responses_reader, terms
 from streaming.replica.follower import Follower

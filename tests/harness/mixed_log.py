@@ -9,16 +9,8 @@ from typing import TypedDict
 
 from msgspec import msgpack
 
-from assignors.kafka.consumer_protocol import (
-    PROTOCOL_TYPE,
-)
-from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.history import EntryType
-from state.kafka.requests import (
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,
@@ -30,7 +22,13 @@ from state.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.timeline import Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer

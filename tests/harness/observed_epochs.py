@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.sightings import RebalanceSeen
 from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
 from state.kafka.observed.records import (
     AnyRecord,
@@ -17,7 +18,6 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberSubscription,
     MemberTarget,
-    RebalanceSeen,
     SharePartitions,
     StreamsMember,
     TargetEpoch,

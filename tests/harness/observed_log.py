@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.offsets import Offset, OffsetChange
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from records.consumer_offsets.decode import decode
-from state.kafka.effects import OffsetChange
-from state.kafka.group import Offset
-from state.kafka.history import HistoryEntry
 from state.kafka.observed.group import SHARE, STREAMS, ObservedGroup
 from state.kafka.observed.observation import At
 from state.kafka.observed.records import (
@@ -24,8 +24,6 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberTarget,
     OffsetCommitted,
-    RebalanceSeen,
-    SeenMember,
     TargetEpoch,
 )
 from state.kafka.observed.step import observe, sight

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid5
 
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,
@@ -19,7 +19,7 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.topic_images import TopicImage
 from tests.harness import options
 from tests.harness.common import Common
 

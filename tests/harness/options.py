@@ -4,9 +4,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
-from state.kafka.requests import Protocol
+from kafka_why.contract.kafka.requests import Protocol
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

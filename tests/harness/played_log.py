@@ -7,12 +7,12 @@ A log is then one like any other. Its clients, and what they send, are those of 
 from random import Random
 from uuid import UUID
 
+from kafka_why.contract.kafka.requests import AnyRequest
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects
-from state.kafka.requests import AnyRequest
 from state.kafka.share_group import ShareGroup
-from state.kafka.topic_images import TopicImage, TopicImages
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects

@@ -11,11 +11,8 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import encode_subscription
-from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,
@@ -36,9 +33,17 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
-from state.kafka.topic_images import TopicImage
-from state.messages import ReleaseGroup
+from kafka_why.contract.kafka.responses import (
+    AnyResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
+from state.config import CoordinatorConfig
 from state.timeline import Row, Timeline
 from tests.harness.common import Common, kafka_effects
 

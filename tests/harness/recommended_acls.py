@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from records.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX
 from tests.harness.secured_broker import Allowed
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from checkpoints.metadata import Epoch, Identity
-from records.codec import clock_record, is_clock_record
-from records.pack import unpack
+from kafka_why.contract.codec import clock_record, is_clock_record
+from kafka_why.contract.pack import unpack
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from state.configs import Configs

@@ -9,9 +9,10 @@ import pytest
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity, OwnerRecord
-from records.codec import clock_record
-from records.layout import TopicLayout
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.codec import clock_record
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from tests.harness import batches
 from tests.harness.client_log import ClientLog, Sent, random_settings
 from tests.harness.simulated_broker import Broker

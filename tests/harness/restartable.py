@@ -8,7 +8,7 @@ from pathlib import Path
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import Phase

@@ -2,14 +2,9 @@
 
 from typing import TypedDict
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
-from state.config import BrokerConfig
-from state.inputs import Received
-from state.rocketmq.effects import Effects
-from state.rocketmq.group import Group
-from state.rocketmq.history import HistoryEntry
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
@@ -22,7 +17,7 @@ from state.rocketmq.requests import (
     SubscriptionGroupConfig,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import (
+from kafka_why.contract.rocketmq.responses import (
     ConsumerListResponse,
     LockBatchMqResponse,
     QueryAssignmentResponse,
@@ -30,6 +25,10 @@ from state.rocketmq.responses import (
     ResponseCode,
     SetMessageRequestModeResponse,
 )
+from state.config import BrokerConfig
+from state.inputs import Received
+from state.rocketmq.effects import Effects
+from state.rocketmq.group import Group
 from state.rocketmq.step import Event, step
 from state.rocketmq.timers import next_scan
 

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
-from state.dispatch import AnyRequest
-from state.kafka.requests import DescribeGroup, JoinGroup, OffsetCommit, Protocol
-from state.messages import ReleaseGroup
-from state.rocketmq.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.kafka.requests import DescribeGroup, JoinGroup, OffsetCommit, Protocol
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,

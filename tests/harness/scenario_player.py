@@ -44,15 +44,8 @@ than now, and `principal=User:ann` names its principal.
 
 from typing import cast
 
-from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
-from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects
-from state.kafka.history import EntryType
-from state.kafka.requests import (
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     Heartbeat,
     JoinGroup,
@@ -61,15 +54,22 @@ from state.kafka.requests import (
     MemberAssignment,
     SyncGroup,
 )
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     AnyResponse,
     ConsumerGroupHeartbeatResponse,
     JoinGroupResponse,
     ShareGroupHeartbeatResponse,
 )
+from kafka_why.contract.messages import ReleaseGroup
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.effects import Effects
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
-from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness import (
     consumer_requests,

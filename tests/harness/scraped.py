@@ -8,8 +8,6 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.lag.log import LogBounds, Partition
 from insight.metrics.collector import (
     BacklogCollector,
@@ -23,21 +21,23 @@ from insight.metrics.series import SeriesBounds
 from insight.metrics.service import BatchMetrics, Readings, RebalanceMetrics, service_state
 from insight.metrics.share_state import ShareStateCollector
 from insight.service_state import ServiceState
-from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
-from records.layout import TopicLayout
-from state.errors import ErrorCode
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.protocols import view_of as kafka_view
-from state.kafka.responses import (
+from kafka_why.contract.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.responses import (
     HeartbeatResponse,
     JoinGroupResponse,
     OffsetCommitResponse,
     PartitionError,
     TopicErrors,
 )
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.rocketmq.requests import MessageModel, RegisterProducer
-from state.rocketmq.snapshot import snapshot as rocketmq_view
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.rocketmq.requests import MessageModel, RegisterProducer
+from state.kafka.protocols import view_of as kafka_view
+from state.rocketmq.view import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
 from streaming.service.replica.state import ReplicaState
 from streaming.service.share_state.summary import ShareStateSummary

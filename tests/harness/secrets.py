@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kafka_why.connections.client_config import ClientConfig
-from records.reader import TopicReader
+from kafka_why.topic_reader import TopicReader
 from tests.e2e.harness import child_pids
 
 _LINK = re.compile(rb"""(?:href|src)=["']([^"'#]+)["']""")

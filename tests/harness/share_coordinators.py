@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from state.errors import ErrorCode
-from state.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 
 TOPIC = UUID(int=1)

@@ -12,14 +12,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.requests import AlterGroupConfigs, AnyRequest, DeleteGroup, TopicMetadata
-from state.kafka.responses import ShareGroupHeartbeatResponse
-from state.kafka.share.view import open_tasks
-from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, AnyRequest, DeleteGroup, TopicMetadata
+from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
+from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     AlterSharePartition,
     AlterShareTopic,
@@ -30,7 +26,11 @@ from state.kafka.share_requests import (
     ShareStatePartition,
     ShareStateResult,
 )
-from state.kafka.snapshot import ShareTask
+from kafka_why.contract.kafka.snapshot import ShareTask
+from state.config import CoordinatorConfig
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.share.view import open_tasks
+from state.kafka.share_group import ShareGroup
 from tests.harness.common import Common
 from tests.harness.played_log import INTERVAL_MS, PAUSES_MS, PlayedLog
 from tests.harness.random_log import GROUPS

@@ -24,10 +24,8 @@ An administrator's requests:
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from state.kafka.requests import AnyRequest
-from state.kafka.share.view import open_tasks
-from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import (
+from kafka_why.contract.kafka.requests import AnyRequest
+from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     AlterSharePartition,
     AlterShareTopic,
@@ -38,7 +36,9 @@ from state.kafka.share_requests import (
     ShareStatePartition,
     ShareStateResult,
 )
-from state.kafka.snapshot import ShareTask
+from kafka_why.contract.kafka.snapshot import ShareTask
+from state.kafka.share.view import open_tasks
+from state.kafka.share_group import ShareGroup
 from tests.harness import consumer_requests, options, partition_text
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common

@@ -1,6 +1,6 @@
 """Share groups, and answers about them, as text."""
 
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     AlteredSharePartition,
     AlteredShareTopic,
     AlterShareGroupOffsetsResponse,
@@ -12,9 +12,9 @@ from state.kafka.responses import (
     ShareGroupHeartbeatResponse,
     ShareGroupMemberDescription,
 )
+from kafka_why.contract.kafka.snapshot import ShareTask
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareMember
-from state.kafka.snapshot import ShareTask
 from tests.harness import partition_text
 from tests.harness.consumer_story import Labels, assigned_text, by_label, epoch_and_assignment, is_usual
 from tests.harness.options import time_text

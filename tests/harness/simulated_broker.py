@@ -19,7 +19,7 @@ from kafka import TopicPartition
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import Headers
+from kafka_why.contract.early_answers import Headers
 from streaming.service.outages import horizon, outage
 
 CLIENT_CONFIG = ClientConfig("simulated:9092")
@@ -131,7 +131,7 @@ class Sent(NamedTuple):
 
 
 class Reader:
-    """`records.reader.TopicReader`."""
+    """`kafka_why.topic_reader.TopicReader`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -6,9 +6,10 @@ from random import Random
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, KnownOutage
-from records.early_answers import ReplicaId
-from records.layout import TopicLayout
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of
 from state.timeline import Step

@@ -11,9 +11,9 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage
 from checkpoints.spark_logs import SPARK
-from records.codec import Clock, clock_of
-from records.layout import TopicLayout
-from records.pack import is_pack
+from kafka_why.contract.codec import Clock, clock_of
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import is_pack
 from records.sharding import shard_of
 from state.configs import Configs
 from state.inputs import Outage

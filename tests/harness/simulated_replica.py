@@ -3,7 +3,7 @@
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage, OwnerRecord
-from records.early_answers import ReplicaId
+from kafka_why.contract.early_answers import ReplicaId
 from streaming.replica.follower import Follower
 from streaming.replica.pipes import Committed, Phase, Promote, Start
 from streaming.replica.seed import Seed

@@ -5,13 +5,11 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypedDict
 
-from assignors.rocketmq.message_queue import MessageQueue
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.instance import ClientInstance, Intervals
-from state.config import CoordinatorConfig
-from state.rocketmq.effects import Effects
-from state.rocketmq.history import HistoryEntry
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
@@ -20,7 +18,7 @@ from state.rocketmq.requests import (
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import (
+from kafka_why.contract.rocketmq.responses import (
     AnyResponse,
     CloseConnection,
     ConsumerListResponse,
@@ -28,6 +26,8 @@ from state.rocketmq.responses import (
     NotifyConsumerIdsChanged,
     ResponseCode,
 )
+from state.config import CoordinatorConfig
+from state.rocketmq.effects import Effects
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 from state.timeline import Row, Timeline
 

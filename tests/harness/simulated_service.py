@@ -10,8 +10,8 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from records.codec import clock_record
-from records.early_answers import ReplicaId
+from kafka_why.contract.codec import clock_record
+from kafka_why.contract.early_answers import ReplicaId
 from streaming.query.operator import ConfigEpoch
 from streaming.service.clock.ticker import fence
 from streaming.service.configuring import begin_epoch, config_epochs

@@ -1,21 +1,28 @@
 """Groups of each kind, as the state stores them, in which no field has its default."""
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import Protocol, ReplyTo
+from kafka_why.contract.kafka.states import GroupState, MemberState
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    RequestMode,
+    SubscriptionData,
+)
 from state.dispatch import AnyGroup
-from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import (
     CheckedRegex,
     ClassicMember,
     ConsumerGroup,
     ConsumerMember,
-    MemberState,
     ResolvedRegex,
 )
-from state.kafka.group import Ended, Group, Offset, PendingOffsets, Topic
+from state.kafka.group import Ended, Group, PendingOffsets, Topic
 from state.kafka.modern_group import ModernGroup
-from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.share_group import (
     Asked,
     DeletingTopic,
@@ -28,7 +35,6 @@ from state.kafka.share_group import (
     ShareMember,
 )
 from state.rocketmq import group as rocketmq
-from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
 ENUMS = (GroupState, MemberState, ParkedKind, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 """The enums in the state."""
@@ -78,7 +84,7 @@ STORED = {
         rocketmq.Group,
         rocketmq.ClientChannelInfo,
         rocketmq.LockEntry,
-        rocketmq.RequestMode,
+        RequestMode,
         SubscriptionData,
         MessageQueue,
     ),
@@ -216,7 +222,7 @@ def rocketmq_sample() -> rocketmq.Group:
         heartbeat_fingerprint=3,
         producers={"c-2": rocketmq.ClientChannelInfo("Y", "JAVA", 2, 1_700_000_000_000, 1)},
         locks={MessageQueue("t", "b", 0): rocketmq.LockEntry("X", 1_700_000_000_001)},
-        request_modes={"t": rocketmq.RequestMode(MessageRequestMode.POP, 2)},
+        request_modes={"t": RequestMode(MessageRequestMode.POP, 2)},
         quarantined="InjectedFault: told to",
     )
 

@@ -5,15 +5,10 @@ from uuid import UUID
 
 from msgspec import UnsetType
 
-from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
-from state.inputs import Failed, Outage, Quarantine, Received
-from state.kafka.any_group import KafkaGroup
-from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.effects import Effects, OffsetChange, TransactionChange
-from state.kafka.group import PendingOffsets
-from state.kafka.history import HistoryEntry
-from state.kafka.requests import Unanswered
-from state.kafka.responses import (
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.kafka.responses import (
     AnyResponse,
     ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
@@ -25,6 +20,12 @@ from state.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment, decode_subscribed_topics
+from state.inputs import Failed, Outage, Quarantine, Received
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.effects import Effects, TransactionChange
+from state.kafka.group import PendingOffsets
 from state.kafka.share_group import ShareGroup
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached

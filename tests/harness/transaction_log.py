@@ -8,9 +8,7 @@ transaction has a number. The truth says to which transaction a request or a mar
 from dataclasses import dataclass, field
 from random import Random
 
-from state.config import CoordinatorConfig
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,
@@ -23,6 +21,8 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
+from state.config import CoordinatorConfig
+from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline
 from tests.harness.common import Common
 from tests.harness.random_log import GROUPS

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from assignors.kafka.api import Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_subscription
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.numbers import INT32_MAX
 from state.config import GROUP_MAX_PARTITIONS
 

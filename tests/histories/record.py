@@ -13,17 +13,13 @@ from uuid import UUID
 
 from msgspec import json, structs
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import code_version
-from records.codec import record_of
-from records.pack import PACK_PREFIX
-from records.sharding import DEFAULT_SHARDS, shard_of
-from state.dispatch import AnyRequest
-from state.kafka.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import record_of
+from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
     CommittedTopic,
@@ -32,7 +28,11 @@ from state.kafka.requests import (
     OffsetCommit,
     Protocol,
 )
-from state.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.pack import PACK_PREFIX
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
+from records.sharding import DEFAULT_SHARDS, shard_of
 from state.timeline import Row
 from streaming.service.ownership.owner import claim_of
 from tests.harness import consumer_log, rocketmq_log, share_log

@@ -14,7 +14,13 @@ from click.testing import CliRunner
 from cli import main
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
-from records.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO, MemberTelemetry, decode_telemetry
+from kafka_why.contract.telemetry import (
+    LAST_HEARTBEAT,
+    LAST_POLL,
+    POLL_IDLE_RATIO,
+    MemberTelemetry,
+    decode_telemetry,
+)
 from tests.e2e.gateway_clients import ConfluentMember, new_group, share
 from tests.e2e.harness import read_topic, wait_until
 from tests.harness.kafkas_consumers import JavaConsumers

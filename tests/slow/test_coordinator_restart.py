@@ -8,8 +8,8 @@ import pytest
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch
 from embedded.broker import EmbeddedBroker
-from state.errors import ErrorCode
-from state.kafka.history import EntryType
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from streaming.service.clock.ticker import Ticker
 from streaming.service.query import coordinating
 from streaming.service.status import Phase, read_status

@@ -8,7 +8,7 @@ import pytest
 from cli.groups import groups
 from gateway.net.options import GatewayOptions
 from kafka_why.connections import kafka_clients
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS, RECORDS, PythonMember, consume, new_group, produce, share
 from tests.e2e.harness import create_topic, history_of, offset_records, topic_id_of, wait_until
 from tests.harness.commands import invoke

@@ -15,7 +15,7 @@ from bench.memory import MIB, heap_after_collection_bytes
 from bench.rows.checkpoint import growth_of_most, sizes_in
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from tests.e2e.harness import coordinating, new_layout, note, stable_member

@@ -13,7 +13,7 @@ from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from insight.admin.requests import GroupRequests
 from insight.why.rebalances import rebalances
-from state.kafka.responses import DescribeGroupResponse
+from kafka_why.contract.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import members_added
 from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.connect_worker import FILE_STREAM, START_TIMEOUT_S, Worker, is_answered

@@ -10,7 +10,7 @@ from gateway.net.options import GatewayOptions
 from gateway.security.authentication import Security
 from gateway.security.settings import ClientAuth, SecuritySettings
 from gateway.service import serving
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import history_of, wait_until
 from tests.harness.certificates import Authority

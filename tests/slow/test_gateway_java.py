@@ -15,8 +15,8 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from gateway.net.options import GatewayOptions
 from insight.admin.requests import GroupRequests
-from state.kafka.history import EntryType
-from state.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

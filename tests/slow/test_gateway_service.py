@@ -20,7 +20,7 @@ from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
 from gateway.service import RunningGateway, running
 from gateway.upstream.connections import Address
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     RECORDS,
     ConfluentMember,

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 
 from cli import main
 from embedded.broker import EmbeddedBroker
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import wait_until
 from tests.e2e.test_consumer_groups import DESCRIBE, Member

@@ -21,7 +21,7 @@ from insight.metrics.follower import Follower
 from insight.metrics.lags import GroupLags
 from insight.metrics.metrics_state import MetricsState
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import create_topic, note, wait_until
 

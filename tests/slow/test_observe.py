@@ -16,7 +16,6 @@ from click import Command
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 
-from assignors.kafka.consumer_protocol import decode_assignment
 from checkpoints.folder import Folder
 from cli.assign import assign
 from cli.groups import groups
@@ -26,9 +25,10 @@ from embedded.broker import EmbeddedBroker
 from insight.why.course import course_of
 from insight.why.model import CauseKind, RebalanceOutcome
 from insight.why.report import report_of
-from records.history import HistoryReader
-from records.layout import TopicLayout
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
 from streaming.observing.options import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError

@@ -27,8 +27,8 @@ from msgspec import structs
 from cli.processes.child import Children
 from cli.processes.family import family
 from embedded.broker import EmbeddedBroker
-from records.history import HistoryReader
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from streaming.service.status import Phase, read_status
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import START_TIMEOUT_S, command_of, read_topic, wait_until

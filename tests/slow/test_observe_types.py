@@ -18,9 +18,9 @@ from insight.why.course import course_of
 from insight.why.folder_history import read_folder
 from insight.why.model import CauseKind, RebalanceOutcome
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from records.truncation import AnyHistoryEntry
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, wait_until
 from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import Held, JavaGroups

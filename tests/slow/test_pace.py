@@ -7,7 +7,7 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.clock.pace import QUIET_S
 from streaming.service.options import Options
 from tests.e2e.harness import (

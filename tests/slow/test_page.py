@@ -25,8 +25,8 @@ from insight.page.commands import Source
 from insight.page.server import Page
 from insight.web import listening_at, url_of
 from kafka_why.connections import kafka_clients
-from records.layout import TopicLayout
-from state.rocketmq.requests import (
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.requests import (
     MessageModel,
     RegisterConsumer,
     SubscriptionData,

@@ -33,15 +33,15 @@ from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE, encode
-from records.layout import TopicLayout
-from records.pack import pack, pack_key, slot_of, unpack
-from records.partitioner import partition_of
-from state.dispatch import AnyRequest
-from state.kafka.requests import ANSWERS, JoinGroup, Unanswered
-from state.kafka.responses import AnyResponse
-from state.messages import ErrorResponse
-from state.rocketmq.requests import ConnectionClosed
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.kafka.requests import ANSWERS, JoinGroup, Unanswered
+from kafka_why.contract.kafka.responses import AnyResponse
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from kafka_why.partitioner import partition_of
 from tests.e2e.harness import START_TIMEOUT_S, wait_until, waits_for_a_request
 from tests.harness import form, random_log, rocketmq_log
 from tests.harness.recordings import Lines

@@ -26,10 +26,10 @@ from checkpoints.files import FolderError
 from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import DEFAULT_PREFIX
-from records.pack import unpack
-from state.errors import ErrorCode
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.pack import unpack
 from streaming.service.status import Phase, read_status
 from tests.e2e.harness import (
     QUICK_JAVA,

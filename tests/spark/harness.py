@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from records.pack import unpack
+from kafka_why.contract.pack import unpack
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator

@@ -3,12 +3,9 @@
 from collections import Counter
 from typing import NamedTuple
 
-from records.codec import clock_record, encode, request_id
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from state.dispatch import AnyRequest
-from state.kafka.member_id import new_member_id
-from state.kafka.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import clock_record, encode, request_id
+from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     Heartbeat,
@@ -21,7 +18,10 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.messages import ReleaseGroup
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.partitioner import partition_of
+from state.kafka.member_id import new_member_id
 from tests.harness.common import Common
 
 T0 = 1_700_000_000_000

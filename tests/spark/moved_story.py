@@ -1,6 +1,6 @@
 """The log of the tests about a state that moves."""
 
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from tests.spark.log import T0, Log, Record, heartbeat, leave
 
 GROUPS = ("a", "d", "b", "c", "e")

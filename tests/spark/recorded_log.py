@@ -6,8 +6,8 @@ from random import Random
 
 import msgspec
 
-from records.codec import clock_record, encode, is_packed, offset_key, record_of, transaction_key
-from records.pack import pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import clock_record, encode, is_packed, offset_key, record_of, transaction_key
+from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline

@@ -21,7 +21,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
-from records.codec import clock_record, encode
+from kafka_why.contract.codec import clock_record, encode
 from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.kafka.classic_group import ClassicGroup
 from streaming.query.operator import Operator

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from insight.why.table import events_table
+from kafka_why.contract.layout import TopicLayout
 from records.consumer_offsets.decode import decode
-from records.layout import TopicLayout
 from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder

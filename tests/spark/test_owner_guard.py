@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from records.claims import Claim
-from state.errors import ErrorCode
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.errors import ErrorCode
 from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
 from streaming.query.worker_function import WorkerFunction
 from tests.e2e.harness import create_topic

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from insight.why.table import events_table
-from records.codec import encode
-from records.history import CoordinatorStarted
-from state.kafka.history import HistoryEntry
-from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import CoordinatorStarted
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night

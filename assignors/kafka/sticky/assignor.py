@@ -3,19 +3,25 @@
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.api import NO_RACKS
 from assignors.kafka.sticky.equal_subscriptions import assign_equal
 from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from assignors.kafka.sticky.unequal_subscriptions import assign_exact
-from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
 
 
 class StickyAssignor:
     """Assigns as evenly as the subscriptions allow and moves as few partitions as that permits.
 
-    A member's earlier partitions are those in its user data (`assignors.kafka.user_data`). If two members
-    claim a partition, the claim of the higher generation counts; in the same generation neither claim
-    counts. A near rack has priority over staying, as in Kafka.
+    A member's earlier partitions are those in its user data (`kafka_why.contract.protocols.user_data`). If
+    two members claim a partition, the claim of the higher generation counts; in the same generation neither
+    claim counts. A near rack has priority over staying, as in Kafka.
 
     If members have the same topics and racks make no difference, the rule is Kafka's own, step by step
     (`assignors.kafka.sticky.equal_subscriptions`). Otherwise the rule reaches Kafka's aims exactly

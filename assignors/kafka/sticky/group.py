@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
-from assignors.kafka.members import java_order, members_in_order
+from assignors.kafka.api import NO_RACKS
+from assignors.kafka.members import members_in_order
 from assignors.kafka.racks import are_racks_of_use, replica_racks
-from assignors.kafka.user_data import Claim
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim
 
 NOBODY: Final = -1
 

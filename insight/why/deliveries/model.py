@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from records.deliveries import Counted
+from kafka_why.contract.deliveries import Counted
 
 
 class Verdict(StrEnum):
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 class SuspectLine(Struct, frozen=True, kw_only=True):
     """A record that may be poison. `at_ms` is when a gateway last wrote something of it, `outcome` is as in
-    `records.deliveries`, and inferred unless the record was rejected or accepted.
+    `kafka_why.contract.deliveries`, and inferred unless the record was rejected or accepted.
     """
 
     topic: str

@@ -5,10 +5,10 @@ from kafka import TopicPartition
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.deliveries.report import Sums
 from kafka_why.connections.client_config import ClientConfig
-from records.deliveries import decode_deliveries, is_of_deliveries
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import TopicReader
+from kafka_why.contract.deliveries import decode_deliveries, is_of_deliveries
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 
 RECORDS_MAX = 100_000
 """So many records are read at most, the last ones, of all groups in the group's partition of the topic."""

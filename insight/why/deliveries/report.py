@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from insight.why.deliveries.model import DeliveryReport, Interval, MemberSum, Row, SuspectLine, Verdict
-from records.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
+from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
 
 ROWS_MAX, SUSPECTS_MAX, MEMBERS_MAX = 1_000, 1_000, 1_000
 INTERVALS = 24

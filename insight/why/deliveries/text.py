@@ -7,7 +7,7 @@ from insight.why.clock import Clock, duration_text
 from insight.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
 from insight.why.names import Names
 from insight.why.wording import columns, count, shortened
-from records.deliveries import ACCEPTED, GONE, REJECTED, Counted
+from kafka_why.contract.deliveries import ACCEPTED, GONE, REJECTED, Counted
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from insight.why.incarnations import IncarnationHistory
 from insight.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
-from records.rocketmq_history import is_expiry
-from state.rocketmq.history import EntryType, HistoryEntry
-from state.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
+from kafka_why.contract.rocketmq.history_codec import is_expiry
+from kafka_why.contract.rocketmq.requests import MessageModel
 
 _KINDS = {
     EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,

@@ -7,7 +7,7 @@ from insight.why.incarnations import IncarnationHistory, by_incarnation
 from insight.why.notes import notes
 from insight.why.rocketmq.changes import changes_of, traps_of
 from insight.why.rocketmq.model import Change, ChangeCount, ChangeKind, Report
-from state.rocketmq.history import EntryType, HistoryEntry
+from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 
 _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 

@@ -7,8 +7,10 @@ metadata.
 
 from collections.abc import Iterable
 
-from assignors.kafka.api import Assignment, MemberSubscription, TopicPartition
-from assignors.kafka.consumer_protocol import (
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import JoinGroup
+from kafka_why.contract.protocols.consumer_protocol import (
     PROTOCOL_TYPE,
     ProtocolError,
     decode_assignment,
@@ -16,11 +18,9 @@ from assignors.kafka.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
-from state.errors import ErrorCode
+from kafka_why.contract.protocols.subscriptions import Assignment, MemberSubscription, TopicPartition
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.requests import JoinGroup
 
 
 def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | None:

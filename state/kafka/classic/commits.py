@@ -4,11 +4,12 @@ TO4, TO5.
 Source: ClassicGroup.validateOffsetCommit.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OffsetCommit, TxnOffsetCommit
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic.session import arm_session
-from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, Verdict
-from state.kafka.requests import OffsetCommit, TxnOffsetCommit
 
 
 def check_commit(context: StepContext, request: OffsetCommit) -> Verdict:

@@ -2,11 +2,12 @@
 
 from msgspec import UNSET
 
-from state.kafka.classic_group import ClassicGroup, GroupState
+from kafka_why.contract.kafka.requests import DescribeGroup, ReplyTo
+from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
+from kafka_why.contract.kafka.states import GroupState
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext
 from state.kafka.offsets.pending import pending_offsets
-from state.kafka.requests import DescribeGroup, ReplyTo
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
 
 
 def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:

@@ -1,11 +1,12 @@
 """Due deadlines: sessions (rows T), the join phase (rows I, C) and missing syncs (row Y)."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
-from state.kafka.responses import JoinGroupResponse
 from state.kafka.timers import DeadlineReached, TimerKind
 
 

@@ -1,11 +1,12 @@
 """Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H3 to H8."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, ReplyTo
+from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic.session import arm_session
-from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, Verdict
-from state.kafka.requests import Heartbeat, ReplyTo
-from state.kafka.responses import HeartbeatResponse
 
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:

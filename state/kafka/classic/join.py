@@ -1,14 +1,15 @@
 """JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
+from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import assignment, rebalance, static_member
 from state.kafka.classic.reported_topics import record_topics
-from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, Member, PendingMember
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import JoinGroup, ReplyTo
-from state.kafka.responses import JoinGroupResponse
 
 FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 

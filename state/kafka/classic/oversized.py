@@ -4,15 +4,16 @@ Source: GroupMetadataManager.java (classicGroupSync), where the record of the gr
 `__consumer_offsets`. Kafka writes no record of a JoinGroup, so there the SyncGroup fails.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OversizedRequest, ReplyTo
+from kafka_why.contract.kafka.responses import OversizedRequestResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
 from state.kafka.classic.session import arm_session
 from state.kafka.classic.sync import remove_pending_sync_member, validate
-from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, Verdict
 from state.kafka.oversized import FAILED, reason_of, refuse_join
-from state.kafka.requests import OversizedRequest, ReplyTo
-from state.kafka.responses import OversizedRequestResponse
 
 
 def oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:

@@ -2,6 +2,15 @@
 
 from typing import ClassVar
 
+from kafka_why.contract.kafka.requests import (
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OversizedRequest,
+    SyncGroup,
+    TopicMetadata,
+)
 from state.kafka.classic import commits, expiry, takeover
 from state.kafka.classic.describe import describe
 from state.kafka.classic.heartbeat import heartbeat
@@ -14,15 +23,6 @@ from state.kafka.classic.timers import armed, armed_of
 from state.kafka.classic.view import view_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.protocol import KafkaProtocol, Learners
-from state.kafka.requests import (
-    DescribeGroup,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    OversizedRequest,
-    SyncGroup,
-    TopicMetadata,
-)
 from state.protocol import Handlers
 
 

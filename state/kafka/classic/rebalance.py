@@ -6,17 +6,18 @@ tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 """
 
 from assignors.kafka.server_side import is_for_coordinator
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
+from kafka_why.contract.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
-from state.errors import ErrorCode
 from state.kafka.classic import assignment, subscription
 from state.kafka.classic.reported_topics import settle_topics
 from state.kafka.classic.session import arm_session
 from state.kafka.classic.transition import transition
-from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member
+from state.kafka.classic_group import ClassicGroup, JoinPhase, Member
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, ReplyTo
-from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
 
 # The least extension of a join phase in which no member rejoined. With a rebalance timeout of 0 the phase
 # would be extended for ever at the same time, because the group's clock moves only from deadline to deadline.

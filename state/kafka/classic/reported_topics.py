@@ -4,13 +4,13 @@ The classic protocol does not use these facts. An upgrade to the consumer protoc
 protocol goes by topic id (rows UP5, MI14).
 """
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImages
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.history import EntryType
-from state.kafka.requests import TopicMetadata
 from state.kafka.topic_facts import watched
-from state.kafka.topic_images import TopicImages
 
 
 def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:

@@ -4,14 +4,15 @@ Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin
 (replaceStaticMember).
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
 from state.kafka.classic.session import arm_session
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, ReplyTo
-from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 

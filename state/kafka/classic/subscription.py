@@ -3,7 +3,7 @@
 Source: ClassicGroup.computeSubscribedTopics.
 """
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscribed_topics
 from state.kafka.classic_group import ClassicGroup
 
 Subscriptions = dict[str, list[str]]

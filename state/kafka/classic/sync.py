@@ -1,11 +1,12 @@
 """SyncGroup: the leader sends the assignments, every member fetches its own. Rows S0 to S9."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OversizedRequest, ReplyTo, SyncGroup
+from kafka_why.contract.kafka.responses import SyncGroupResponse
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.requests import OversizedRequest, ReplyTo, SyncGroup
-from state.kafka.responses import SyncGroupResponse
 
 FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 

@@ -1,13 +1,13 @@
 """Deadlines and parked requests when time stands still: in an outage (row F5), in a quarantine (row F4)."""
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.inputs import Outage
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
 from state.kafka.classic.session import arm_session
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 
 def take_over(context: StepContext, outage: Outage) -> None:

@@ -1,8 +1,9 @@
 """The change of a group's state, with its history entry."""
 
-from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, GroupState
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import GroupState
+from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 
 
 def transition(

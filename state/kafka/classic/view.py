@@ -2,8 +2,10 @@
 
 from msgspec import UNSET
 
-from state.kafka.classic_group import ClassicGroup, GroupState
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot, common_fields
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.states import GroupState
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.view_fields import common_fields
 
 
 def view_of(group: ClassicGroup) -> GroupSnapshot:

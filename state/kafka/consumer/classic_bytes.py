@@ -4,11 +4,11 @@ topic id.
 
 from collections.abc import Iterable, Mapping
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_version, encode_assignment
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_version, encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from state.kafka.consumer_group import AssignedPartitions
 from state.kafka.group import Topic
-from state.kafka.modern_group import Partitions
 
 
 def by_topic_id(

@@ -7,9 +7,13 @@ GroupMetadataManager.classicGroupJoinToConsumerGroup.
 
 from collections import Counter
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
+from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from state.kafka.classic import join as classic_join
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup
@@ -20,12 +24,8 @@ from state.kafka.consumer.member_update import Update
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Client, Refused, record_refusal
 from state.kafka.modern.topics import look, merge_reported
-from state.kafka.modern_group import Partitions
-from state.kafka.requests import JoinGroup, ReplyTo
-from state.kafka.responses import JoinGroupResponse
 from state.kafka.start_anew import start_anew
 from state.kafka.topic_facts import reported
 

@@ -4,19 +4,25 @@ The generation of a classic member is its member epoch. Source: GroupMetadataMan
 (classicGroupSyncToConsumerGroup, classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup).
 """
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, LeaveGroup, LeavingMember, ReplyTo, SyncGroup
+from kafka_why.contract.kafka.responses import (
+    HeartbeatResponse,
+    LeaveGroupResponse,
+    LeftMember,
+    SyncGroupResponse,
+)
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.classic import sync as classic_sync
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.target import maybe_update_target
-from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, MemberState
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext, Verdict, deciding
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.topics import look
-from state.kafka.requests import Heartbeat, LeaveGroup, LeavingMember, ReplyTo, SyncGroup
-from state.kafka.responses import HeartbeatResponse, LeaveGroupResponse, LeftMember, SyncGroupResponse
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:

@@ -7,11 +7,11 @@ Source: ConsumerGroup.validateOffsetCommit, ConsumerGroup.validateOffsetFetch.
 
 from collections.abc import Iterable
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import CommittedTopic, OffsetCommit, OffsetFetch, TxnOffsetCommit
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext, Verdict
 from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-from state.kafka.requests import CommittedTopic, OffsetCommit, OffsetFetch, TxnOffsetCommit
 
 FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, ReplyTo
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, ConsumerGroupMemberDescription
 from state.kafka.consumer.target import preferred_assignor
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
 from state.kafka.modern.answered import described_partitions
 from state.kafka.offsets.pending import pending_offsets
-from state.kafka.requests import ConsumerGroupDescribe, ReplyTo
-from state.kafka.responses import (
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupMemberDescription,
-)
 
 _CLASSIC, _CONSUMER = 0, 1  # the types of members (KIP-1099)
 

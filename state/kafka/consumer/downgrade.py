@@ -9,17 +9,18 @@ from collections import Counter
 from collections.abc import Mapping
 
 from assignors.kafka.server_side import is_for_coordinator
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import named
+from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance, subscription
 from state.kafka.classic.reported_topics import settle_topics
 from state.kafka.classic.session import arm_session
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.migration_policy import allows_downgrade
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
-from state.kafka.history import EntryType
-from state.kafka.snapshot import named
 
 
 def maybe_downgrade(context: StepContext, reason: str) -> bool:

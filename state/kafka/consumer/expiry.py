@@ -1,8 +1,9 @@
 """Due deadlines of members. Rows TM1 to TM5: each removes its member."""
 
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.settings import SETTINGS
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.timers import DeadlineReached, TimerKind
 

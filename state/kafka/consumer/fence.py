@@ -5,15 +5,15 @@ Source: GroupMetadataManager.consumerGroupFenceMembers.
 
 from collections.abc import Mapping, Sequence
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.downgrade import maybe_downgrade
 from state.kafka.consumer.joining import remove_member
 from state.kafka.consumer.topics import forget_unused
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.topics import look
-from state.kafka.modern.wording import listed
 
 _NO_REASONS: Mapping[str, str | None] = {}
 

@@ -8,6 +8,15 @@ from collections.abc import Callable
 
 from msgspec import UNSET
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
+    ConsumerGroupHeartbeat,
+    RegexResolution,
+    ReplyTo,
+    TopicIdPartitions,
+)
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.consumer.identity import identify
 from state.kafka.consumer.joining import Sender, admit, check_room, go_on
 from state.kafka.consumer.leaving import leave
@@ -18,18 +27,11 @@ from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer.settings import SETTINGS
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-)
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.answered import assigned_partitions
 from state.kafka.modern.refusal import Client, Refused, record_refusal
 from state.kafka.modern.topics import merge_reported
-from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, ReplyTo, TopicIdPartitions
-from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:

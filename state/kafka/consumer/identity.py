@@ -8,14 +8,15 @@ throwIfConsumerGroupMemberEpochIsInvalid).
 
 from collections.abc import Mapping
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.consumer.joining import Sender, is_full, made_id
 from state.kafka.consumer.reconcile import Owned
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused, no_member
-from state.kafka.requests import ConsumerGroupHeartbeat
 
 
 def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> Sender:

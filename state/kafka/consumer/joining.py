@@ -9,20 +9,20 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.topic_images import TopicImages
 from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import Owned, reconcile
 from state.kafka.consumer.target import maybe_update_target
 from state.kafka.consumer.topics import forget_unused
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.refusal import Client, Refused
 from state.kafka.modern.room import has_room
 from state.kafka.modern.topics import look
-from state.kafka.topic_images import TopicImages
 
 
 class Sender(Struct, frozen=True):

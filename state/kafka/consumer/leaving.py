@@ -3,19 +3,15 @@
 Source: GroupMetadataManager.consumerGroupLeave.
 """
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, ReplyTo
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
 from state.kafka.consumer.fence import fence
 from state.kafka.consumer.identity import check_instance
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-)
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import no_member
-from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo
-from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
 
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:

@@ -5,6 +5,8 @@ Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerG
 
 from msgspec import Struct
 
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.wording import names_change
 from state.kafka.consumer.regex import Change, update_regex
 from state.kafka.consumer.target import preferred_assignor
 from state.kafka.consumer.topics import forget_unused
@@ -12,8 +14,6 @@ from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMem
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.topics import look
-from state.kafka.modern.wording import names_change
-from state.kafka.requests import RegexResolution
 
 
 class Update(Struct, frozen=True, kw_only=True):

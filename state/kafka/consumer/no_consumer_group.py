@@ -4,7 +4,9 @@ AD2.
 Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.upgrade import upgrade
@@ -12,8 +14,6 @@ from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern.no_group import is_not, not_found, refusal
 from state.kafka.modern.refusal import Refused
-from state.kafka.requests import ConsumerGroupHeartbeat
-from state.kafka.responses import ConsumerGroupDescribeResponse
 from state.kafka.start_anew import start_anew
 
 _KIND = "consumer group"

@@ -1,8 +1,9 @@
 """The end of a step: whether the group has come to rest. Rows GS1 and GS4."""
 
-from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import ConsumerGroupState
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.progress import record_stable
 from state.kafka.protocol import Before
 

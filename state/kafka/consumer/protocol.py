@@ -3,6 +3,16 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+from kafka_why.contract.kafka.requests import (
+    ConsumerGroupDescribe,
+    ConsumerGroupHeartbeat,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    RegexResolved,
+    SyncGroup,
+    TopicMetadata,
+)
 from state.kafka.consumer import classic_members, commits, expiry, takeover
 from state.kafka.consumer.classic_join import join
 from state.kafka.consumer.describe import describe
@@ -20,16 +30,6 @@ from state.kafka.consumer.topics import topic_metadata
 from state.kafka.consumer.view import view_of
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocol import KafkaProtocol, Learners
-from state.kafka.requests import (
-    ConsumerGroupDescribe,
-    ConsumerGroupHeartbeat,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    RegexResolved,
-    SyncGroup,
-    TopicMetadata,
-)
 from state.protocol import Handlers, WhyRefused
 
 

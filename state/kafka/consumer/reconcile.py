@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, MemberState
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.kafka.wording import listed, listed_partitions
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.modern.wording import listed, listed_partitions
-from state.kafka.modern_group import Partitions
-from state.kafka.snapshot import named
 
 Owned = Mapping[bytes, Collection[int]]
 """The partitions that a client says it has, by topic id."""

@@ -9,7 +9,10 @@ Source: GroupMetadataManager.maybeUpdateRegularExpressions.
 from enum import Enum
 from typing import TypeGuard
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.regex_checked import (
     begin_checks,
     is_look_due,
@@ -19,11 +22,8 @@ from state.kafka.consumer.regex_checked import (
 )
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused
 from state.kafka.modern.topics import merge_reported
-from state.kafka.modern.wording import listed
-from state.kafka.requests import RegexResolution
 
 
 class Change(Enum):

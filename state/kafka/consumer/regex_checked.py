@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import RegexResolution
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
-from state.kafka.requests import RegexResolution
 
 LOOKS_APART_MS = 10_000
 """The least time between two looks for a pattern of a group, as in Kafka. A look that was asked for and did

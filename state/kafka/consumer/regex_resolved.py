@@ -4,6 +4,8 @@ RG8, RX6.
 Source: GroupMetadataManager.handleRegularExpressionsResult.
 """
 
+from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
+from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.regex import store_result
 from state.kafka.consumer.regex_checked import allowed_of_watcher, note_seen
 from state.kafka.consumer.topics import forget_unused, store_topic_images
@@ -11,8 +13,6 @@ from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.topics import look
-from state.kafka.modern.wording import listed
-from state.kafka.requests import RegexResolution, RegexResolved
 
 
 def regex_resolved(context: StepContext, request: RegexResolved) -> None:

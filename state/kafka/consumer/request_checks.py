@@ -3,11 +3,11 @@
 Source: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
 """
 
-from state.errors import ErrorCode
-from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.states import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern.refusal import Refused, is_blank
-from state.kafka.requests import ConsumerGroupHeartbeat
 
 # From this version on the client chooses its member id (KIP-1082).
 FIRST_VERSION_WITH_CLIENTS_MEMBER_ID = 1

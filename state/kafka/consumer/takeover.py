@@ -1,11 +1,11 @@
 """Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12."""
 
+from kafka_why.contract.kafka.history import EntryType
 from state.inputs import Outage
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 
 
 def take_over(context: StepContext, outage: Outage) -> None:

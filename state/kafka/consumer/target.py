@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from assignors.kafka import BROKER_ASSIGNORS
-from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember

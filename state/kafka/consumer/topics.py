@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImages
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.modern.topics import forget_topics, store_watched, unused_topics
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImages
 
 
 def topic_metadata(context: StepContext, request: TopicMetadata) -> None:

@@ -6,25 +6,29 @@ Source: GroupMetadataManager (validateOnlineUpgrade, convertToConsumerGroup), Co
 
 from msgspec import Struct
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment, decode_subscription
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.protocols.consumer_protocol import (
+    ProtocolError,
+    decode_assignment,
+    decode_subscription,
+)
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from state.kafka.classic.reported_topics import record_topics
-from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer.classic_bytes import by_topic_id
 from state.kafka.consumer.migration_policy import allows_upgrade
 from state.kafka.consumer.session import arm_session
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused
 from state.kafka.modern.topics import fingerprint
-from state.kafka.modern.wording import listed
-from state.kafka.modern_group import Partitions
-from state.kafka.requests import ConsumerGroupHeartbeat
-from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
-from state.kafka.snapshot import named
 
 # The epoch of a group that never formed a generation: that of a new consumer group.
 FIRST_EPOCH = 1

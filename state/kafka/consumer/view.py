@@ -2,17 +2,16 @@
 
 from msgspec import UNSET
 
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.modern_group import Partitions
-from state.kafka.snapshot import (
+from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
     GroupSnapshot,
     MemberSnapshot,
-    common_fields,
+    Partitions,
     named,
-    topic_snapshots,
 )
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.view_fields import common_fields, topic_snapshots
 
 
 def view_of(group: ConsumerGroup) -> GroupSnapshot:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
-from state.kafka.responses import AssignedTopicPartitions
+from kafka_why.contract.kafka.responses import AssignedTopicPartitions
 
 
 def assigned_partitions(assigned: Mapping[bytes, Collection[int]]) -> list[AssignedTopicPartitions]:

@@ -4,8 +4,8 @@ to SH24, ST2, ST3.
 Source: GroupMetadataManager (consumerGroupHeartbeat, shareGroupHeartbeat, maybeUpdateTargetAssignment).
 """
 
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern_group import ModernGroup
 
 

@@ -6,12 +6,12 @@ Source: GroupMetadataManager (consumerGroup, shareGroup).
 from collections.abc import Callable
 from typing import Any
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import AnyResponse
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.modern.refusal import Refused
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import AnyResponse
 from state.protocol import Handler, Refusal, WhyRefused
 
 Check = Callable[[StepContext, Any], None]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern_group import ModernGroup
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 
 # What Java's String.trim takes away.
 _BLANKS = "".join(map(chr, range(33)))

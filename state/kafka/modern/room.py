@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from kafka_why.contract.kafka.topic_images import TopicImages
 from state.config import CoordinatorConfig
 from state.kafka.group import Topic
 from state.kafka.modern.topics import KnowsTopics
-from state.kafka.topic_images import TopicImages
 
 
 class Assigned(KnowsTopics, Protocol):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from state.config import CoordinatorConfig, SettingValue
+from kafka_why.contract.settings import SettingValue
+from state.config import CoordinatorConfig
 from state.kafka.context import StepContext
 from state.kafka.group_settings import GroupSetting, SettingBounds, values_in_force
 

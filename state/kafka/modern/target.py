@@ -9,17 +9,17 @@ GroupMetadataManager.maybeUpdateTargetAssignment.
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from assignors.kafka.api import TopicPartition
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
-from state.kafka.history import EntryType
 from state.kafka.modern.epochs import is_due
 from state.kafka.modern.room import assignable_topics
 from state.kafka.modern.settings import ModernSettings
 from state.kafka.modern.topics import KnowsTopics
-from state.kafka.modern.wording import counted, listed
-from state.kafka.modern_group import ModernGroup, Partitions
-from state.kafka.snapshot import named
+from state.kafka.modern_group import ModernGroup
 
 Targets = dict[str, Partitions]
 """A target assignment by member id."""

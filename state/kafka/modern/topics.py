@@ -10,13 +10,13 @@ from typing import Protocol
 
 from msgspec import msgpack
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.wording import counted
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.history import EntryType
-from state.kafka.modern.wording import counted
 from state.kafka.offsets.topic_metadata import remember_deleted
 from state.kafka.topic_facts import Topics, reported, watched
-from state.kafka.topic_images import TopicImages
 
 _FINGERPRINT_BYTES = 16
 

@@ -4,9 +4,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscribed_topics
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    decode_subscribed_topics,
+)
 from state.kafka.observed.observation import Observation, listed
 from state.kafka.observed.records import ClassicMember
 

@@ -7,15 +7,15 @@ not in the log: the differences are all there is.
 
 from collections.abc import Sequence
 
-from assignors.kafka.api import TopicPartition
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import NamedPartitions
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.observed.changes import Change, difference, open_rebalance, record_back, topics_of
 from state.kafka.observed.group import CREATION, Classic
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.records import ClassicGeneration
 from state.kafka.observed.sightings import claim, end_all, record_later
-from state.kafka.snapshot import NamedPartitions
 
 _BETWEEN = "left no record: each was overtaken before its assignment, or its record was compacted"
 _FOUND = "the group was like this when its records were first read"

@@ -4,9 +4,8 @@ Kafka removes the records of the old protocol and writes those of the new one at
 members is never deleted, so the removal of its records is a conversion.
 """
 
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import ConsumerGroupState
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
 from state.kafka.observed.classic import by_topic, store
 from state.kafka.observed.group import CONSUMER, Epochs
 from state.kafka.observed.observation import Observation

@@ -9,14 +9,10 @@ does not say whether a member that went had left or had expired.
 from collections.abc import Iterable
 from typing import Any
 
-from assignors.kafka.api import TopicPartition
-from state.kafka.consumer_group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroupState,
-    MemberState,
-)
-from state.kafka.history import EntryType
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, MemberState
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.observed import consumer, share, streams
 from state.kafka.observed.group import (
     CREATION,

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from assignors.kafka.api import TopicPartition
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import ConsumerGroupState, MemberState
-from state.kafka.group import Offset
-from state.kafka.history import NOT_READY
-from state.kafka.modern_group import Partitions
-from state.kafka.observed.records import ClassicMember, MemberSubscription, SeenMember
-from state.kafka.snapshot import NamedPartitions, named
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, named
+from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState, MemberState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.sightings import SeenMember
+from state.kafka.observed.records import ClassicMember, MemberSubscription
 
 CLASSIC = "classic"
 CONSUMER, SHARE, STREAMS = "consumer", "share", "streams"

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.kafka.effects import OffsetChange
-from state.kafka.group import DEAD
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.modern.wording import listed as shortened
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.kafka.wording import listed as shortened
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
-from state.messages import RECORD_VERSION
 
 
 class At(NamedTuple):

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from state.kafka.group import Offset
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.snapshot import Partitions
 
 
 class OffsetCommitted(Struct, frozen=True, gc=False):
@@ -50,34 +50,6 @@ class ClassicGeneration(Struct, frozen=True):
     leader_id: str | None
     since_ms: int | None
     members: tuple[ClassicMember, ...]
-
-
-class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a rebalancing group, which has joined, or for which the group waits."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-
-
-class RebalanceSeen(Struct, frozen=True):
-    """A classic group was rebalancing when its broker was asked at `seen_ms`, in `state`.
-
-    It was first seen so at `first_ms`, and was not so `within_ms` before. `run` names all that was seen
-    without a look between at which it was not rebalancing. All that the group's partition of
-    `__consumer_offsets` had at `read_ms` was handled before this record was written; None if that is not
-    known. `is_over`: it is not rebalancing any more. `members` is None if there are too many.
-    """
-
-    run: str
-    state: str
-    first_ms: int
-    seen_ms: int
-    within_ms: int
-    read_ms: int | None
-    is_over: bool
-    members: tuple[SeenMember, ...] | None
 
 
 class ClassicGroupRemoved(Struct, frozen=True):

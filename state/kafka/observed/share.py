@@ -8,8 +8,8 @@ target assignments.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from state.kafka.history import EntryType
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions
 from state.kafka.observed.group import SHARE, Epochs, ShareState
 from state.kafka.observed.observation import Observation, listed_partitions
 from state.kafka.observed.records import MemberSubscription, SharePartitions

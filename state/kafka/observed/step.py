@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from state.kafka.effects import OffsetChange
+from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.sightings import RebalanceSeen
 from state.kafka.observed import consumer, conversion, epochs, share, streams
 from state.kafka.observed.classic import find_again, observe_generation
 from state.kafka.observed.group import ObservedGroup
@@ -17,7 +18,6 @@ from state.kafka.observed.records import (
     MemberSubscribed,
     MemberTarget,
     OffsetCommitted,
-    RebalanceSeen,
     RegexResolved,
     SharePartitions,
     SubscribedTopics,

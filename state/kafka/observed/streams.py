@@ -4,9 +4,9 @@ A group epoch names the topology epoch at which all topics were found right, and
 assignment. Until the topics are right the group is NotReady, and no member has a task.
 """
 
-from assignors.kafka.api import TopicPartition
-from state.kafka.history import EntryType
-from state.kafka.modern_group import Partitions
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.observed.group import ACTIVE, STREAMS, Topology, task_key
 from state.kafka.observed.observation import Observation
 from state.kafka.observed.records import GroupEpoch, MemberSubscription, TopologySent

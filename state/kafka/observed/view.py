@@ -5,8 +5,17 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from state.kafka.classic_group import GroupState
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
+from kafka_why.contract.kafka.snapshot import (
+    ConsumerGroupSnapshot,
+    ConsumerMemberSnapshot,
+    GroupSnapshot,
+    MemberSnapshot,
+    ShareSnapshot,
+    StreamsMemberSnapshot,
+    StreamsSnapshot,
+    TopicSnapshot,
+)
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, GroupState, MemberState
 from state.kafka.observed.group import (
     SHARE,
     STREAMS,
@@ -17,16 +26,6 @@ from state.kafka.observed.group import (
     Topology,
 )
 from state.kafka.observed.records import MemberSubscription, StreamsMember
-from state.kafka.snapshot import (
-    ConsumerGroupSnapshot,
-    ConsumerMemberSnapshot,
-    GroupSnapshot,
-    MemberSnapshot,
-    ShareSnapshot,
-    StreamsMemberSnapshot,
-    StreamsSnapshot,
-    TopicSnapshot,
-)
 
 _NOTHING = Assigned(
     epoch=0,

@@ -6,17 +6,18 @@ OffsetMetadataManager.commitOffset.
 
 from collections.abc import Callable, Iterable
 
-from state.errors import ErrorCode
-from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, LogPosition, Offset
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     OffsetCommit,
     ReplyTo,
     TxnOffsetCommit,
 )
-from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
+from kafka_why.contract.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
+from state.kafka.context import StepContext, Verdict
+from state.kafka.group import Group
 
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 

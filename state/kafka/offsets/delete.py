@@ -5,13 +5,13 @@ Source: OffsetMetadataManager.deleteOffsets, ClassicGroup.validateOffsetDelete.
 
 from collections.abc import Container, Mapping
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions
+from kafka_why.contract.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors
 from state.kafka.context import RuleId, StepContext, Verdict, deciding
 from state.kafka.group import Group
-from state.kafka.history import EntryType
 from state.kafka.offsets.pending import forget_pending
-from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions
-from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors
 
 
 def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyTo) -> None:

@@ -6,11 +6,11 @@ Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets, isMismatchedTopicId
 from collections.abc import Container, Mapping, Sequence
 from uuid import UUID
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
+from kafka_why.contract.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import Offset
-from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
-from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
 _NOTHING = Offset(
     offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expire_at_ms=None, topic_id=None

@@ -3,20 +3,7 @@
 The core and the follower of the markers decide by this function alone, so they cannot disagree.
 """
 
-from enum import StrEnum
-
-
-class MarkerOutcome(StrEnum):
-    """What a marker means for offsets that are pending in a transaction of its producer.
-
-    COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction was ended without a
-    marker that counts for them, so it was not committed. IGNORED: it is an echo of an earlier transaction.
-    """
-
-    COMMIT = "commit"
-    ABORT = "abort"
-    DROPPED = "dropped"
-    IGNORED = "ignored"
+from kafka_why.contract.kafka.transactions import MarkerOutcome
 
 
 def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:

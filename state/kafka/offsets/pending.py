@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.offsets import Offset
 from state.kafka.context import StepContext
 from state.kafka.effects import TransactionChange
-from state.kafka.group import Group, Offset, PendingOffsets
+from state.kafka.group import Group, PendingOffsets
 
 
 def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], bool]) -> dict[str, set[int]]:

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from state.kafka.group import Group, LogPosition, Offset
+from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from state.kafka.group import Group
 
 
 def precede_other_log(group: Group) -> None:

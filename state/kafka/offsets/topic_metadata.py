@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import Group, Offset
-from state.kafka.history import EntryType
+from state.kafka.group import Group
 from state.kafka.offsets.fetch import is_of_another_topic
 from state.kafka.offsets.pending import forget_pending, set_topic_id
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImage
 
 # The number of deleted topic ids that a group remembers.
 DELETED_IDS_MAX = 64

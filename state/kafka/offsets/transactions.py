@@ -12,10 +12,20 @@ ClassicGroup.validateOffsetCommit.
 
 from msgspec.structs import replace
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    ReplyTo,
+    TransactionMarker,
+    TxnOffsetCommit,
+)
+from kafka_why.contract.kafka.responses import TransactionMarkerResponse, TxnOffsetCommitResponse
+from kafka_why.contract.kafka.transactions import MarkerOutcome
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.group import Ended, Group, LogPosition, Offset, PendingOffsets
-from state.kafka.history import EntryType
+from state.kafka.group import Ended, Group, PendingOffsets
 from state.kafka.offsets.commit import (
     NAMES_MAX_CHARS,
     is_metadata_too_long,
@@ -23,18 +33,7 @@ from state.kafka.offsets.commit import (
     partition_errors,
     topic_id_of,
 )
-from state.kafka.offsets.marker_outcome import MarkerOutcome, outcome_of
-from state.kafka.requests import (
-    CommittedPartition,
-    CommittedTopic,
-    ReplyTo,
-    TransactionMarker,
-    TxnOffsetCommit,
-)
-from state.kafka.responses import (
-    TransactionMarkerResponse,
-    TxnOffsetCommitResponse,
-)
+from state.kafka.offsets.marker_outcome import outcome_of
 
 # A client gives up a TxnOffsetCommit much earlier. A request that comes later than this is held until the
 # marker of its own transaction is found again, so a sender must not write one so late.

@@ -7,14 +7,14 @@ sharePartitionsEligibleForOffsetDeletion).
 
 from collections.abc import Collection
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.topic_images import TopicImages
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.modern.refusal import Refused
 from state.kafka.share.deletion import refuse_while_deleted
 from state.kafka.share_group import ParkedKind, ParkedTopic, ShareGroup
 from state.kafka.topic_facts import Topics, reported
-from state.kafka.topic_images import TopicImages
 
 PARKED_AT_MOST = 10
 """The requests of one group about its offsets that wait at a time: each may be as large as a record."""

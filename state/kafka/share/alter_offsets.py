@@ -7,18 +7,18 @@ GroupMetadataManager.alterShareGroupOffsets.
 
 from collections.abc import Mapping
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse
+from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.refusal import Refused
 from state.kafka.modern.topics import merge_reported
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import AlterShareGroupOffsetsResponse
 from state.kafka.share.admin_checks import check_empty, check_open, check_room, topics_of
 from state.kafka.share.initialization import ask
 from state.kafka.share.parked import park, reply_altered
 from state.kafka.share_group import Asked, ParkedKind, ParkedTopic, ShareGroup
-from state.kafka.share_requests import AlterShareGroupOffsets
 from state.kafka.topic_facts import Topics
 
 _Offsets = dict[str, dict[int, int]]

@@ -4,16 +4,16 @@ Source: GroupCoordinatorShard.initiateDeleteShareGroupOffsets, GroupMetadataMana
 (sharePartitionsEligibleForOffsetDeletion, completeDeleteShareGroupOffsets).
 """
 
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import DeleteShareGroupOffsetsResponse
+from kafka_why.contract.kafka.share_requests import DeleteShareGroupOffsets
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.modern.refusal import Refused
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import DeleteShareGroupOffsetsResponse
 from state.kafka.share.admin_checks import check_empty, check_open, check_room, topics_of
 from state.kafka.share.deletion import ask_for_deletion
 from state.kafka.share.parked import park, reply_deleted
 from state.kafka.share_group import ParkedKind, ParkedTopic, ShareGroup
-from state.kafka.share_requests import DeleteShareGroupOffsets
 
 _Asked = dict[bytes, tuple[str, list[int]]]
 """Names and partitions by topic id."""

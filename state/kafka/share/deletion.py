@@ -8,17 +8,17 @@ GroupCoordinatorService.deleteGroups.
 
 from collections.abc import Mapping
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import DeleteGroup, ReplyTo
+from kafka_why.contract.kafka.responses import DeleteGroupResponse
+from kafka_why.contract.kafka.share_requests import ShareStateResult
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused
-from state.kafka.requests import DeleteGroup, ReplyTo
-from state.kafka.responses import DeleteGroupResponse
 from state.kafka.share.outcomes import RETRIABLE, Ended, Numbers, error_of, in_words, ordered
 from state.kafka.share.overdue import watch_tasks
 from state.kafka.share.parked import park, refuse_parked
 from state.kafka.share_group import DeletingTopic, Parked, ParkedKind, ShareGroup
-from state.kafka.share_requests import ShareStateResult
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:

@@ -7,17 +7,17 @@ ShareGroupMember.asShareGroupDescribeMember, GroupCoordinatorService.describeSha
 from uuid import UUID
 
 from assignors.kafka import simple
-from state.kafka.context import StepContext
-from state.kafka.modern.answered import described_partitions
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import (
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import (
     DescribeShareGroupOffsetsResponse,
     ShareGroupDescribeResponse,
     ShareGroupMemberDescription,
     ShareTopicPartitions,
 )
+from kafka_why.contract.kafka.share_requests import DescribeShareGroupOffsets, ShareGroupDescribe
+from state.kafka.context import StepContext
+from state.kafka.modern.answered import described_partitions
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import DescribeShareGroupOffsets, ShareGroupDescribe
 
 
 def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> None:

@@ -4,13 +4,14 @@ SH28.
 Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareGroupHeartbeat.
 """
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.answered import assigned_partitions
 from state.kafka.modern.refusal import Client, Refused, record_refusal
 from state.kafka.modern.topics import merge_reported
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.identity import check_room, identify
 from state.kafka.share.initialization import ask_for_initialization
 from state.kafka.share.leaving import leave
@@ -22,7 +23,6 @@ from state.kafka.share.request_checks import check_request
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share.target import is_assignment_pending, maybe_update_target
 from state.kafka.share_group import ShareGroup, ShareMember
-from state.kafka.share_requests import ShareGroupHeartbeat
 
 
 def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:

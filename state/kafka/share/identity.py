@@ -4,14 +4,14 @@ Source: GroupMetadataManager (throwIfShareGroupIsFull, getOrMaybeSubscribeShareG
 throwIfShareGroupMemberEpochIsInvalid).
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.refusal import Refused, no_member
 from state.kafka.modern.room import has_room
 from state.kafka.share.deletion import refuse_while_deleted
 from state.kafka.share_group import ShareGroup, ShareMember
-from state.kafka.share_requests import ShareGroupHeartbeat
 
 
 def identify(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, ShareMember | None]:

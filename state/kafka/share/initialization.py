@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
+from kafka_why.contract.kafka.wording import listed
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
-from state.kafka.history import EntryType
 from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.room import assignable_topics
-from state.kafka.modern.wording import listed
 from state.kafka.share.outcomes import RETRIABLE, Ended, Numbers, in_words, ordered
 from state.kafka.share.overdue import watch_tasks
 from state.kafka.share_group import (
@@ -26,7 +27,6 @@ from state.kafka.share_group import (
     InitializingTopic,
     ShareGroup,
 )
-from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 
 _Then = tuple[str, str]
 """What follows the failure of a partition, in words, and the row that says so."""

@@ -3,19 +3,19 @@
 Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
 """
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.context import RuleId, StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.epochs import bump, come_to_rest
 from state.kafka.modern.refusal import no_member
 from state.kafka.modern.topics import look
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.overdue import tasks_overdue
 from state.kafka.share.parked import parked_overdue
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
-from state.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.timers import DeadlineReached, TimerKind
 
 

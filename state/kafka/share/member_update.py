@@ -5,15 +5,15 @@ Source: GroupMetadataManager.shareGroupHeartbeat.
 
 from collections.abc import Collection, Mapping
 
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.wording import names_change
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import bump
 from state.kafka.modern.topics import look
-from state.kafka.modern.wording import names_change
 from state.kafka.share.outcomes import in_words
 from state.kafka.share.target import unassigned
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import ShareGroup, ShareMember
-from state.kafka.share_requests import ShareGroupHeartbeat
 
 
 def update_member(

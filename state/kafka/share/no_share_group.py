@@ -4,24 +4,24 @@ SO9a, SO14a.
 Source: GroupMetadataManager.getOrMaybeCreateShareGroup, shareGroup.
 """
 
-from state.errors import ErrorCode
-from state.kafka.context import StepContext
-from state.kafka.modern.no_group import is_not, not_found, refusal
-from state.kafka.modern.refusal import Refused
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import (
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsResponse,
     ShareGroupDescribeResponse,
 )
-from state.kafka.share.alter_offsets import alter_offsets
-from state.kafka.share.request_checks import check_request
-from state.kafka.share_requests import (
+from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     DescribeShareGroupOffsets,
     ShareGroupHeartbeat,
 )
+from state.kafka.context import StepContext
+from state.kafka.modern.no_group import is_not, not_found, refusal
+from state.kafka.modern.refusal import Refused
+from state.kafka.share.alter_offsets import alter_offsets
+from state.kafka.share.request_checks import check_request
 
 _KIND = "share group"
 

@@ -4,10 +4,8 @@ Source: GroupMetadataManager (classicGroupJoin, classicGroupSync, classicGroupHe
 OffsetMetadataManager.validateOffsetCommit.
 """
 
-from state.errors import ErrorCode
-from state.kafka.context import StepContext, Verdict
-from state.kafka.offsets import fetch
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -18,7 +16,7 @@ from state.kafka.requests import (
     SyncGroup,
     TxnOffsetCommit,
 )
-from state.kafka.responses import (
+from kafka_why.contract.kafka.responses import (
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
@@ -26,6 +24,8 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     SyncGroupResponse,
 )
+from state.kafka.context import StepContext, Verdict
+from state.kafka.offsets import fetch
 
 
 def join(context: StepContext, _: JoinGroup, reply_to: ReplyTo) -> None:

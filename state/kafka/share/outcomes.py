@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from state.errors import ErrorCode
-from state.kafka.modern.wording import listed
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.wording import listed
 
 RETRIABLE = frozenset(
     {

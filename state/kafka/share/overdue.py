@@ -5,8 +5,8 @@ Nobody is fenced: members go on with the partitions that they have. Kafka has no
 
 from collections.abc import Iterator
 
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 from state.kafka.share.outcomes import Numbers, in_words, ordered
 from state.kafka.share_group import ShareGroup
 

@@ -5,7 +5,7 @@ Only a heartbeat computes a target and brings it to its member. In Kafka a membe
 whole heartbeat interval (5 s), although the share coordinator has initialized its partitions before.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.modern.epochs import due_in_ms
 from state.kafka.share.outcomes import RETRIABLE

@@ -8,10 +8,9 @@ GroupCoordinatorService (persisterInitialize, deleteShareGroupOffsetsState, dele
 from collections.abc import Iterable
 from uuid import UUID
 
-from state.errors import ErrorCode
-from state.kafka.context import RuleId, StepContext
-from state.kafka.requests import ReplyTo
-from state.kafka.responses import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import (
     AlteredSharePartition,
     AlteredShareTopic,
     AlterShareGroupOffsetsResponse,
@@ -20,6 +19,7 @@ from state.kafka.responses import (
     DeleteGroupResponse,
     DeleteShareGroupOffsetsResponse,
 )
+from state.kafka.context import RuleId, StepContext
 from state.kafka.share.outcomes import Ended, error_of
 from state.kafka.share_group import Parked, ParkedKind, ParkedTopic, ShareGroup
 from state.kafka.timers import DeadlineReached

@@ -2,8 +2,8 @@
 SP25.
 """
 
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.progress import record_stable
 from state.kafka.protocol import Before
 from state.kafka.share_group import ShareGroup

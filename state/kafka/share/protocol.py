@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from state.kafka.protocol import KafkaProtocol, Learners
-from state.kafka.requests import (
+from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     Heartbeat,
     JoinGroup,
@@ -14,6 +13,15 @@ from state.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
+    ShareGroupDescribe,
+    ShareGroupHeartbeat,
+    ShareStateResult,
+)
+from state.kafka.protocol import KafkaProtocol, Learners
 from state.kafka.share import others, takeover
 from state.kafka.share.alter_offsets import alter_offsets
 from state.kafka.share.delete_offsets import delete_offsets
@@ -38,14 +46,6 @@ from state.kafka.share.timers import armed, armed_of
 from state.kafka.share.topics import topic_metadata
 from state.kafka.share.view import view_of
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import (
-    AlterShareGroupOffsets,
-    DeleteShareGroupOffsets,
-    DescribeShareGroupOffsets,
-    ShareGroupDescribe,
-    ShareGroupHeartbeat,
-    ShareStateResult,
-)
 from state.protocol import Handlers, WhyRefused
 
 

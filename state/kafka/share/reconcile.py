@@ -6,13 +6,12 @@ GroupMetadataManager.maybeReconcile, ShareGroupAssignmentBuilder.java.
 
 from collections.abc import Iterable, Mapping
 
-from state.kafka.consumer_group import MemberState
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.kafka.wording import listed_partitions
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
-from state.kafka.modern.wording import listed_partitions
-from state.kafka.modern_group import Partitions
 from state.kafka.share_group import ShareGroup, ShareMember
-from state.kafka.snapshot import named
 
 
 def reconcile(context: StepContext, member: ShareMember, is_bumped: bool) -> None:

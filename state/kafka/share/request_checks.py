@@ -3,11 +3,11 @@
 Source: KafkaApis.isMemberIdValid, GroupCoordinatorService.throwIfShareGroupHeartbeatRequestIsInvalid.
 """
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern.refusal import Refused, is_blank
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH
-from state.kafka.share_requests import ShareGroupHeartbeat
 
 MEMBER_ID_MAX_CHARS = 36
 

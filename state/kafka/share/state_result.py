@@ -1,5 +1,6 @@
 """ShareStateResult: what the share coordinator answered to a task (row SP5)."""
 
+from kafka_why.contract.kafka.share_requests import ShareStateResult
 from state.kafka.context import StepContext
 from state.kafka.share.deletion import maybe_end_deletion, note_deletion
 from state.kafka.share.initialization import note_initialization
@@ -7,7 +8,6 @@ from state.kafka.share.overdue import stop_watching
 from state.kafka.share.parked import note_ended
 from state.kafka.share.topics import forget_unused
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import ShareStateResult
 
 
 def state_result(context: StepContext, result: ShareStateResult) -> None:

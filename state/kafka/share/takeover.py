@@ -1,8 +1,8 @@
 """Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4)."""
 
+from kafka_why.contract.kafka.history import EntryType
 from state.inputs import Outage
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 from state.kafka.share.settings import SETTINGS
 from state.kafka.share_group import ShareGroup
 

@@ -7,7 +7,7 @@ Source: GroupMetadataManager.maybeUpdateTargetAssignment, initializedAssignmentP
 from collections.abc import Iterator, Mapping
 
 from assignors.kafka import simple
-from assignors.kafka.api import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.modern.target import by_topic_id, is_wanted, note_target, topics_of_target

@@ -5,10 +5,10 @@ Source: GroupMetadataManager (onMetadataUpdate, maybeCleanupShareGroupState).
 
 from typing import TypeVar
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import TopicMetadata
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
 from state.kafka.modern.topics import forget_topics, store_watched
-from state.kafka.requests import TopicMetadata
 from state.kafka.share.deletion import maybe_end_deletion
 from state.kafka.share.outcomes import in_words
 from state.kafka.share.overdue import stop_watching

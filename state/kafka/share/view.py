@@ -3,9 +3,7 @@
 from uuid import UUID
 
 from assignors.kafka import simple
-from state.kafka.consumer_group import MemberState
-from state.kafka.share_group import Asked, ShareGroup, ShareMember
-from state.kafka.snapshot import (
+from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
     GroupSnapshot,
@@ -13,10 +11,11 @@ from state.kafka.snapshot import (
     ShareSnapshot,
     ShareTask,
     ShareTaskPartitions,
-    common_fields,
     named,
-    topic_snapshots,
 )
+from kafka_why.contract.kafka.states import MemberState
+from state.kafka.share_group import Asked, ShareGroup, ShareMember
+from state.kafka.view_fields import common_fields, topic_snapshots
 
 
 def view_of(group: ShareGroup) -> GroupSnapshot:

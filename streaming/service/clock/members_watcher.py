@@ -7,9 +7,9 @@ import structlog
 from msgspec import Struct
 
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.service.background import BackgroundThread
 from streaming.service.clock.pace import Pace
 

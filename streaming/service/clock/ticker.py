@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import clock_record
+from kafka_why.contract.codec import clock_record
 from streaming.service.background import BackgroundThread
 from streaming.service.clock.pace import Pace
 

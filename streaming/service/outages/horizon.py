@@ -10,9 +10,9 @@ from kafka import TopicPartition
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.early_answers import EarlyAnswers, ReplicaId, as_of, marker_headers
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marker_headers
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 
 # The key of a marker, because kafka-python sends no record without key and value.
 MARKER_KEY = b"marker"

@@ -15,11 +15,11 @@ from kafka import TopicPartition
 
 from checkpoints.metadata import KnownOutage
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE, is_clock_record
-from records.early_answers import ReplicaId
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
-from state.kafka.requests import TopicMetadata, TransactionMarker
+from kafka_why.contract.codec import UNREADABLE, is_clock_record
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.kafka.requests import TopicMetadata, TransactionMarker
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.clock.ticker import brokers_time_ms
 from streaming.service.log_and_state import LogAndState
 from streaming.service.outages.horizon import end_replicas

@@ -15,8 +15,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_planned, code_version
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claim
-from records.layout import TopicLayout
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.can_continue import check_can_continue
 from streaming.service.clock.ticker import fence

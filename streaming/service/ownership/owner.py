@@ -29,10 +29,10 @@ from kafka.errors import KafkaError
 from checkpoints.metadata import Identity, Moved
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claim, Claims
-from records.codec import is_clock_record
-from records.layout import TopicLayout
-from records.reader import Record, TopicReader
+from kafka_why.contract.claims import Claim, Claims
+from kafka_why.contract.codec import is_clock_record
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import Record, TopicReader
 
 # A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
 # coordinator runs.

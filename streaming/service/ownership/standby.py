@@ -16,8 +16,8 @@ from msgspec import structs
 
 from checkpoints.metadata import Moved
 from kafka_why.connections.client_config import ClientConfig
-from records.claims import Claim
-from records.layout import TopicLayout
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.ownership.owner import (
     ClockRecords,
     NotOwner,

@@ -9,7 +9,7 @@ from contextlib import closing
 import structlog
 
 from checkpoints.metadata import KnownOutage
-from records.early_answers import ReplicaId
+from kafka_why.contract.early_answers import ReplicaId
 from streaming.replica.log_watch import Loss
 from streaming.service.log_and_state import LogAndState
 from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage

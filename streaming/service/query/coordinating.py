@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
-from records.claims import Claim
+from kafka_why.contract.claims import Claim
 from streaming.query import pipeline
 from streaming.query.current_request import WORKER_DIED, left_behind
 from streaming.query.operator import Operator

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import CLOCK_PATTERN
-from records.layout import TopicLayout
+from kafka_why.contract.codec import CLOCK_PATTERN
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator

@@ -7,7 +7,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
-from records.reader import TopicReader
+from kafka_why.topic_reader import TopicReader
 from streaming.query.seeding import read_state
 from streaming.replica.seed import Seed, ShardRow
 from streaming.service.stored_state.reading import kept_batches

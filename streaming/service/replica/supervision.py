@@ -17,8 +17,8 @@ from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
 from checkpoints.metadata import KnownOutage, OwnerRecord
-from records.early_answers import ReplicaId
-from records.reader import TopicReader
+from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.topic_reader import TopicReader
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
 from streaming.replica.pipes import Committed, Phase, Promote, Report, Start

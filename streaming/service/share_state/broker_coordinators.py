@@ -13,7 +13,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 from streaming.service.share_state.messages import (
     DeleteShareGroupStateRequest,

@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from state.kafka.share.outcomes import RETRIABLE
-from state.kafka.share_requests import ShareStatePartition
 
 # Partitions in one request. The coordinator writes a record for each of them.
 BATCH_PARTITIONS = 1_000

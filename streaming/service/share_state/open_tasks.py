@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
+from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
 from state.kafka.share.outcomes import RETRIABLE
-from state.kafka.share_requests import ShareStatePartition, ShareStateResult
-from state.kafka.snapshot import ShareTask, ShareTaskPartitions
 from streaming.service.share_state.carrying_out import Again, Item, Key, Results
 from streaming.service.share_state.summary import Counts, ShareStateSummary, summary_of
 
@@ -36,13 +36,13 @@ PARTITIONS_PER_RECORD = 2_000
 
 
 class _Share(Struct, frozen=True):
-    """The fields used of `state.kafka.snapshot.ShareSnapshot`."""
+    """The fields used of `kafka_why.contract.kafka.snapshot.ShareSnapshot`."""
 
     tasks: list[ShareTask] | UnsetType = UNSET
 
 
 class _ConsumerRecord(Struct, frozen=True):
-    """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+    """The fields used of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     share: _Share | UnsetType = UNSET
 
@@ -111,7 +111,7 @@ class OpenTasks:
 
     def apply(self, key: bytes | None, value: bytes | None, due_s: float) -> None:
         """Read a record of the groups topic. A task that is new is due from `due_s` on. Raises one of
-        `records.codec.UNREADABLE`.
+        `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id = (key or b"").decode()
         shown = _tasks_in(value)

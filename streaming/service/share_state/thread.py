@@ -15,10 +15,10 @@ from kafka import KafkaProducer
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.codec import UNREADABLE, encode
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import TopicReader
+from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from streaming.service.background import BackgroundThread
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import silence_ms

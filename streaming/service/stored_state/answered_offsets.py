@@ -12,11 +12,11 @@ from kafka import TopicPartition
 from msgspec import Struct
 
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.early_answers import is_by_query
-from records.layout import TopicLayout
-from records.pack import unpack
-from records.reader import Record, TopicReader
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.early_answers import is_by_query
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.outages.outage import last_append_ms
 
 # Brokers stamp the records of the topics by their own clocks.

@@ -27,7 +27,7 @@ from checkpoints.spark_logs import (
 )
 from checkpoints.upgrades import SAME_RULES
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.stored_state.answered_offsets import ends_of_answered
 
 log = structlog.get_logger()

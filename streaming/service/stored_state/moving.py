@@ -29,11 +29,11 @@ from checkpoints.spark_logs import (
 )
 from checkpoints.upgrades import code_version
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import is_clock_record
-from records.layout import TopicLayout
-from records.pack import unpack
-from records.partitioner import partition_of
-from records.reader import TopicReader
+from kafka_why.contract.codec import is_clock_record
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from records.sharding import shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct
 
-from state.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_views import GroupView, GroupViews
 from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
 from streaming.service.topic_watch.pattern_matches import PatternMatches
@@ -87,7 +87,7 @@ class GroupTopics:
         self._regexes_sent: Resend[dict[str, _Result]] = Resend(RESOLUTIONS_APART_S)
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
+        """Read a record of the groups topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
         group_id = (key or b"").decode()
         view = None if value is None else self._views.read(value)
         self._new.pop(group_id, None)

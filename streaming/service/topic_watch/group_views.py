@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.topic_images import TopicImage
 
 # Images of topics that are shared. More of them have gone than any cluster has topics.
 _SHARED_MAX = 200_000
@@ -21,7 +21,7 @@ class _KnownTopic(Struct, frozen=True):
 
 
 class _ConsumerRecord(Struct, frozen=True):
-    """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+    """The fields used of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
 
     topics: dict[str, _KnownTopic | None]
     resolved_regexes: dict[str, list[str]]
@@ -78,7 +78,9 @@ class GroupViews:
         self._shared: dict[TopicImage, TopicImage] = {}
 
     def read(self, value: bytes) -> GroupView | None:
-        """What the group needs, None if it needs nothing. Raises one of `records.codec.UNREADABLE`."""
+        """What the group needs, None if it needs nothing. Raises one of
+        `kafka_why.contract.codec.UNREADABLE`.
+        """
         record = _group_record.decode(value)
         consumer = record.consumer
         if consumer is None:

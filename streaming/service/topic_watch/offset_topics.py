@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from records.codec import decode_offset_key
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.codec import decode_offset_key
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.resend import Resend
 
 # Each group that gets a record costs the query a call, so the number at once is bounded.
@@ -58,7 +58,7 @@ class OffsetTopics:
         self._resend: Resend[dict[str, TopicImage | None]] = Resend()
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
+        """Read a record of the offsets topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
         group_id, topic, partition = decode_offset_key(key or b"")
         if value is not None:
             topic_id = _offset_row.decode(value).topic_id

@@ -20,12 +20,12 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPar
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE, encode
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from records.reader import TopicReader
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from streaming.service.background import BackgroundThread
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt

@@ -17,9 +17,9 @@ from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import UNREADABLE
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.service.background import BackgroundThread
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions.pending import PendingTransactions, Summary

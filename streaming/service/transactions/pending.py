@@ -14,8 +14,9 @@ from uuid import UUID
 
 import msgspec
 
-from records.codec import PendingTransaction
-from state.kafka.offsets.marker_outcome import MarkerOutcome, outcome_of
+from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.kafka.transactions import MarkerOutcome
+from state.kafka.offsets.marker_outcome import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 
 # The markers kept for entries that are read later than a marker behind their position.

@@ -16,8 +16,8 @@ import structlog
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from records.codec import UNREADABLE
-from records.layout import TopicLayout
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.background import BackgroundThread
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions.pending import PendingTransactions

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.codec import encode
-from records.layout import TopicLayout
-from records.partitioner import partition_of
-from state.kafka.requests import TransactionMarker
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import TransactionMarker
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
 from streaming.service.transactions.markers import BROKER_TIMEOUT_MS
 from streaming.service.transactions.pending import Decision
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 from clients.coordinator_client import CoordinatorClient
-from records.layout import TopicLayout
-from state.kafka.requests import OffsetFetch
+from kafka_why.contract.kafka.requests import OffsetFetch
+from kafka_why.contract.layout import TopicLayout
 from tests.campaigns.planted import bug_of
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import (

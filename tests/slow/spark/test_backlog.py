@@ -10,8 +10,8 @@ from msgspec import structs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
-from records.codec import encode
-from state.errors import ErrorCode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.errors import ErrorCode
 from state.kafka.member_id import new_member_id
 from streaming.query.seeding import FILE_SCHEMA
 from tests.e2e.harness import note

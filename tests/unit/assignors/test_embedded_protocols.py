@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.connect_protocol import CONFIG_MISMATCH, ConnectAssignment, Work, decode_assignment
-from assignors.kafka.streams_protocol import (
+from embedded.jars import jar_paths
+from embedded.java import find_java
+from kafka_why.contract.protocols.connect_protocol import (
+    CONFIG_MISMATCH,
+    ConnectAssignment,
+    Work,
+    decode_assignment,
+)
+from kafka_why.contract.protocols.streams_protocol import (
     AT_ONCE,
     NEVER,
     AssignmentInfo,
@@ -21,9 +28,7 @@ from assignors.kafka.streams_protocol import (
     TaskId,
     decode_assignment_info,
 )
-from assignors.kafka.wire import ProtocolError, Writer
-from embedded.jars import jar_paths
-from embedded.java import find_java
+from kafka_why.contract.protocols.wire import ProtocolError, Writer
 from tests.harness.java_tools import java_options_of
 
 DATA = Path(__file__).parents[2] / "data"

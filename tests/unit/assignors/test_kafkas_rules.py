@@ -3,9 +3,15 @@
 import pytest
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import MemberSubscription, PartitionRacks, Subscription, TopicPartition
-from assignors.kafka.members import java_order, members_in_order
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from assignors.kafka.members import members_in_order
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import (
+    MemberSubscription,
+    PartitionRacks,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 
 EVERY = {**ASSIGNORS, "uniform": BROKER_ASSIGNORS["uniform"]}
 

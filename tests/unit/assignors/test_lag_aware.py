@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from assignors.lag_aware import LagAwareAssignor
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 
 Answer = dict[MemberId, list[TopicPartition]]
 Wishes = dict[MemberId, tuple[str, ...]]

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.members import consumers_per_topic, java_order, members_in_order
+from assignors.kafka.members import consumers_per_topic, members_in_order
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
 
 NAMES = st.text(st.sampled_from("ab-1\N{HALFWIDTH WHITE CIRCLE}\N{GRINNING FACE}"), min_size=1, max_size=3)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import (
+from kafka_why.contract.protocols.consumer_protocol import (
     HIGHEST_VERSION,
     ProtocolError,
     decode_assignment,
@@ -19,7 +18,8 @@ from assignors.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from assignors.kafka.members import java_order
+from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 VERSIONS = range(HIGHEST_VERSION + 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import TopicPartition
 from assignors.kafka.simple import assign, quotas
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from tests.harness.examples import examples
 
 TOPICS = ("t", "u", "v")

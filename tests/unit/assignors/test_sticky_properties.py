@@ -9,11 +9,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.sticky.group import number_group
 from assignors.kafka.sticky.pools import Pools
 from assignors.kafka.sticky.unequal_subscriptions import assign_exact
-from assignors.kafka.user_data import Claim, encode_sticky_user_data, sticky_claim
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data, sticky_claim
 from tests.harness.examples import examples
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}

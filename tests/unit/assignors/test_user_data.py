@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 
-from assignors.kafka.api import Subscription, TopicPartition
-from assignors.kafka.user_data import (
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
+from kafka_why.contract.protocols.user_data import (
     NO_GENERATION,
     Claim,
     cooperative_claim,
@@ -15,7 +15,7 @@ from assignors.kafka.user_data import (
     encode_sticky_user_data,
     sticky_claim,
 )
-from assignors.kafka.wire import ProtocolError
+from kafka_why.contract.protocols.wire import ProtocolError
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 WITHOUT_GENERATION = bytes.fromhex("00000001 0001 74 00000002 00000001 00000000")

@@ -15,18 +15,18 @@ from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
 from clients.answers import decode_response
 from insight.metrics.metrics_state import MetricsState
-from records.claims import Claim
-from records.history import (
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.history_reader import (
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
     decode_any_entry,
     decode_any_snapshot,
 )
-from records.pack import unpack
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.pack import unpack
 from state.config import CoordinatorConfig
-from state.kafka.consumer_group import MemberState
-from state.kafka.snapshot import GroupSnapshot
 from streaming.service.topic_watch.offset_topics import OffsetTopics
 from tests.harness.operator_call import CONFIG
 from tests.histories.record import State, handle

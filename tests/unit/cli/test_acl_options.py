@@ -10,7 +10,7 @@ from cli.gateway_options import Listening, gateway_options
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.options import GatewayOptions
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 
 def invoked(*arguments: str) -> tuple[Result, list[GatewayOptions]]:

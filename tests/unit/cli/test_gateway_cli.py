@@ -10,7 +10,7 @@ from cli.gateway_options import LISTENING, Listening
 from cli.run_gateway import GatewayToStart
 from gateway.net.advertised import Template
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.options import Options
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"

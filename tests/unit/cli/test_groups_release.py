@@ -8,12 +8,12 @@ from click.testing import CliRunner
 
 from cli.groups import common, groups
 from clients.coordinator_client import Header
-from records.layout import TopicLayout
+from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.protocols import view_of
-from state.kafka.requests import Heartbeat, JoinGroup, Protocol
-from state.kafka.snapshot import GroupSnapshot
 from state.kafka.timers import DeadlineReached
 from tests.harness.common import kafka_group
 from tests.harness.core_client import CoreClient

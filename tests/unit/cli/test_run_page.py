@@ -7,7 +7,7 @@ import urllib.request
 
 from cli.run_page import RunPage, log_source
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import child_pids, command_of, wait_until
 
 NOBODY = ClientConfig("127.0.0.1:1")  # the page says that no broker answers, and serves

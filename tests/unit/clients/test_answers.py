@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from clients.answers import decode_response, settle
 from clients.pending import Counts, Pending, PendingRequest, SettledRequest
-from records.codec import encode
-from records.pack import NO_PACKS, pack, unpack
-from state.errors import ErrorCode
-from state.kafka import requests as kafka
-from state.kafka.requests import Heartbeat
-from state.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
-from state.messages import ErrorResponse
-from state.rocketmq import requests as rocketmq
-from state.rocketmq.responses import (
+from kafka_why.contract.codec import encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka import requests as kafka
+from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.pack import NO_PACKS, pack, unpack
+from kafka_why.contract.rocketmq import requests as rocketmq
+from kafka_why.contract.rocketmq.responses import (
     AnyToConnection,
     CloseConnection,
     NotifyConsumerIdsChanged,

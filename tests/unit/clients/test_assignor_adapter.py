@@ -12,9 +12,9 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import TopicPartition
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from clients.assignor_adapter import AssignorAdapter, CoordinatorAdapter, LagAwareAdapter, Member
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
 Owned = dict[str, set[KafkaTopicPartition]]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from clients import packer as packer_module
 from clients.packer import Packer, Place, place_of
 from clients.pending import PendingRequest
-from records.codec import decode_request, encode
-from records.pack import is_pack, pack_key, slot_of, unpack
-from records.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
-from state.kafka.requests import Heartbeat
+from kafka_why.contract.codec import decode_request, encode
+from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.pack import is_pack, pack_key, slot_of, unpack
+from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 
 PARTITIONS = 3
 

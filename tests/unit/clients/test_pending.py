@@ -18,10 +18,10 @@ from clients.pending import (
     SettledRequest,
     resolve_futures,
 )
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat
-from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
-from state.messages import ErrorResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
+from kafka_why.contract.messages import ErrorResponse
 
 
 def beat(correlation_id: str) -> Heartbeat:

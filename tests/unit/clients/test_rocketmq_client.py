@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
-from assignors.rocketmq.message_queue import MessageQueue
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.schedule import Schedule
-from state.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue
 from tests.harness.examples import examples
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, pulled, queues_of
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from clients import views_barrier
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.views_barrier import barrier_rounds, wait_for_views
-from records.partitioner import partition_of
-from state.messages import Request
+from kafka_why.contract.messages import Request
+from kafka_why.partitioner import partition_of
 
 
 class Query(CoordinatorClient):

@@ -4,8 +4,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import (
     ClientClosed,
     ClientError,
@@ -18,8 +16,10 @@ from gateway.apis import REFUSED, SERVED
 from gateway.coordinator.failures import failure_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
-from state.errors import ErrorCode
-from state.kafka.requests import JoinGroup
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import JoinGroup
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,

@@ -19,9 +19,9 @@ from gateway.coordinator.backend import (
 )
 from gateway.coordinator.failures import failed
 from gateway.limits import Limits
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup, OversizedRequest
-from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, OversizedRequest
+from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from tests.harness.waiting import until
 
 HELD_S = 0.2

@@ -13,11 +13,11 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
+from kafka_why.contract.kafka.topic_images import TopicImage
 from records.topic_patterns import digest
 from state.kafka.consumer.regex_checked import LOOKS_APART_MS
-from state.kafka.requests import RegexResolution, RegexResolved
-from state.kafka.topic_images import TopicImage
 from tests.harness.gateway import PATIENCE_S, TOPICS, GatewayFixture, RawClient, Right, acls, played, topic_id
 from tests.unit.gateway.test_consumer_members import (
     DESCRIBE,

@@ -10,13 +10,13 @@ from unittest.mock import patch
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from assignors.kafka.api import Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_subscription
 from gateway.apis import topic_facts
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
-from state.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.protocols.consumer_protocol import encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
 from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import JOIN, join_fields
 

@@ -10,7 +10,7 @@ from gateway.deliveries.acknowledgements import Type
 from gateway.deliveries.held import Held, Range
 from gateway.deliveries.member import GRACE_MS
 from gateway.deliveries.room import Room
-from records.deliveries import Counted
+from kafka_why.contract.deliveries import Counted
 from tests.unit.gateway.test_deliveries import LOCK_MS, World
 
 STEP = st.one_of(

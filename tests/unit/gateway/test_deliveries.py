@@ -17,7 +17,7 @@ from gateway.deliveries.service import GROUPS_MAX, Deliveries
 from gateway.deliveries.suspects import SUSPECTS_MAX
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
-from records.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
+from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
 
 TOPIC = UUID(int=7)
 LOCK_MS = 15_000

@@ -11,7 +11,7 @@ from gateway.apis.batch import AT_ONCE
 from gateway.quotas.rules import QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
-from state.kafka.requests import Heartbeat
+from kafka_why.contract.kafka.requests import Heartbeat
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
 from tests.harness.waiting import until

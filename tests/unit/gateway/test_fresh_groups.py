@@ -3,10 +3,8 @@
 from msgspec import UNSET
 from structlog.testing import capture_logs
 
-from records.codec import encode
-from state.kafka.requests import (
-    DescribeGroup,
-)
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import DescribeGroup
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,

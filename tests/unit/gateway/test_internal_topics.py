@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id
 
 OWN = TopicLayout.named().requests_topic

@@ -19,9 +19,9 @@ from gateway.metrics.counts import Counts
 from gateway.net.unread import Unread
 from gateway.net.writing import Writing
 from gateway.wire import codec
-from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroup
-from state.kafka.responses import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,

@@ -9,7 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from gateway.apis import share_offsets
-from state.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets, ShareGroupHeartbeat
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    ShareGroupHeartbeat,
+)
 from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS
 from tests.harness.share_frames import (

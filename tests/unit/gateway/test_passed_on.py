@@ -17,7 +17,7 @@ from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from state.messages import ANONYMOUS
+from kafka_why.contract.messages import ANONYMOUS
 from tests.harness.gateway import LAYOUT, GatewayFixture, Right, played, topic_id
 from tests.harness.sasl import authenticate, by_password
 

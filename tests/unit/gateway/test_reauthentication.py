@@ -15,7 +15,7 @@ from gateway.security.session import Session
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer

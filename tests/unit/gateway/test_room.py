@@ -1,6 +1,6 @@
 """An overloaded coordinator: clients wait at their sockets, and get no errors."""
 
-from state.kafka.requests import JoinGroup
+from kafka_why.contract.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
 from tests.harness.waiting import until

@@ -15,7 +15,7 @@ from gateway.security.plain import PlainExchange
 from gateway.security.scram import ScramExchange
 from gateway.security.session import Session
 from gateway.wire.subjects import trimmed
-from state.errors import ErrorCode
+from kafka_why.contract.errors import ErrorCode
 from tests.harness.examples import examples
 from tests.harness.tokens import TokenIssuer
 

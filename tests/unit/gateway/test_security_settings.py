@@ -10,7 +10,7 @@ from gateway.security.settings import ClientAuth, SecurityError, parse
 from gateway.service import serving
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 DATA = Path(__file__).parents[2] / "data"
 PEM, USERS = DATA / "gateway.pem", DATA / "gateway_users"

@@ -11,8 +11,8 @@ from gateway.service import NoSuchReplyPartition, serving
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from state.kafka.requests import JoinGroup
+from kafka_why.contract.kafka.requests import JoinGroup
+from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.waiting import until
 

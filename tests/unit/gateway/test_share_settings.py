@@ -11,7 +11,7 @@ from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import request_header
-from state.kafka.requests import AlterGroupConfigs
+from kafka_why.contract.kafka.requests import AlterGroupConfigs
 from tests.harness.gateway import GatewayFixture, RawClient
 from tests.harness.gateway import played as any_played
 from tests.harness.share_frames import finds_share_groups

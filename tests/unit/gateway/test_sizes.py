@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from state.errors import ErrorCode
-from state.kafka.requests import OversizedRequest
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import OversizedRequest
 from tests.harness.gateway import LAYOUT, GatewayFixture, played
 from tests.harness.gateway_requests import (
     JOIN,

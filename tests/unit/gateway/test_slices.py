@@ -20,10 +20,10 @@ from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec
 from gateway.wire.framing import RequestHeader, framed, request_header
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat, OffsetCommit
+from kafka_why.contract.kafka.responses import PartitionError
 from records.wire.schema_reader import ELEMENTS_MAX
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, OffsetCommit
-from state.kafka.responses import PartitionError
 from tests.harness.gateway import GatewayFixture, Right, played, topic_id
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
 from tests.harness.share_frames import FETCH as SHARE_FETCH

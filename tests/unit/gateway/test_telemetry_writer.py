@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 from gateway.telemetry.writer import TelemetryWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.telemetry import LAST_POLL, MemberTelemetry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry
 
 BOUND = 10_000
 SAID = MemberTelemetry(

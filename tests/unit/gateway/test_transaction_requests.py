@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.own_requests import OwnRequests
 from gateway.upstream.transactions import Transactions
 from gateway.wire import codec
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id
 
 MARKERS = TopicLayout.named().txn_markers_topic

@@ -12,8 +12,8 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import transactions
 from gateway.wire import codec
-from records.layout import TopicLayout
-from state.kafka.requests import TxnOffsetCommit
+from kafka_why.contract.kafka.requests import TxnOffsetCommit
+from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import outcomes
 from tests.harness.waiting import until

@@ -4,17 +4,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.lag.definitions import PartitionLag
 from insight.lag.log import LogBounds, Partition
 from insight.lag.owners import UNKNOWN, ownership
 from insight.page.fleet import Fleet, GroupFacts
 from insight.why.report import Report, report
-from records.codec import CommittedOffset, encode, offset_key
-from records.layout import TopicLayout
-from state.kafka.history import HistoryEntry
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.codec import CommittedOffset, encode, offset_key
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from tests.harness.histories import Recorder
 
 LAYOUT = TopicLayout.named()

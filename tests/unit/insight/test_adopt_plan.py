@@ -2,8 +2,8 @@
 
 import pytest
 
-from assignors.kafka.api import TopicPartition
 from insight.adopt.plan import AdoptDecision, Committed, FoundGroup, plan
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 AT_5, AT_7 = Committed(5, 1, "by a"), Committed(7, None, "")

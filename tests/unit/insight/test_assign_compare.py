@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import TopicPartition
 from insight.assign.compare import StrategyResult, outcomes
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import parse_members, partitions
@@ -13,6 +12,7 @@ from insight.assign.text import outcome_text
 from insight.why.assignments import Holdings
 from insight.why.moves import owners
 from insight.why.names import Names
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)

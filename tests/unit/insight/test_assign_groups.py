@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from assignors.kafka.api import TopicPartition
 from insight.assign.model import GroupSpec, InputError, Member
 from insight.assign.parsing import group_file, parse_members, parse_topics, read_group
 from insight.assign.recorded import Recorded, recorded_group
 from insight.why.names import Names
 from insight.why.rebalances import rebalances
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from tests.unit.insight.page_facts import played
 
 TOPICS = {"orders": 2, "payments": 1}

@@ -9,7 +9,7 @@ from insight.why.clock import Clock
 from insight.why.deliveries.model import DeliveryReport, Verdict
 from insight.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, Sums
 from insight.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
-from records.deliveries import (
+from kafka_why.contract.deliveries import (
     ACCEPTED,
     GONE,
     OPEN,
@@ -22,7 +22,7 @@ from records.deliveries import (
     encode_deliveries,
     is_of_deliveries,
 )
-from records.telemetry import is_of_group, telemetry_key
+from kafka_why.contract.telemetry import is_of_group, telemetry_key
 
 MINUTE_MS = 60_000
 

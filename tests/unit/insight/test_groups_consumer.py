@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.describe import (
     instance_id,
     is_consumer_group,
@@ -24,14 +23,15 @@ from insight.admin.selection import parse_states, parse_types
 from insight.assign.live import live_group, subscribed_topics
 from insight.assign.model import InputError
 from insight.lag.log import LogBounds
-from state.errors import ErrorCode
-from state.kafka.observed.view import view_of
-from state.kafka.responses import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from state.kafka.observed.view import view_of
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
 

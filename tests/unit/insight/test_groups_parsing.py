@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.plan_file import PlanFileError, export_plan, parse_plan, read_plan
 from insight.admin.selection import (
     Chosen,
@@ -17,6 +16,7 @@ from insight.admin.selection import (
     parse_types,
 )
 from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 HOUR_MS = 3_600_000
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.described import group_type
 from insight.admin.requests import GroupRequests
 from insight.admin.transactions import abort_pending
-from records.codec import PendingTransaction
+from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.group import DEAD
-from state.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from state.kafka.share_group import ShareGroup
-from state.kafka.share_requests import ShareGroupDescribe
 from tests.harness.core_client import CoreClient
 
 GROUPS = [f"g-{n}" for n in range(20)]

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import TopicPartition
 from insight.admin.reset import (
     FromFile,
     Known,
@@ -17,6 +16,7 @@ from insight.admin.reset import (
     plan_reset,
 )
 from insight.lag.log import LogBounds
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BOUNDS = {A0: LogBounds(10, 100), A1: LogBounds(0, 50), B0: LogBounds(7, 7)}

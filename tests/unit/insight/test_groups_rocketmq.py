@@ -5,7 +5,6 @@ from textwrap import dedent
 
 import msgspec
 
-from assignors.rocketmq.api import MessageRequestMode
 from insight.admin.list_groups import select_groups
 from insight.admin.render import group_list
 from insight.admin.rocketmq import (
@@ -15,13 +14,15 @@ from insight.admin.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.queues import MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
     MessageModel,
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionGroupConfig,
 )
-from state.rocketmq.snapshot import GroupSnapshot, snapshot
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from state.rocketmq.view import snapshot
 from tests.harness.rocketmq_broker import Broker, of
 from tests.unit.insight.page_facts import view as kafka_view
 

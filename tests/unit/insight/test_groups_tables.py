@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.admin.describe import (
     behind,
     member_rows,
@@ -32,8 +30,10 @@ from insight.admin.render import (
 from insight.admin.requests import Committed
 from insight.admin.selection import parse_protocols, parse_states, parse_types
 from insight.lag.log import LogBounds
-from state.errors import ErrorCode
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from tests.unit.insight.page_facts import view
 
 

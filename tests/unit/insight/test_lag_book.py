@@ -15,7 +15,7 @@ from insight.lag.definitions import PartitionLag
 from insight.lag.lag_book import MAX_LOOK_UPS, LagBook
 from insight.lag.log import LogBounds, Partition
 from insight.lag.log_history import COARSENESS
-from records.codec import UNREADABLE, encode, offset_key
+from kafka_why.contract.codec import UNREADABLE, encode, offset_key
 from tests.unit.insight.page_facts import committed_offset
 
 P, Q = ("orders", 0), ("orders", 1)

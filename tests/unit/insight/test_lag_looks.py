@@ -13,7 +13,7 @@ from kafka.structs import OffsetAndTimestamp
 from insight.lag import looks as looks_module
 from insight.lag.lag_book import LagBook
 from insight.lag.looks import Looks
-from records.codec import offset_key
+from kafka_why.contract.codec import offset_key
 from tests.harness.scraped import committed
 
 P = ("orders", 0)

@@ -5,9 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from insight.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from state.kafka.protocols import view_of
-from state.kafka.snapshot import GroupSnapshot
 from tests.harness.histories import Recorder
 from tests.unit.insight.page_facts import member, view
 

@@ -3,9 +3,9 @@
 import pytest
 
 from insight.metrics.sentences import sentence
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.history import EntryType
 from records.truncation import encode_view
-from state.kafka.history import EntryType
 from state.kafka.observed.view import view_of as observed_view_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder

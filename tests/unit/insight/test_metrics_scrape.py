@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from records.codec import UNREADABLE, encode
-from records.early_answers import ReplicaId, early_headers, marker_headers
-from records.pack import pack
-from state.kafka.history import EntryType
+from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.early_answers import ReplicaId, early_headers, marker_headers
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.pack import pack
 from streaming.service.replica.state import NOT_STARTED, OFF, PHASES
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker

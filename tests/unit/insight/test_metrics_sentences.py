@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from insight.metrics.sentences import log_sentence
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 
 
 def event(event_type: EntryType, **fields: Any) -> HistoryEntry:

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.samples import Sample
 
 from insight.metrics.series import LABEL_MAX_CHARS, SeriesBounds, first_rows
+from kafka_why.contract.rocketmq.requests import RegisterProducer
 from records.topic_patterns import compiled
-from state.rocketmq.requests import RegisterProducer
 from tests.harness.rocketmq_broker import Broker, of
 from tests.harness.scraped import LAYOUT, Scraped
 

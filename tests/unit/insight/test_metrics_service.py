@@ -7,7 +7,7 @@ import pytest
 
 from insight.metrics.service import Metrics, Readings
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
 from streaming.service.transactions.pending import Summary

@@ -9,8 +9,8 @@ from insight.notify import rebalances as module
 from insight.notify.rebalances import Ended, Rebalances
 from insight.why.course import course_of
 from insight.why.model import CauseKind, Rebalance
+from kafka_why.contract.kafka.history import HistoryEntry
 from state.config import CoordinatorConfig
-from state.kafka.history import HistoryEntry
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.unit.insight.why_story import STORY
 

@@ -29,7 +29,7 @@ from insight.page.service_topics import ServiceTopics
 from insight.web import MAX_CONNECTIONS, Web, listening_at, names_of
 from insight.why.history import History, read_history
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 
 LAYOUT = TopicLayout.named("page")
 NOBODY = ClientConfig("127.0.0.1:1")  # no test here reads from a broker

@@ -19,8 +19,8 @@ from insight.page.service_topics import (
     ServiceTopics,
 )
 from insight.service_state import MAX_BYTES, Durations, ServiceState, StateReader, Unreadable, decoded
-from records.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
-from records.history import CoordinatorStarted
+from kafka_why.contract.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
+from kafka_why.contract.history_reader import CoordinatorStarted
 from streaming.service.replica.state import OFF
 from streaming.service.status import Phase, Status
 from tests.harness import scraped

@@ -17,7 +17,7 @@ from insight.page.live import Held
 from insight.why.clients_said import Telemetry
 from insight.why.course import Course, course_of
 from insight.why.history import History, HistoryUnavailable
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.e2e.harness import wait_until
 from tests.unit.insight.page_facts import LAYOUT, played, take_entries
 from tests.unit.insight.why_story import END_MS, STORY

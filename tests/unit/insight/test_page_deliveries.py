@@ -4,7 +4,7 @@ from insight.page.deliveries import KEPT_MS, KeptDeliveries
 from insight.page.words import thousands
 from insight.why.deliveries.model import DeliveryReport
 from insight.why.history import History, HistoryUnavailable
-from records.deliveries import GONE, Counted
+from kafka_why.contract.deliveries import GONE, Counted
 from tests.unit.insight.page_facts import fleet_of, view
 from tests.unit.insight.test_deliveries import counted, report, row, suspect
 from tests.unit.insight.test_page_access import answer, serving

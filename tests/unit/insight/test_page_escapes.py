@@ -16,8 +16,8 @@ from insight.page.direction import isolated
 from insight.page.overview import Overview
 from insight.page.service_topics import ServiceTopics
 from insight.service_state import StateReader
-from records.claims import Claim
-from records.codec import encode
+from kafka_why.contract.claims import Claim
+from kafka_why.contract.codec import encode
 from tests.harness import scraped
 from tests.unit.insight.page_facts import LAYOUT, fleet_of, member, played, take_entries, view
 from tests.unit.insight.test_page_access import answer, serving

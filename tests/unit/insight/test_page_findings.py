@@ -10,8 +10,8 @@ from insight.page.findings import LONG_MS, OFTEN, Finding, Kind, findings
 from insight.page.fleet import GroupFacts
 from insight.why.model import Cause, CauseKind
 from insight.why.report import Report
-from state.kafka.history import HistoryEntry
-from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
 from tests.unit.insight.page_facts import facts, lag, member, of_hour, played, view
 
 P, Q = ("orders", 4), ("orders", 5)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from insight.page import fleet as fleet_module
 from insight.page.fleet import WINDOW_MS, Fleet
-from records.codec import offset_key
+from kafka_why.contract.codec import offset_key
 from tests.unit.insight.page_facts import (
     LAYOUT,
     facts_of,

@@ -7,7 +7,7 @@ from insight.page.fleet import WINDOW_MS
 from insight.page.group import GroupPage, group_page
 from insight.page.rebalance import RebalancePage, rebalance_page
 from insight.why.course import course_of
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder
 from tests.unit.insight.page_facts import facts, lag, member, played, view
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY

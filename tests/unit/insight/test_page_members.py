@@ -14,9 +14,9 @@ from insight.page.members import (
     sentence,
 )
 from insight.page.overview import Overview
-from records.codec import encode
-from state.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot, GroupSnapshot
-from state.rocketmq.snapshot import ConnectionSnapshot
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot, GroupSnapshot
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from tests.unit.insight.page_facts import LAYOUT, fleet_of, member, played, take_entries, take_view, view
 from tests.unit.insight.test_page_overview import rocketmq
 from tests.unit.insight.why_story import END_MS, STORY

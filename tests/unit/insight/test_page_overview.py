@@ -17,9 +17,9 @@ from insight.page.overview import (
     shares,
 )
 from insight.why.state_timelines import Span
-from records.codec import encode
-from state.kafka.snapshot import ConsumerGroupSnapshot
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from tests.e2e.harness import wait_until
 from tests.harness.examples import examples
 from tests.unit.insight.page_facts import LAYOUT, fleet_of, played, take_commit, take_entries, take_view, view

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from insight.page.rocketmq import MAX_CHANGES, MAX_TOLD, RocketMqPage, rocketmq_page
 from insight.page.timeline import GIVES, HOLDS, MAX_LANES, LaneRow
-from state.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry
 from tests.harness.examples import examples
 from tests.unit.insight.test_why_rocketmq import Clocked, played
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night

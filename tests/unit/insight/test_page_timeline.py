@@ -21,8 +21,8 @@ from insight.why.course import course_of
 from insight.why.names import Names
 from insight.why.report import report
 from insight.why.state_timelines import MemberState, Span, StateTimeline
+from kafka_why.contract.kafka.history import HistoryEntry
 from state.config import CoordinatorConfig
-from state.kafka.history import HistoryEntry
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log
 from tests.unit.insight.page_facts import played

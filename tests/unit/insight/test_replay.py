@@ -28,8 +28,8 @@ from insight.replay.replay import replay as replay_group
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
 from insight.why.clock import Clock
-from records.codec import encode
-from records.pack import pack, pack_key, slot_of
+from kafka_why.contract.codec import encode
+from kafka_why.contract.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import CoordinatedLog

@@ -3,7 +3,7 @@
 import pytest
 
 from insight.why.share_settings import differing
-from state.config import SettingValue
+from kafka_why.contract.settings import SettingValue
 
 SESSION, INTERVAL, OTHER = (
     "share.session.timeout.ms",

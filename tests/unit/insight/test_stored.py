@@ -6,20 +6,22 @@ from textwrap import dedent
 import msgspec
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
-from assignors.rocketmq.message_queue import MessageQueue
 from insight.stored.changes import FieldChange, Kind, change_text, compare_groups
 from insight.stored.rows import rows_of
 from insight.stored.text import group_text
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import Protocol, ReplyTo
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
-from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
-from state.kafka.group import Offset, PendingOffsets
-from state.kafka.requests import Protocol, ReplyTo
+from state.kafka.classic_group import ClassicGroup, Member, PendingMember
+from state.kafka.group import PendingOffsets
 from state.rocketmq.group import ClientChannelInfo, LockEntry
 from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
 
 T = 1_795_312_000_000  # 2026-11-22 01:46:40
 CONFIG = CoordinatorConfig()

@@ -9,11 +9,10 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.lag.log import Partition
 from insight.view import holdings, render
-from records.history import (
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.history_reader import (
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
@@ -21,11 +20,12 @@ from records.history import (
     decode_entry,
     decode_snapshot,
 )
-from records.truncation import AnyView
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from state.rocketmq.view import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 from tests.unit.insight.page_facts import member as facts_member
 from tests.unit.insight.page_facts import view

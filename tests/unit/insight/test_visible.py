@@ -16,7 +16,7 @@ from insight.visible import VisibleText, visible, visible_text
 from insight.why.clock import Clock
 from insight.why.report import report
 from insight.why.text import report_text
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.harness.histories import of_scenario
 
 HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"

@@ -18,9 +18,9 @@ from insight.whatif.run import Log, WhatIfError
 from insight.whatif.text import answer_text, summary
 from insight.whatif.validation import Match, validate
 from insight.why.clock import Clock
+from kafka_why.contract.kafka.requests import JoinGroup, SyncGroup
 from state.config import CoordinatorConfig
 from state.configs import Configs
-from state.kafka.requests import JoinGroup, SyncGroup
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
 

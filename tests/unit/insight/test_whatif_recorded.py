@@ -14,12 +14,12 @@ from insight.whatif.answer import answer
 from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
 from insight.whatif.validation import Match
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.requests import ConsumerGroupHeartbeat
-from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row
 from tests.harness.recordings import Lines
 

@@ -12,11 +12,11 @@ from insight.whatif.facts import Fleet, Moment, Sent
 from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
 from insight.why.model import CauseKind
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.inputs import Outage, Received
-from state.kafka.history import EntryType
-from state.kafka.requests import LeaveGroup, LeavingMember
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, log_of, process, recorded
 

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment
 from insight.why import assignments as assignments_module
 from insight.why.assignments import Assignments
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from tests.unit.insight.page_facts import played
 from tests.unit.insight.why_story import STORY
 

@@ -13,8 +13,8 @@ from insight.why.course import course_of
 from insight.why.model import About
 from insight.why.report import Report, report_of
 from insight.why.text import report_text
-from records.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 

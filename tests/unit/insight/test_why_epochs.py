@@ -11,7 +11,7 @@ from insight.why.course import course_of
 from insight.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
 from insight.why.report import Report, report
 from insight.why.text import report_text
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
 
 SECOND = "config group.consumer.assignment.interval.ms=1000"

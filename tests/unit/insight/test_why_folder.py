@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from cli import main
 from insight.why.folder_history import read_folder
 from insight.why.history import HistoryUnavailable
-from records.codec import encode
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
 HISTORY = Watched().take(real_records(REAL_OF_OTHERS)).history

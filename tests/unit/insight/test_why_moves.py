@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka.api import TopicPartition
 from insight.why.moves import compare, needless, owners
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 
 MEMBERS = ("a", "b", "c", "d")
 Owners = Mapping[TopicPartition, str]

@@ -15,8 +15,8 @@ from insight.why.model import CauseKind, RebalanceOutcome
 from insight.why.rebalances import rebalances
 from insight.why.report import report
 from insight.why.text import report_text
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from state.config import CoordinatorConfig
-from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.examples import examples
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.unit.insight.why_story import STORY

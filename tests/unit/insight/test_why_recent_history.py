@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from insight.why.recent_history import STAMP_MARGIN_MS, RecentHistory, entries_since
 from insight.why.report import Report, report
-from records.truncation import AnyHistoryEntry
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from state.config import CoordinatorConfig
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import GroupSnapshot
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log
 from tests.unit.insight.why_story import MINUTE_MS, quiet_for, with_others

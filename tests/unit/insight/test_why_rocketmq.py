@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.api import MessageRequestMode
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
-from records.history import decode_any_entry
+from kafka_why.contract.history_reader import decode_any_entry
+from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.queues import MessageRequestMode
+from kafka_why.contract.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.rocketmq.group import Group
-from state.rocketmq.history import HistoryEntry
-from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS

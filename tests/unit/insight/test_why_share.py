@@ -13,8 +13,8 @@ from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.reconciling import flat
 from insight.why.report import Report, report
 from insight.why.text import report_text
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from state.config import CoordinatorConfig
-from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup
 from state.timeline import Timeline

@@ -11,7 +11,7 @@ from insight.why.names import Names, is_bare
 from insight.why.report import report
 from insight.why.since import parse_since
 from insight.why.text import MAX_REBALANCES, report_text
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import END_MS, STORY
 

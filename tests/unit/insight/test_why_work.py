@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment
 from insight.why.model import ConnectWork, Rebalance, StreamsTasks
 from insight.why.names import names_in
 from insight.why.report import report
 from insight.why.text import details
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from tests.harness.histories import Recorder
 
 DATA = Path(__file__).parents[2] / "data"

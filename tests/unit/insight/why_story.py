@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from state.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder
 from tests.harness.options import milliseconds
 

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
-from records.sizes import (
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.sizes import (
     CREATED_TOPIC_BYTES,
     DENSE_RECORD_BYTES,
     LEAST_REQUESTS_TOPIC_BYTES,

@@ -4,10 +4,10 @@ from uuid import UUID
 
 import pytest
 
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.topic_images import TopicImage
 from records import topic_patterns
 from records.topic_patterns import KAFKAS_INTERNAL_TOPICS, resolve
-from state.kafka.requests import RegexResolution
-from state.kafka.topic_images import TopicImage
 
 
 def images(*names: str) -> dict[str, TopicImage]:

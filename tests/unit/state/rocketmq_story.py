@@ -2,7 +2,7 @@
 another's client id.
 """
 
-from state.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry
 from tests.harness.simulated_rocketmq import SimulatedRocketMq, consumer
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC

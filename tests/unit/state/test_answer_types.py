@@ -4,10 +4,10 @@ from typing import Any, get_args
 
 import pytest
 
-from state.kafka import requests as kafka
-from state.messages import ErrorResponse, ReleaseGroupResponse, Request, Response
-from state.rocketmq import requests as rocketmq
-from state.rocketmq import responses as rocketmq_responses
+from kafka_why.contract.kafka import requests as kafka
+from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse, Request, Response
+from kafka_why.contract.rocketmq import requests as rocketmq
+from kafka_why.contract.rocketmq import responses as rocketmq_responses
 
 
 @pytest.mark.parametrize(

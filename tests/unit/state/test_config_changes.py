@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from state.config import BrokerConfig, CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
 from state.periods import NEVER_MS, Period, Periods
-from state.rocketmq.requests import MessageModel, RegisterConsumer
 from state.timeline import Row, Timeline
 
 # A connection is scanned at the first multiple of 10 s after it was silent for this long.

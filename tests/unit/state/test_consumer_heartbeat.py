@@ -3,16 +3,16 @@
 import pytest
 from msgspec import msgpack, structs
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.any_group import KafkaGroup
 from state.kafka.effects import Effects
-from state.kafka.history import EntryType
-from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat
-from state.kafka.responses import ConsumerGroupHeartbeatResponse
-from state.messages import ErrorResponse
 from state.rocketmq.group import Group as RocketMqGroup
 from tests.harness.scenario_player import ScenarioPlayer
 

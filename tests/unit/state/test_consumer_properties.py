@@ -10,9 +10,10 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import ConsumerGroupState
 from state.config import CoordinatorConfig
-from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
-from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.consumer_group import ConsumerGroup
 from state.timeline import Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects

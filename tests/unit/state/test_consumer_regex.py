@@ -4,13 +4,13 @@ from uuid import UUID
 
 from msgspec import structs
 
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.topic_images import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.consumer.regex import Change, update_regex
 from state.kafka.consumer.regex_checked import look_to_ask
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
-from state.kafka.requests import RegexResolution
-from state.kafka.topic_images import TopicImage
 
 A = UUID(int=1)
 FOUND = RegexResolution(topics={"b": TopicImage(A, 2), "a": TopicImage(UUID(int=2), 1)}, at_ms=1_000)

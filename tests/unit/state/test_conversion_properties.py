@@ -7,9 +7,10 @@ at each conversion (`tests.harness.mixed_log`).
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
 from state.config import CoordinatorConfig, MigrationPolicy
-from state.kafka.classic_group import ClassicGroup, GroupState
-from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from tests.harness import batches
 from tests.harness.consumer_clients import Consumer
 from tests.harness.examples import examples

@@ -4,16 +4,16 @@ from uuid import UUID
 
 import pytest
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import decode_version, encode_subscription
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.protocols.consumer_protocol import decode_version, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
 from tests.harness.scenario_player import ScenarioPlayer
 

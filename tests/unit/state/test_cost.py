@@ -13,12 +13,12 @@ import pytest
 
 from bench.consumer_groups import FormedConsumers
 from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
+from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from state import timeline as timeline_module
 from state.config import CoordinatorConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.requests import LeaveGroup, LeavingMember
 from state.timeline import Row, Timeline
 
 SMALL, LARGE = 20, 500

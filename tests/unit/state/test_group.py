@@ -9,19 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import Protocol
+from kafka_why.contract.kafka.states import GroupState
 from state.config import CoordinatorConfig
 from state.dispatch import due_deadlines, is_armed, next_deadline_ms
 from state.kafka.classic.transition import transition
-from state.kafka.classic_group import (
-    ClassicGroup,
-    GroupState,
-    JoinPhase,
-    Member,
-    PendingMember,
-)
+from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
 from state.kafka.context import StepContext
-from state.kafka.history import EntryType
-from state.kafka.requests import Protocol
 from state.kafka.timers import DeadlineReached, TimerKind
 
 CONFIG = CoordinatorConfig()

@@ -4,24 +4,21 @@ from typing import Any
 
 import pytest
 
-from state.config import CoordinatorConfig
-from state.dispatch import step
-from state.errors import ErrorCode
-from state.inputs import Outage, Received
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
     ConsumerGroupHeartbeat,
     DescribeGroup,
     DescribeGroupConfigs,
 )
-from state.kafka.responses import (
-    DescribeGroupConfigsResponse,
-    DescribeGroupResponse,
-)
-from state.messages import ErrorResponse
-from state.rocketmq.requests import GetConsumerListByGroup
+from kafka_why.contract.kafka.responses import DescribeGroupConfigsResponse, DescribeGroupResponse
+from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.rocketmq.requests import GetConsumerListByGroup
+from state.config import CoordinatorConfig
+from state.dispatch import step
+from state.inputs import Outage, Received
+from state.kafka.configs_only import ConfigsOnly
 from state.timeline import Row, Timeline
 from tests.harness import batches
 

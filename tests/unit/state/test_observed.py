@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from state.kafka.group import DEAD
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import DEAD
 from state.kafka.observed.records import ClassicGroupRemoved, OffsetCommitted
 from state.kafka.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said

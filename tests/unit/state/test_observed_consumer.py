@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
 from state.kafka.observed.records import (
     ClassicGroupRemoved,
     GroupEpoch,

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from records.history import HistoryReader
-from state.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from state.kafka.observed.group import ObservedGroup
 from state.kafka.observed.view import view_of
-from state.kafka.snapshot import GroupSnapshot
 from tests.harness.observed_epochs import NAMES, Said
 from tests.harness.observed_log import Watched, compact, random_life, real_records
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from state.kafka.observed.group import ACTIVE, STREAMS, task_key
 from state.kafka.observed.records import (
     AnyRecord,

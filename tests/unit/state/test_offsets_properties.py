@@ -7,19 +7,19 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.effects import Effects
-from state.kafka.history import EntryType
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     OffsetCommit,
     OffsetFetch,
     TopicMetadata,
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
+from kafka_why.contract.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
+from state.config import CoordinatorConfig
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.effects import Effects
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.examples import examples

@@ -5,17 +5,17 @@ from itertools import count
 
 import pytest
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import JoinGroup, Protocol
+from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects
 from state.kafka.protocols import protocol_of
-from state.kafka.requests import JoinGroup, Protocol
-from state.kafka.responses import JoinGroupResponse
 from state.kafka.step import step
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from records.codec import decode_request, encode
+from kafka_why.contract.codec import decode_request, encode
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.messages import Request
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
-from state.kafka.requests import DescribeGroup
-from state.messages import Request
 from state.timeline import Row, Timeline
 from tests.harness.batches import encode as encoded
 from tests.harness.common import kafka_effects

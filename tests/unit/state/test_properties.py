@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.messages import ReleaseGroup
 from state import timeline
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.requests import TopicMetadata
 from state.kafka.timers import DeadlineReached
-from state.messages import ReleaseGroup
 from state.timeline import Row, Step, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects

@@ -7,16 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.requests import AnyAnswered
+from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
 from state.kafka.any_group import KafkaGroup
 from state.kafka.configs_only import ConfigsOnly
-from state.kafka.requests import AnyAnswered
 from state.kafka.step import HANDLERS
-from state.protocol import GroupType
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.protocol import ROCKETMQ
-from state.rocketmq.requests import AnyRequest as RocketMqRequest
 
 STATE = Path(__file__).parents[3] / "state"
 CONFIG = CoordinatorConfig()

@@ -4,16 +4,16 @@ from uuid import UUID
 
 import pytest
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_subscription
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, Protocol, TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Subscription
 from state.config import CoordinatorConfig
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import Topic
-from state.kafka.history import EntryType
-from state.kafka.requests import JoinGroup, Protocol, TopicMetadata
 from state.kafka.step import step
-from state.kafka.topic_images import TopicImage, TopicImages
 from state.timeline import Row, Timeline
 
 

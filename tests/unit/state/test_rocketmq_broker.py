@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
-from state.config import BrokerConfig
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     ConsumeType,
     MessageModel,
@@ -21,7 +19,8 @@ from state.rocketmq.requests import (
     SubscriptionGroupConfig,
     UnregisterProducer,
 )
-from state.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.responses import ResponseCode
+from state.config import BrokerConfig
 from state.rocketmq.split import ConsumerData, HeartbeatData, Origin, split_heartbeat
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 

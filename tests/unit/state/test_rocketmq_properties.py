@@ -6,15 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
-from state.config import BrokerConfig
-from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects
-from state.rocketmq.group import Group
-from state.rocketmq.history import EntryType
-from state.rocketmq.rebalance_lock_manager import is_expired
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
@@ -30,7 +24,12 @@ from state.rocketmq.requests import (
     UnregisterConsumer,
     UnregisterProducer,
 )
-from state.rocketmq.responses import LockBatchMqResponse
+from kafka_why.contract.rocketmq.responses import LockBatchMqResponse
+from state.config import BrokerConfig
+from state.inputs import Received
+from state.rocketmq.effects import ConsumerGroupEvent, Effects
+from state.rocketmq.group import Group
+from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.step import Event, step
 from state.rocketmq.timers import ScanDue, next_scan
 

@@ -5,30 +5,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.message_queue import MessageQueue
-from state import timeline
-from state.config import BrokerConfig, CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyRequest
-from state.errors import ErrorCode
-from state.inputs import Outage, Received
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
-from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.effects import Effects
-from state.rocketmq.history import EntryType
-from state.rocketmq.requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
+from kafka_why.contract.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
+from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
     RegisterConsumer,
 )
-from state.rocketmq.responses import (
+from kafka_why.contract.rocketmq.responses import (
     CloseConnection,
     ConsumerListResponse,
     LockBatchMqResponse,
     NotifyConsumerIdsChanged,
     ResponseCode,
 )
+from state import timeline
+from state.config import BrokerConfig, CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent
+from state.inputs import Outage, Received
+from state.rocketmq.effects import Effects
 from state.rocketmq.timers import ScanDue
 from state.timeline import Row, Timeline
 from tests.harness import batches

@@ -19,13 +19,8 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from assignors.rocketmq.message_queue import MessageQueue
-from state.config import BrokerConfig
-from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
-from state.rocketmq.group import Group
-from state.rocketmq.rebalance_lock_manager import is_expired
-from state.rocketmq.requests import (
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     LockBatchMq,
     MessageModel,
@@ -35,7 +30,12 @@ from state.rocketmq.requests import (
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from state.rocketmq.responses import LockBatchMqResponse, RegisterResponse
+from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
+from state.config import BrokerConfig
+from state.inputs import Received
+from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
+from state.rocketmq.group import Group
+from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.step import Event, step
 from state.rocketmq.timers import ScanDue
 

@@ -5,13 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from state.config import CoordinatorConfig
-from state.dispatch import step, view_of
-from state.errors import ErrorCode
-from state.inputs import Outage, Quarantine, Received
-from state.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
-from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
-from state.kafka.share_requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
+from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     AlterSharePartition,
     AlterShareTopic,
@@ -22,10 +18,14 @@ from state.kafka.share_requests import (
     ShareStatePartition,
     ShareStateResult,
 )
-from state.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.messages import ReleaseGroup
+from state.config import CoordinatorConfig
+from state.dispatch import step, view_of
+from state.inputs import Outage, Quarantine, Received
+from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
 from state.kafka.timers import DeadlineReached, TimerKind
-from state.kafka.topic_images import TopicImage, TopicImages
-from state.messages import ReleaseGroup
 from state.rocketmq.group import Group as RocketMqGroup
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from msgspec import msgpack, structs
 from msgspec.structs import replace
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AnyRequest
+from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from state.config import CoordinatorConfig
 from state.dispatch import step
-from state.errors import ErrorCode
 from state.inputs import Received
-from state.kafka.requests import AnyRequest
-from state.kafka.responses import ShareGroupHeartbeatResponse
 from state.kafka.share.pace import SHORTEST_MS
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
-from state.kafka.share_requests import ShareStatePartition, ShareStateResult
 from state.timeline import Timeline
 from tests.harness import batches, invariants
 from tests.harness.common import kafka_effects

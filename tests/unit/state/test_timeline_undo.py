@@ -5,11 +5,11 @@ from copy import deepcopy
 
 import pytest
 
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEvent, AnyGroup
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.timeline import Row, Timeline
 from tests.harness import batches
 

@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.topics import topic_metadata
@@ -10,8 +12,6 @@ from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.modern.topics import merge_reported
 from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
-from state.kafka.topic_images import TopicImage
 from state.timeline import Row, Timeline
 
 

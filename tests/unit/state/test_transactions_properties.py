@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.config import CoordinatorConfig
-from state.errors import ErrorCode
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.group import PendingOffsets
-from state.kafka.history import EntryType
-from state.kafka.offsets import transactions
-from state.kafka.offsets.marker_outcome import MarkerOutcome
-from state.kafka.requests import (
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
     CommittedTopic,
     DeleteGroup,
     OffsetCommit,
@@ -29,7 +24,12 @@ from state.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from state.kafka.responses import AnyResponse, OffsetFetchResponse, TxnOffsetCommitResponse
+from kafka_why.contract.kafka.responses import AnyResponse, OffsetFetchResponse, TxnOffsetCommitResponse
+from kafka_why.contract.kafka.transactions import MarkerOutcome
+from state.config import CoordinatorConfig
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import PendingOffsets
+from state.kafka.offsets import transactions
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects

@@ -12,9 +12,9 @@ from typing import get_args
 
 import pytest
 
-from records.partitioner import partition_of
-from records.sizes import DENSE_RECORD_BYTES
-from state.dispatch import AnyRequest
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.sizes import DENSE_RECORD_BYTES
+from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst
 from tests.harness.worst_share_requests import all_worst

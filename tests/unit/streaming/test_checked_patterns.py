@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
+from kafka_why.contract.kafka.topic_images import TopicImage
 from records import topic_patterns
 from records.topic_patterns import digest
-from state.kafka.requests import RegexResolution, RegexResolved
-from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_topics import ClusterTopics, Message
 from tests.unit.streaming.test_group_topics import FAILS, OLD, OTHER, Images, Watch, told
 

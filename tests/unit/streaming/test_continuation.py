@@ -4,7 +4,7 @@ import pytest
 
 from checkpoints.metadata import Epoch, KnownOutage
 from checkpoints.upgrades import SAME_RULES
-from records.codec import encode
+from kafka_why.contract.codec import encode
 from state.inputs import Outage
 from streaming.service.stored_state.answered_offsets import answered_requests
 from streaming.service.stored_state.continuation import (

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from msgspec import UNSET, structs
 
-from records.codec import encode
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from kafka_why.contract.kafka.topic_images import TopicImage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
-from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
-from state.kafka.topic_images import TopicImage
 from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
+from state.rocketmq.view import snapshot as rocketmq_snapshot
 from streaming.service.topic_watch import group_topics
 from streaming.service.topic_watch.group_topics import (
     RESOLUTIONS_APART_S,

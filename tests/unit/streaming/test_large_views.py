@@ -4,12 +4,12 @@ topics and the results that it waits for.
 
 from uuid import UUID
 
+from kafka_why.contract.kafka.requests import RegexResolved, TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from records.truncation import AWAITED_MAX, encode_view
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import Topic
 from state.kafka.protocols import view_of
-from state.kafka.requests import RegexResolved, TopicMetadata
-from state.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
 
 UNKNOWN = [f"unknown-{n:04}" for n in range(AWAITED_MAX + 1)]

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from records.codec import encode
-from records.early_answers import Headers, ReplicaId, early_headers
-from records.pack import pack, pack_key, slot_of
-from records.partitioner import partition_of
-from state.dispatch import AnyRequest
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
-from state.messages import RECORD_VERSION
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import encode
+from kafka_why.contract.early_answers import Headers, ReplicaId, early_headers
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.pack import pack, pack_key, slot_of
+from kafka_why.partitioner import partition_of
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.service.lost_requests import FoundLosses, LostGroup, LostOffset

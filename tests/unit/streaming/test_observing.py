@@ -9,9 +9,9 @@ import pytest
 
 from checkpoints.codec import StateError
 from checkpoints.observed_codec import decode_observed, encode_observed
-from records.codec import Reason
-from records.layout import TopicLayout
-from state.kafka.history import BY_EPOCHS
+from kafka_why.contract.codec import Reason
+from kafka_why.contract.kafka.history import BY_EPOCHS
+from kafka_why.contract.layout import TopicLayout
 from state.kafka.observed.group import ObservedGroup
 from streaming.observing.operator import ObservingCall
 from streaming.observing.topic_names import TopicNames

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from records.codec import CommittedOffset, encode, offset_key
-from state.kafka.requests import TopicMetadata
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.codec import CommittedOffset, encode, offset_key
+from kafka_why.contract.kafka.requests import TopicMetadata
+from kafka_why.contract.kafka.topic_images import TopicImage
 from streaming.service.topic_watch import offset_topics
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from records.codec import encode
-from records.reader import Record
+from kafka_why.contract.codec import encode
+from kafka_why.topic_reader import Record
 from streaming.observing.one_observer import incarnation, observer_id, writers
 from tests.unit.insight.page_facts import view
 

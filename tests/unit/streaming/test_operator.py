@@ -12,13 +12,8 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.metadata import KnownOutage
-from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.group import Offset
-from state.kafka.requests import (
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
     CommittedTopic,
@@ -26,9 +21,14 @@ from state.kafka.requests import (
     OffsetCommit,
     TopicMetadata,
 )
+from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.timers import DeadlineReached
-from state.kafka.topic_images import TopicImage
-from state.rocketmq.requests import ConnectionClosed
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of

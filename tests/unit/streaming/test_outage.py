@@ -2,9 +2,9 @@
 
 import pytest
 
-from records.codec import encode
-from records.pack import pack
-from state.kafka.requests import AnyRequest, TopicMetadata
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import AnyRequest, TopicMetadata
+from kafka_why.contract.pack import pack
 from streaming.service.outages.outage import is_of_the_service, is_of_the_watcher
 from tests.spark.log import marker, txn_commit
 

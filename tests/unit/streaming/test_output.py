@@ -8,17 +8,18 @@ import pandas as pd
 import pytest
 from msgspec import structs
 
-from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
-from records.layout import TopicLayout
+from kafka_why.contract.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.requests import Protocol
+from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
-from state.errors import ErrorCode
-from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, Member, PendingMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Topic
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.requests import Protocol
-from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from streaming.query import output_rows as output_module
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow

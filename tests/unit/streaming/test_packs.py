@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from records.codec import encode
-from records.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
-from records.partitioner import partition_of
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
+from kafka_why.partitioner import partition_of
 from records.sharding import MAX_SHARDS
-from state.dispatch import AnyRequest
-from state.errors import ErrorCode
 from streaming.query import output as output_module
 from streaming.query.operator import ConfigEpoch, Operator
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state

@@ -2,9 +2,15 @@
 
 from collections.abc import Iterable
 
+from kafka_why.contract.sightings import (
+    MEMBERS_MAX,
+    SeenMember,
+    SightingRecord,
+    decode_sighting,
+    encode_sighting,
+    sighting_key,
+)
 from records.consumer_offsets.partition import partition_of_offsets
-from records.sightings import MEMBERS_MAX, SightingRecord, decode_sighting, encode_sighting, sighting_key
-from state.kafka.observed.records import SeenMember
 from streaming.observing.rebalance_runs import GROUPS_MAX, RebalanceRuns, Seen
 
 PREPARING = Seen("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))

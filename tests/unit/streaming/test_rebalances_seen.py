@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.history import HistoryReader
-from records.sightings import decode_sighting, encode_sighting
-from state.kafka.classic_group import GroupState
-from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.observed.records import RebalanceSeen, SeenMember
+from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting, encode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
 from streaming.observing.rebalance_runs import RebalanceRuns, Seen
 from streaming.query.log_order import LogRow

@@ -9,12 +9,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from records.codec import encode
-from state.errors import ErrorCode
-from state.kafka import requests as kafka
-from state.messages import ErrorResponse, ReleaseGroupResponse
-from state.rocketmq import requests as rocketmq
-from state.rocketmq.responses import AnyToConnection
+from kafka_why.contract.codec import encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka import requests as kafka
+from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse
+from kafka_why.contract.rocketmq import requests as rocketmq
+from kafka_why.contract.rocketmq.responses import AnyToConnection
 from streaming.replica import audit as audit_of_answers
 from streaming.replica.audit import KEPT_OF_QUERY, OVERDUE_AFTER_S, Audit, Difference, Place, request_of
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.codec import encode
-from records.early_answers import lists_changed
-from records.pack import unpack
-from state.kafka.requests import DescribeGroup
-from state.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.codec import encode
+from kafka_why.contract.early_answers import lists_changed
+from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.pack import unpack
 from streaming.replica import changed as changed_groups
 from streaming.replica.changed import listed
 from streaming.replica.state_machine import Record as LogRecord

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from records.early_answers import EarlyAnswers, as_of, is_by_query, marked
-from records.pack import unpack
+from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_by_query, marked
+from kafka_why.contract.pack import unpack
 from streaming.query.handling import AwakeGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of

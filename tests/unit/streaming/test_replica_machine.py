@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.codec import clock_record, encode
-from records.pack import pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import clock_record, encode
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from state.config import CoordinatorConfig
 from state.configs import ConfigChange, Configs
 from state.dispatch import step as step_of_both
-from state.errors import ErrorCode
 from state.inputs import Outage
 from state.timeline import Step
 from streaming.query.operator import ConfigEpoch, Operator

@@ -2,7 +2,7 @@
 
 import pytest
 
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from streaming.service.retention import DAY_MS, LeastRetention, least_retentions
 from streaming.service.topics import SIGHTINGS_TOPIC, wanted_settings
 

@@ -6,11 +6,16 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from records.codec import encode
-from records.history import decode_entry, decode_snapshot
+from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import decode_entry, decode_snapshot
+from kafka_why.contract.rocketmq.requests import (
+    GetConsumerListByGroup,
+    MessageModel,
+    RegisterConsumer,
+    SubscriptionData,
+)
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
-from state.rocketmq.requests import GetConsumerListByGroup, MessageModel, RegisterConsumer, SubscriptionData
-from state.rocketmq.responses import ResponseCode
 from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from records.pack import unpack
+from kafka_why.contract.pack import unpack
 from records.sharding import MAX_SHARDS, shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step

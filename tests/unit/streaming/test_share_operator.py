@@ -7,17 +7,17 @@ from uuid import UUID
 
 from msgspec import json
 
-from records.history import decode_snapshot
-from records.truncation import encode_view
-from state.dispatch import AnyRequest
-from state.kafka.requests import DeleteGroup
-from state.kafka.share_requests import (
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.history_reader import decode_snapshot
+from kafka_why.contract.kafka.requests import DeleteGroup
+from kafka_why.contract.kafka.share_requests import (
     ShareGroupDescribe,
     ShareGroupHeartbeat,
     ShareStatePartition,
     ShareStateResult,
 )
-from state.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.topic_images import TopicImage
+from records.truncation import encode_view
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log

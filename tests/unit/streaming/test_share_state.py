@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.codec import encode
-from state.kafka.share_requests import ShareStatePartition
-from state.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from streaming.service.share_state.carrying_out import Item, Key, Lost, carry_out
 from streaming.service.share_state.open_tasks import (
     FIRST_BACKOFF_S,

@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
 
-from state.errors import ErrorCode
-from state.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from streaming.service.share_state import messages
 from streaming.service.share_state.broker_coordinators import coordinator_key
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 import msgspec
 import pandas as pd
 
-from records.codec import PendingTransaction, encode, transaction_key
-from records.pack import pack, pack_key, slot_of
-from records.partitioner import partition_of
+from kafka_why.contract.codec import PendingTransaction, encode, transaction_key
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
+from kafka_why.contract.pack import pack, pack_key, slot_of
+from kafka_why.partitioner import partition_of
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.group import Offset, PendingOffsets
+from state.kafka.group import PendingOffsets
 from state.kafka.offsets.positions import precede_other_log
-from state.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, marker, txn_commit

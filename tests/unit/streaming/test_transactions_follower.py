@@ -4,8 +4,8 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from records.layout import TopicLayout
-from records.reader import TopicReader
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_reader import TopicReader
 from streaming.service.transactions import follower, reports
 from streaming.service.transactions.follower import partitions_of_all
 from streaming.service.transactions.markers import marker_wait_ms

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from records.codec import PendingTransaction, encode, transaction_key
+from kafka_why.contract.codec import PendingTransaction, encode, transaction_key
 from streaming.service.transactions import pending as transactions_pending
 from streaming.service.transactions.markers import Fetched, Marker
 from streaming.service.transactions.pending import OVERDUE_MS, Decision, PendingTransactions

@@ -12,8 +12,8 @@ from random import Random
 import click
 
 from kafka_why.connections import kafka_clients
-from records.codec import encode
-from state.kafka.requests import Heartbeat
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import Heartbeat
 from streaming.service.status import Phase
 from tests.campaigns.fault import Fault
 from tests.campaigns.planted import KILLER

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.campaigns.fault import standing_still
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.reading import read

@@ -7,12 +7,12 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from bench.load.connection import Connection
 from bench.load.frames import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, SYNC, Api
 from bench.load.load_result import WrongAnswer
 from kafka_why.connections.address import Address
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from tests.faults.campaign.load.meter import CHURN, PARTITIONS, RETRY_S, TOPIC, Lost, Member
 
 T = TypeVar("T")

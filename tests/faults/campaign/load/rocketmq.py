@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from assignors.rocketmq.message_queue import MessageQueue
 from clients.pending import ClientError
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
-from state.rocketmq.requests import (
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,

@@ -9,7 +9,7 @@ from random import Random
 from clients.coordinator_client import CoordinatorClient
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from records.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
 from tests.faults.campaign.load.consumer import ConsumerMember
 from tests.faults.campaign.load.meter import Member, Meter

@@ -1,0 +1,1 @@
+"""The contract between a coordinator and its readers: the records that docs/protocol.md describes."""

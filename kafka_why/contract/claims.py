@@ -1,0 +1,78 @@
+"""Claims: the records of the owner topic. Each makes a coordinator the owner of the topics.
+
+Of all claims the one of the highest epoch is in force, and among claims of the same epoch the one that was
+appended first. docs/decisions/0012-owner-of-the-topics.md has the reasons.
+"""
+
+from datetime import UTC, datetime  # noqa: TID251 - writes a time as text, and reads no clock
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.contract.codec import UNREADABLE
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A record of the owner topic: the coordinator of these topics from then on. Its key is `claim_id`.
+
+    `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
+    `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
+    interval between its clock records. `checkpoint` is where the state is if it is not in the folder, and
+    `place` then distinguishes folders of the same path on machines of the same name. `is_released`: the
+    coordinator has ended in order.
+    """
+
+    version: int = 1
+    epoch: int
+    claim_id: str
+    owner_id: str
+    requests_topic_id: str
+    host: str
+    pid: int
+    folder: str
+    since_ms: int
+    tick_interval_ms: int
+    is_released: bool = False
+    checkpoint: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        folder = f"folder {self.folder}" + (f", checkpoint {self.checkpoint}" if self.checkpoint else "")
+        return f"process {self.pid} on {self.host}, {folder}, since {since}, epoch {self.epoch}"
+
+
+class Claims:
+    """The claims of an owner topic as far as its records were applied."""
+
+    def __init__(self) -> None:
+        # Claims by key, each with the offset of its first record.
+        self._claims: dict[str, tuple[int, Claim]] = {}
+
+    def apply(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
+        """Take the next record of the topic. A record that is no claim changes nothing: False."""
+        name = (key or b"").decode(errors="replace")
+        if value is None:
+            self._claims.pop(name, None)
+            return True
+        try:
+            claim = msgspec.json.decode(value, type=Claim)
+        except UNREADABLE:
+            return False
+        first, _ = self._claims.get(name, (offset, claim))
+        self._claims[name] = (first, claim)
+        return True
+
+    def in_force(self) -> Claim | None:
+        """The claim in force, None if there is none."""
+        claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
+        return claims[0][1] if claims else None
+
+    def after(self, epoch: int) -> Claim | None:
+        """The claim in force if its epoch is later than this one."""
+        in_force = self.in_force()
+        return in_force if in_force is not None and in_force.epoch > epoch else None
+
+    def ids(self) -> list[str]:
+        """The ids of all claims that were not removed."""
+        return list(self._claims)

@@ -1,0 +1,262 @@
+"""Records on the topics: JSON in UTF-8, one msgspec Struct a record. docs/protocol.md describes the formats.
+
+Only this module decodes requests. A record that cannot be a request becomes a `Refusal` with the reason and,
+if it can be read, the sender's address.
+"""
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
+
+# The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
+# microseconds). The second group is the epoch of the owner that appended it, if it made a claim. It ends in
+# no `$`, because that of Java allows a line feed, and Python's `fullmatch` does not.
+CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
+_CLOCK = re.compile(CLOCK_PATTERN.encode())
+
+# A dead letter has this much of a record's key and of its value. The requests topic has all of both.
+DEAD_LETTER_MAX_BYTES = 65_536
+
+# Messages quote the record, and a quote can be as long as the record.
+MESSAGE_MAX_CHARS = 16_384
+
+
+def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
+    """A clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
+    readable already. `owner_epoch` is the epoch of the appending coordinator's claim
+    (`streaming.service.ownership.owner`), None if it made none.
+    """
+    if owner_epoch is None:
+        return b'{"type":"Clock","time_ms":%d}' % time_ms
+    return b'{"type":"Clock","time_ms":%d,"owner_epoch":%d}' % (time_ms, owner_epoch)
+
+
+class Clock(NamedTuple):
+    """What a clock record says. `owner_epoch` is None if its sender made no claim."""
+
+    time_ms: int
+    owner_epoch: int | None
+
+
+def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
+    """Whether a record of the requests topic is a clock record."""
+    return clock_of(key, value) is not None
+
+
+def clock_of(key: bytes | None, value: bytes | None) -> Clock | None:
+    """Return what a clock record says, None if the record is none."""
+    found = _CLOCK.fullmatch(value) if key is None and value is not None else None
+    if found is None:
+        return None
+    time_ms, owner_epoch = found.groups()
+    return Clock(int(time_ms), None if owner_epoch is None else int(owner_epoch))
+
+
+class Reason(StrEnum):
+    """The reason why a record is in the dead-letter topic."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    INVALID_RECORD = "INVALID_RECORD"
+    REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
+    KEY_MISMATCH = "KEY_MISMATCH"
+    WRONG_PARTITION = "WRONG_PARTITION"
+    NO_SUCH_REPLY_PARTITION = "NO_SUCH_REPLY_PARTITION"
+    SKIPPED = "SKIPPED"
+    HANDLER_FAILED = "HANDLER_FAILED"
+    RESPONSE_TOO_LARGE = "RESPONSE_TOO_LARGE"
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record that was refused, or whose handling failed. `key` and `value` are cut at
+    DEAD_LETTER_MAX_BYTES. `request` is the record's id, "" if a deadline failed, which the message then
+    names. `at_ms` is the record's append time, 0 if the record is no longer available because it was answered
+    in a later call.
+    """
+
+    version: int  # no default, so it is always written
+    reason: Reason
+    message: str
+    request: str
+    at_ms: int
+    answered: bool
+    key: bytes = b""
+    value: bytes = b""
+    value_bytes: int = 0
+
+
+class CommittedOffset(Struct, frozen=True, kw_only=True):
+    """A record of the offsets topic: the committed offset of one partition, and the request that set it.
+
+    `expire_at_ms` is set if the committer chose its own retention time, else None. `incarnation` is the
+    group's.
+    `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata that
+    brought the topic id, "" if the group was imported from other topics.
+    """
+
+    group_id: str
+    incarnation: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None
+    request: str
+    topic_id: UUID | None = None
+    version: int = RECORD_VERSION
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of a record of the offsets topic. It is a JSON array, so it is unambiguous for any names."""
+    return encode((group_id, topic, partition))
+
+
+_offset_key_decoder = msgspec.json.Decoder(tuple[str, str, int])
+_offset_decoder = msgspec.json.Decoder(CommittedOffset)
+
+
+def decode_offset_key(key: bytes) -> tuple[str, str, int]:
+    """Return the group, the topic and the partition of `offset_key`. Raises one of UNREADABLE."""
+    return _offset_key_decoder.decode(key)
+
+
+def decode_offset(value: bytes) -> CommittedOffset:
+    """Decode the value of a record of the offsets topic. Raises one of UNREADABLE."""
+    return _offset_decoder.decode(value)
+
+
+class PendingTransaction(Struct, frozen=True, kw_only=True):
+    """A record of the transactions topic: offsets of a group that are pending in a transaction, without the
+    offsets. A tombstone follows when they are pending no longer, for whatever reason.
+
+    `request` is the id of the TxnOffsetCommit, which was appended at `at_ms`. `partitions` is the number of
+    partitions whose offsets are pending. The other fields are those of the request. `incarnation` is the
+    group's.
+    """
+
+    group_id: str
+    incarnation: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    txn_version: int
+    txn_partition: int
+    txn_position: int
+    txn_topic_id: UUID | None
+    request: str
+    at_ms: int
+    partitions: int
+    version: int = RECORD_VERSION
+
+
+def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:
+    """The key of a record of the transactions topic: a JSON array."""
+    return encode((group_id, producer_id, request))
+
+
+class Address(Struct, frozen=True):
+    """The fields needed to answer a record that is not a valid request."""
+
+    correlation_id: ShortStr
+    reply_partition: Int32
+    group_id: ShortStr = ""
+
+
+class Refusal(Struct, frozen=True):
+    """A record that the operator cannot accept as a request. `address` is None if no response is possible."""
+
+    reason: Reason
+    message: str
+    address: Address | None
+
+    def error_code(self) -> ErrorCode:
+        if self.reason is Reason.UNSUPPORTED_VERSION:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if self.reason is Reason.REQUEST_TOO_LARGE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka answers where its own record is too large
+        return ErrorCode.INVALID_REQUEST
+
+    def response(self, request_id: str) -> ErrorResponse | None:
+        if self.address is None:
+            return None
+        return ErrorResponse(
+            group_id=self.address.group_id,
+            correlation_id=self.address.correlation_id,
+            request=request_id,
+            error_code=self.error_code(),
+            error_message=self.message[:MESSAGE_MAX_CHARS],
+            rule="X1",
+        )
+
+
+_request_decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+_address_decoder = msgspec.json.Decoder(Address)
+_encoder = msgspec.json.Encoder()
+
+encode = _encoder.encode
+
+# The errors of msgspec for invalid bytes. The last is for JSON that is nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_request(value: bytes) -> AnyRequest | Refusal:
+    """Decode a request, or return why the record is not one."""
+    try:
+        request = _request_decoder.decode(value)
+    except UNREADABLE as error:
+        return refuse_unread(value, Reason.INVALID_REQUEST, str(error))
+    if request.version != RECORD_VERSION:
+        message = f"record version {request.version} is unknown, only {RECORD_VERSION} is supported"
+        return refuse(request, Reason.UNSUPPORTED_VERSION, message)
+    return request
+
+
+def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
+    """Refuse a well-formed request."""
+    address = None
+    if not isinstance(request, ConnectionClosed | Unanswered):
+        address = Address(request.correlation_id, request.reply_partition, request.group_id)
+    return Refusal(reason, message, address)
+
+
+def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
+    """Refuse a record that is not a request. Its sender gets a response if the record has an address."""
+    try:
+        address: Address | None = _address_decoder.decode(value)
+    except UNREADABLE:
+        address = None
+    return Refusal(reason, message, address)
+
+
+def request_id(topic: str, partition: int, offset: int, n: int | None = None) -> str:
+    """The id of a record of the requests topic, or of request `n` of the pack in that record."""
+    record = f"{topic}-{partition}-{offset}"
+    return record if n is None else f"{record}#{n}"
+
+
+def is_packed(request_id: str) -> bool:
+    """Whether this is the id of a request that came in a pack. Names of topics have no `#`."""
+    return "#" in request_id
+
+
+def number_in_pack(request_id: str) -> int:
+    """The number of the request in its record, 0 for the only one. Raises ValueError."""
+    return int(request_id.partition("#")[2] or 0)
+
+
+def record_of(request_id: str) -> tuple[str, int, int]:
+    """The topic, partition and offset of the record with this request. Raises ValueError."""
+    topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
+    return topic, int(partition), int(offset)

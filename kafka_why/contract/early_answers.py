@@ -1,0 +1,156 @@
+"""Early answers: a replica of the coordinator appends them to the responses topic before the query does.
+
+The query's answer to the same request follows with the same bytes. A reader takes the first of both, and
+drops early answers of a replica that has been replaced (`EarlyAnswers`). Headers say which record is which,
+so the values stay the same.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""The headers of a record, as kafka-python and librdkafka give them."""
+
+
+class _Record(Protocol):
+    """A record of the responses topic, as kafka-python gives it."""
+
+    partition: int
+    headers: Headers | None
+
+
+R = TypeVar("R", bound=_Record)
+
+
+class _Listing(Struct):
+    changed: Raw | UnsetType = UNSET
+
+
+_listing = msgspec.json.Decoder(_Listing)
+_commits = msgspec.json.Decoder(dict[int, list[int]])
+
+_EARLY = "early"
+_COMMITS = "commits"
+_MARKER = "replicas-since"
+
+
+class ReplicaId(NamedTuple):
+    """A replica: the epoch of its owner's claim (`kafka_why.contract.claims`), and its number among that
+    owner's.
+
+    Later replicas have greater ids.
+    """
+
+    owner_epoch: int
+    number: int
+
+
+class AsOf(NamedTuple):
+    """What an early answer says of itself: its replica, and the greatest time in ms that the replica has
+    acted on. This is a request's append time, or an attested time by which it fired deadlines.
+    """
+
+    replica: ReplicaId
+    as_of_ms: int
+
+
+Commits = dict[int, list[int]]
+"""By the position of an answer in its record: the offsets that its request has committed, in the order of the
+answer's partitions without an error."""
+
+
+def early_headers(
+    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None, *, room_bytes: int = 0
+) -> list[tuple[str, bytes]]:
+    """Return the headers of a record with early answers. Commits that need more than `room_bytes` are left
+    out, so that the record is not too large for its topic.
+    """
+    headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
+    if commits and len(encoded := msgspec.json.encode(commits)) <= room_bytes:
+        headers.append((_COMMITS, encoded))
+    return headers
+
+
+def commits_of(headers: Headers | None) -> Commits:
+    """Return the committed offsets that a record with early answers names, {} if it names none.
+
+    Raises msgspec.DecodeError.
+    """
+    for name, value in headers or ():
+        if name == _COMMITS:
+            return _commits.decode(value or b"")
+    return {}
+
+
+def is_by_query(headers: Headers | None) -> bool:
+    """Whether a record of the responses topic is the query's: neither early answers nor a marker."""
+    return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
+
+
+def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
+    """The headers of a marker, a record without a value: after it, answers of replicas before `first` do not
+    count.
+    """
+    return [(_MARKER, b"%d.%d" % first)]
+
+
+def as_of(headers: Headers | None) -> AsOf | None:
+    """Return what an early answer says of itself, None if the record is none."""
+    for name, value in headers or ():
+        if name == _EARLY:
+            replica, _, at_ms = (value or b"").partition(b" ")
+            return AsOf(_replica_id(replica), int(at_ms))
+    return None
+
+
+def marked(headers: Headers | None) -> ReplicaId | None:
+    """Return the first replica that counts behind this marker, None if the record is no marker."""
+    for name, value in headers or ():
+        if name == _MARKER:
+            return _replica_id(value or b"")
+    return None
+
+
+def _replica_id(text: bytes) -> ReplicaId:
+    epoch, _, number = text.partition(b".")
+    return ReplicaId(int(epoch), int(number))
+
+
+class EarlyAnswers:
+    """Which records of the responses topic count, for a reader that gets each partition's in order.
+
+    A reader that begins in the middle needs no earlier marker. A replaced replica meets the clock record of
+    the later owner in the requests topic before any request of this reader.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, ReplicaId] = {}
+
+    def counts(self, partition: Hashable, headers: Headers | None) -> bool:
+        """Whether a record with answers counts: False for a marker and for answers of a replaced replica, and
+        where such a header cannot be read.
+        """
+        if not headers:
+            return True
+        try:
+            return self._counts(partition, headers)
+        except ValueError:
+            return False
+
+    def _counts(self, partition: Hashable, headers: Headers) -> bool:
+        first = marked(headers)
+        if first is not None:
+            self._first[partition] = max(first, self._first.get(partition, first))
+            return False
+        early = as_of(headers)
+        return early is None or partition not in self._first or early.replica >= self._first[partition]
+
+
+def lists_changed(value: bytes) -> bool:
+    """Whether an early answer lists groups that have changed (`DescribeGroupResponse.changed`). The query
+    never gives it. Raises msgspec.DecodeError.
+    """
+    return _listing.decode(value).changed is not UNSET

@@ -1,0 +1,230 @@
+"""Reading the groups and events topics: new entries, repeated entries, and gaps.
+
+The topics' writer is at-least-once, so a record may be repeated. Records with equal (group_id, incarnation,
+seq) are the same entry. A history that skips a number has a gap: an entry is lost, or retention deleted it
+before this reader started.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import CONFIGS, GroupSnapshot
+from kafka_why.contract.rocketmq import history_codec as rocketmq
+from kafka_why.contract.settings import SettingValue
+
+# What a reader of the running history remembers: some 30 MiB.
+INCARNATIONS_REMEMBERED = 100_000
+# The protocol of a record that names none.
+KAFKA = GroupType.KAFKA.value
+
+
+class CoordinatorStarted(Struct, frozen=True, kw_only=True):
+    """The entry that a coordinator writes when it starts: the code and settings in force from now on, and the
+    first batch that knows them.
+
+    `owner_epoch` is the epoch of its claim on the topics.
+    """
+
+    at_ms: int
+    from_batch: int
+    settings: dict[str, SettingValue]
+    skip: list[str] = []
+    code_version: str = ""
+    owner_epoch: int = 0
+    version: int = 1
+
+
+class _Entry(Struct, frozen=True):
+    type: str
+    protocol: str = KAFKA
+
+
+class _View(Struct, frozen=True):
+    protocol: str = KAFKA
+
+
+class GroupConfigs(Struct, frozen=True):
+    """The settings of a group id of its own, by Kafka's names. The group need not exist."""
+
+    group_id: str
+    incarnation: str
+    seq: int
+    configs: dict[str, SettingValue] = {}
+
+
+_GROUP_EVENTS = frozenset(EntryType)
+
+_entry = msgspec.json.Decoder(_Entry)
+_view = msgspec.json.Decoder(_View)
+_group_event = msgspec.json.Decoder(HistoryEntry)
+_coordinator_started = msgspec.json.Decoder(CoordinatorStarted)
+_snapshot = msgspec.json.Decoder(GroupSnapshot)
+_configs = msgspec.json.Decoder(GroupConfigs)
+
+
+def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
+    """Decode a record of the events topic. Returns None for an unknown kind. Raises msgspec.DecodeError.
+
+    RocketMQ's groups have their own history: see `kafka_why.contract.rocketmq.history_codec`.
+    """
+    entry = _entry.decode(value)
+    kind = entry.type if entry.protocol == KAFKA else ""
+    if kind == "CoordinatorStarted":
+        return _coordinator_started.decode(value)
+    return _group_event.decode(value) if kind in _GROUP_EVENTS else None
+
+
+def decode_snapshot(value: bytes) -> GroupSnapshot | None:
+    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is RocketMQ's.
+
+    Raises msgspec.DecodeError.
+    """
+    return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
+
+
+def decode_configs(value: bytes) -> GroupConfigs | None:
+    """Decode the settings in a record of the groups topic that is not a tombstone. Returns None if the group
+    id has no settings of its own.
+
+    Raises msgspec.DecodeError.
+    """
+    if _view.decode(value).protocol not in (KAFKA, CONFIGS):
+        return None
+    found = _configs.decode(value)
+    return found if found.configs else None
+
+
+def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
+    """Decode a record of the events topic, of a group of either protocol."""
+    return decode_entry(value) or rocketmq.decode_entry(value)
+
+
+def decode_any_snapshot(value: bytes) -> AnyView | None:
+    """Decode a record of the groups topic that is not a tombstone, of a group of either protocol."""
+    return decode_snapshot(value) or rocketmq.decode_snapshot(value)
+
+
+class Numbered(Protocol):
+    """An entry of any group's history. Its fields identify repeated entries."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def at_ms(self) -> int: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class HistoryReader:
+    """Separates new entries from repeated ones, and finds gaps.
+
+    `from_start`: the topic is read from its first record, so an incarnation whose first entry is not 1 has a
+    gap too. Otherwise an incarnation's history begins with the first entry seen of it. `remembers` is the
+    number of incarnations that the reader remembers, those of the latest entries: one that reads for ever
+    would else grow with every group that there ever was. With None it remembers all. An entry of a forgotten
+    incarnation begins its history anew.
+    """
+
+    def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
+        self.duplicates = 0
+        self._from_start = from_start
+        self._remembers = remembers
+        # By (group_id, incarnation): the number of the last entry, and the numbers missing before it.
+        self._last_seq: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._missing: dict[tuple[str, str], set[int]] = {}
+
+    @property
+    def gaps(self) -> dict[tuple[str, str], list[int]]:
+        """The missing numbers by (group_id, incarnation). Incarnations without a gap are left out."""
+        return {key: sorted(missing) for key, missing in self._missing.items()}
+
+    def is_new(self, event: Numbered) -> bool:
+        """Whether this entry is new. Entries of one group must come in the log's order."""
+        key = (event.group_id, event.incarnation)
+        last_seq = self._last_seq.get(key)
+        if last_seq is None:
+            last_seq = 0 if self._from_start else event.seq - 1
+        if event.seq > last_seq:
+            if missing := range(last_seq + 1, event.seq):
+                self._missing.setdefault(key, set()).update(missing)
+            self._remember(key, event.seq)
+            return True
+        missing_here = self._missing.get(key, set())
+        if event.seq in missing_here:
+            missing_here.remove(event.seq)
+            if not missing_here:
+                del self._missing[key]
+            return True
+        self.duplicates += 1
+        return False
+
+    def _remember(self, key: tuple[str, str], seq: int) -> None:
+        self._last_seq[key] = seq
+        if self._remembers is None:
+            return
+        self._last_seq.move_to_end(key)
+        if len(self._last_seq) > self._remembers:
+            forgotten, _ = self._last_seq.popitem(last=False)
+            self._missing.pop(forgotten, None)
+
+
+class Versioned(Protocol):
+    """A view of any group, with the number of the last entry of the history that it includes."""
+
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+
+
+V = TypeVar("V", bound=Versioned)
+
+
+class GroupTable(Generic[V]):
+    """The latest view of every group for which `decode` returns one. Other groups are left out."""
+
+    def __init__(self, decode: Callable[[bytes], V | None]) -> None:
+        self.duplicates = 0
+        self._decode = decode
+        self._groups: dict[str, V] = {}
+
+    @property
+    def groups(self) -> list[V]:
+        """The existing groups by id."""
+        # They stay in this order, in which they are sorted in a tenth of the time when others have come.
+        self._groups = {group_id: self._groups[group_id] for group_id in sorted(self._groups)}
+        return list(self._groups.values())
+
+    def get(self, group_id: str) -> V | None:
+        """The view of an existing group."""
+        return self._groups.get(group_id)
+
+    def apply(self, key: bytes | None, value: bytes | None) -> bool:
+        """Read a record of the groups topic. Returns whether it changed anything.
+
+        A tombstone removes a group. So does a view for which `decode` returns None, because the group id then
+        belongs to another protocol. Raises one of `kafka_why.contract.codec.UNREADABLE`.
+        """
+        group_id = (key or b"").decode()
+        view = None if value is None else self._decode(value)
+        known = self._groups.get(group_id)
+        if view is None:
+            return self._groups.pop(group_id, None) is not None
+        if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:
+            self.duplicates += 1
+            return False
+        self._groups[group_id] = view
+        return True

@@ -1,0 +1,1 @@
+"""Records about Kafka's groups."""

@@ -1,0 +1,37 @@
+"""Committed offsets, and their changes."""
+
+from msgspec import Struct
+
+LogPosition = tuple[int, int]
+"""The place of a request in its partition of the log: the offset of its record, and its number in the record,
+which is 0 unless the record is a pack. Positions compare in the log's order.
+"""
+
+
+NO_POSITION: LogPosition = (-1, 0)
+"""The position of an offset whose request is not known: it precedes every request."""
+
+
+class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The committed offset of one partition, or one that is pending in a transaction.
+
+    `expire_at_ms` is the expiry time if the committer chose a retention time, else None. `topic_id` is the 16
+    bytes of the topic's UUID, None if it is unknown. Bytes decode in half the time of a UUID. `position` is
+    that of the request with this offset.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None
+    topic_id: bytes | None
+    position: LogPosition = NO_POSITION
+
+
+class OffsetChange(Struct, frozen=True):
+    """The new committed offset of a partition, or None if the offset was removed."""
+
+    topic: str
+    partition: int
+    offset: Offset | None

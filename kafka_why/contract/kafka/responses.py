@@ -1,0 +1,351 @@
+"""Responses: one Struct for each message, with the fields of Kafka's message of that name in snake_case.
+
+Source: clients/src/main/resources/common/message/*Response.json of Apache Kafka.
+"""
+
+from uuid import UUID
+
+from msgspec import UNSET, Struct, UnsetType
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import Response
+
+NO_GENERATION = -1
+
+
+class JoinGroupMember(Struct, frozen=True):
+    """One member in the leader's list. `metadata` is the member's metadata for the selected protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
+    """`members` is empty for every member except the leader."""
+
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    member_id: str = ""
+    members: list[JoinGroupMember] = []
+
+
+class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
+    """`assignment` is the leader's assignment for this member, opaque to the coordinator."""
+
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class OversizedRequestResponse(Response, frozen=True, kw_only=True, tag="OversizedRequest"):
+    """Only the error code."""
+
+
+class HeartbeatResponse(Response, frozen=True, kw_only=True, tag="Heartbeat"):
+    """Only the error code."""
+
+
+class LeftMember(Struct, frozen=True):
+    """The outcome for one member of a LeaveGroup batch. The ids are those of the request."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: ErrorCode
+
+
+class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
+    """One entry for each member of the request, in its order."""
+
+    members: list[LeftMember] = []
+
+
+class PartitionError(Struct, frozen=True):
+    """The outcome for one partition."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+class TopicErrors(Struct, frozen=True):
+    """The outcomes for the partitions of one topic, in the request's order."""
+
+    name: str
+    partitions: list[PartitionError]
+
+
+class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommit"):
+    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
+
+    topics: list[TopicErrors] = []
+
+
+class TxnOffsetCommitResponse(Response, frozen=True, kw_only=True, tag="TxnOffsetCommit"):
+    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
+
+    topics: list[TopicErrors] = []
+
+
+class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="TransactionMarker"):
+    """Only the error code."""
+
+
+class FetchedPartition(Struct, frozen=True, omit_defaults=True):
+    """The committed offset of one partition, -1 if none is committed or if `error_code` is set.
+
+    `topic_id` is the id of the topic that the offset was committed for, None if it is unknown.
+    """
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    metadata: str
+    topic_id: UUID | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class FetchedTopic(Struct, frozen=True):
+    """One topic of an OffsetFetch's answer."""
+
+    name: str
+    partitions: list[FetchedPartition]
+
+
+class OffsetFetchResponse(Response, frozen=True, kw_only=True, tag="OffsetFetch"):
+    """The requested partitions in the request's order, or all partitions with a committed offset."""
+
+    topics: list[FetchedTopic] = []
+
+
+class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelete"):
+    """The outcome of each partition. Empty if `error_code` is set."""
+
+    topics: list[TopicErrors] = []
+
+
+class DescribedMember(Struct, frozen=True):
+    """One member. `member_metadata` is that of the selected protocol, b"" unless the group is Stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+DEAD = "Dead"
+
+
+class ListedGroup(Struct, frozen=True):
+    """What ListGroups shows of a group. A group that does not exist is Dead."""
+
+    group_id: str
+    state: str
+    protocol_type: str = ""
+    group_type: str = "classic"
+
+
+class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
+    """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
+
+    `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
+    partition the offset of the last request. The field is left out where none is pending. Kafka's response
+    has no such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
+    `changed` is set by a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that
+    may have changed since the last committed batch of the query, as they are now.
+    """
+
+    error_message: str | UnsetType = UNSET
+    group_state: str = DEAD
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: list[DescribedMember] = []
+    pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
+    changed: list[ListedGroup] | UnsetType = UNSET
+
+
+class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):
+    """Only the error code."""
+
+
+class AssignedTopicPartitions(Struct, frozen=True):
+    """Partitions, sorted, of the topic with this id. `topic_name` is "" in the answer to a heartbeat."""
+
+    topic_id: UUID
+    partitions: list[int]
+    topic_name: str = ""
+
+
+class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"):
+    """`assignment` is all that the member may use, None if it is what the member knows already.
+
+    An answer with an error has the error and its text alone. `look` is left out unless the group needs to
+    know again which topics the member's pattern matches: it is the pattern, and the sender's next request of
+    this member brings the topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
+    """
+
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: list[AssignedTopicPartitions] | None = None
+    look: str | UnsetType = UNSET
+
+
+class ConsumerGroupMemberDescription(Struct, frozen=True):
+    """One member. `assignment` is what the member answers for: what it may use and what it has to give up.
+
+    `member_type` is 0 for a member on the classic protocol, 1 for one on the consumer protocol (KIP-1099).
+    """
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    assignment: list[AssignedTopicPartitions]
+    target_assignment: list[AssignedTopicPartitions]
+    member_type: int
+
+
+class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"):
+    """The group as Kafka describes it. `error_message` says why it cannot be described.
+
+    `pending_offsets` is as in `DescribeGroupResponse`.
+    """
+
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: list[ConsumerGroupMemberDescription] = []
+    pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
+
+
+class ShareGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"):
+    """`assignment` is all that the member may fetch from, None if it is what the member knows already.
+
+    An answer with an error has the error and its text alone.
+    """
+
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: list[AssignedTopicPartitions] | None = None
+
+
+class ShareGroupMemberDescription(Struct, frozen=True):
+    """One member of a share group, and what it may fetch from."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    assignment: list[AssignedTopicPartitions]
+
+
+class ShareGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
+    """The group as Kafka describes it. `error_message` says why it cannot be described."""
+
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: list[ShareGroupMemberDescription] = []
+
+
+class ShareTopicPartitions(Struct, frozen=True):
+    """Partitions, sorted, of one topic."""
+
+    topic_name: str
+    topic_id: UUID
+    partitions: list[int]
+
+
+class DescribeShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DescribeShareGroupOffsets"):
+    """The partitions, by topic name, whose state the share coordinator has initialized for the group."""
+
+    error_message: str | None = None
+    topics: list[ShareTopicPartitions] = []
+
+
+class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
+    """The outcome for one partition. It is as short as can be, because a group has thousands of them."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlteredShareTopic(Struct, frozen=True):
+    """The outcomes for partitions of one topic. The id is zero if no topic has the name."""
+
+    topic_name: str
+    topic_id: UUID
+    partitions: list[AlteredSharePartition]
+
+
+class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="AlterShareGroupOffsets"):
+    """One entry for each topic of the request. With an error of the whole request there is none."""
+
+    error_message: str | None = None
+    responses: list[AlteredShareTopic] = []
+
+
+class DeletedShareTopic(Struct, frozen=True):
+    """The outcome for one topic. The id is zero if no topic has the name."""
+
+    topic_name: str
+    topic_id: UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
+    """One entry for each topic of the request, none if the group has no state at all. With an error of the
+    whole request there is none either.
+    """
+
+    error_message: str | None = None
+    responses: list[DeletedShareTopic] = []
+
+
+class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
+    """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own. Of a
+    setting of the group's own, `without_own` is the coordinator's value.
+    """
+
+    name: str
+    value: str
+    is_default: bool
+    without_own: str | None = None
+
+
+class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
+    """Every setting that a group can have, by name, or every one of the coordinator. Of the latter
+    `is_default` says that the value is Kafka's default.
+    """
+
+    configs: list[GroupConfigValue] = []
+
+
+class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterGroupConfigs"):
+    """Only the error code and its text."""
+
+    error_message: str | None = None
+
+
+AnyResponse = Response
+"""An answer to one of `kafka_why.contract.kafka.requests`, or an ErrorResponse."""

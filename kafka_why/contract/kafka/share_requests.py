@@ -1,0 +1,108 @@
+"""The requests of share groups (KIP-932): see `kafka_why.contract.kafka.requests`."""
+
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+from kafka_why.contract.kafka.responses import (
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatResponse,
+)
+from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, Request, ShortStr
+
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
+    """The one request of a member of a share group: it joins, keeps its session alive, and leaves.
+
+    `member_epoch` is 0 to join and -1 to leave. A field that is None says that nothing has changed. Kafka's
+    request has the fields up to `subscribed_topic_names`. `topics` are the topics of these names, as the
+    sender knows them from the brokers' metadata. It is None in a request without names, and where the sender
+    could not reach the brokers.
+    """
+
+    member_id: ShortStr = ""
+    member_epoch: Int32
+    rack_id: ShortStr | None = None
+    subscribed_topic_names: list[ShortStr] | None = None
+    topics: TopicImages | None = None
+
+
+class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
+    """One group of a ShareGroupDescribe."""
+
+
+class DescribeShareGroupOffsets(
+    Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
+):
+    """Which partitions of one group have a state. Where the group stands in them the share coordinator alone
+    knows: Kafka's DescribeShareGroupOffsets asks it, and so has the sender to do.
+    """
+
+
+class AlterSharePartition(Struct, frozen=True):
+    """Where the group has to begin in a partition, -1 for what `share.auto.offset.reset` decides."""
+
+    partition: Int32
+    start_offset: Int64
+
+
+class AlterShareTopic(Struct, frozen=True):
+    """Partitions of one topic of an AlterShareGroupOffsets."""
+
+    topic_name: ShortStr
+    partitions: list[AlterSharePartition]
+
+
+class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
+    """Let a group without members begin elsewhere. The answer waits for the share coordinator.
+
+    `images` are the topics by name as the sender knows them from the brokers' metadata, None if it could not
+    reach the brokers.
+    """
+
+    topics: list[AlterShareTopic]
+    images: TopicImages | None = None
+
+
+class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
+    """Forget where a group without members stands in these topics. The answer waits for the share
+    coordinator. `images` are as in AlterShareGroupOffsets.
+    """
+
+    topics: list[ShortStr]
+    images: TopicImages | None = None
+
+
+class ShareStatePartition(Struct, frozen=True):
+    """What came of a task for one partition.
+
+    `error_code` is the share coordinator's. `state_epoch` and `start_offset` are what it has recorded, if it
+    refused the task for that (FENCED_STATE_EPOCH), else None.
+    """
+
+    topic_id: UUID
+    partition: PartitionNumber
+    error_code: Int16 = 0
+    state_epoch: Int32 | None = None
+    start_offset: Int64 | None = None
+
+
+class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    """What the cluster's share coordinator answered to a task of a share group, by partition. A partition
+    without an outcome is left out.
+
+    Kafka has no such request, because its coordinator calls the share coordinator itself. The coordinator's
+    own service sends it (`kafka_why.contract.kafka.snapshot.ShareSnapshot` has the tasks). It has no answer.
+    """
+
+    group_id: ShortStr
+    task: ShortStr
+    partitions: list[ShareStatePartition]
+    version: int = RECORD_VERSION

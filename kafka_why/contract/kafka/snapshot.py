@@ -1,0 +1,219 @@
+"""The view of a Kafka group on the groups topic, for listing and describing groups."""
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from msgspec import UNSET, Struct, UnsetType
+
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.settings import SettingValue
+
+Partitions = dict[bytes, list[int]]
+"""Partitions, sorted, by topic id."""
+
+
+CONFIGS = "KafkaConfigs"
+
+NamedPartitions = dict[str, list[int]]
+"""Partitions, sorted, by topic name, or by topic id if no topic has the id."""
+
+
+class StreamsMemberSnapshot(Struct, frozen=True):
+    """What a member of a streams group has besides. `user_endpoint` is HOST:PORT."""
+
+    topology_epoch: int
+    process_id: str
+    user_endpoint: str | None
+    client_tags: dict[str, str]
+
+
+class ConsumerMemberSnapshot(Struct, frozen=True):
+    """What a member of a group with epochs has beside the fields of `MemberSnapshot`.
+
+    `member_type` is `classic` or `consumer`, the protocol that the member speaks, or `share` or `streams`.
+    `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
+    assignment has for it. In a streams group these are tasks, by role and subtopology (`active 0`).
+    """
+
+    member_epoch: int
+    previous_epoch: int
+    state: str
+    rack_id: str | None
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    server_assignor: str | None
+    assigned: NamedPartitions
+    revoking: NamedPartitions
+    target: NamedPartitions
+    member_type: str = "consumer"
+    streams: StreamsMemberSnapshot | UnsetType = UNSET
+
+
+class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
+    """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
+    Stable.
+
+    In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
+    is the group's. `consumer` is set in a group with epochs.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+    rejoined: bool
+    consumer: ConsumerMemberSnapshot | None = None
+
+
+class TopicSnapshot(Struct, frozen=True):
+    """A topic as the group knows it: its id as text, and its number of partitions."""
+
+    topic_id: str
+    partitions: int
+
+
+class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
+    """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result.
+    `altered`: an administrator gave the start offset, so it takes the place of any state that there is.
+    """
+
+    topic_id: str
+    topic_name: str
+    partitions: list[int]
+    state_epoch: int | UnsetType = UNSET
+    start_offset: int | UnsetType = UNSET
+    error_code: int = 0
+    altered: bool = False
+
+
+class ShareTask(Struct, frozen=True):
+    """What the cluster's share coordinator has to do for a share group: `kind` is `initialize`, with the
+    state epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its
+    id, which the `ShareStateResult` has.
+    """
+
+    task: str
+    kind: str
+    asked_at_ms: int
+    topics: list[ShareTaskPartitions]
+
+
+class ShareSnapshot(Struct, frozen=True):
+    """How far the state of a share group's partitions is at the share coordinator. Only initialized ones are
+    assigned.
+
+    `tasks` are those that are open, the oldest first. An observed group has none of them, and of the topics
+    in `deleting` no partitions: the log does not say them.
+    """
+
+    initializing: NamedPartitions
+    initialized: NamedPartitions
+    deleting: NamedPartitions
+    tasks: list[ShareTask] | UnsetType = UNSET
+
+
+class StreamsSnapshot(Struct, frozen=True):
+    """The topology of a streams group: the topics that each subtopology reads.
+
+    `topology_epoch` is None without a topology. `validated_topology_epoch` is the epoch at which all topics
+    were found right, -1 for not now: then the group is NotReady. `assignment_configs` are the settings of the
+    assignment.
+    """
+
+    topology_epoch: int | None
+    validated_topology_epoch: int
+    subtopologies: dict[str, list[str]]
+    assignment_configs: dict[str, str]
+
+
+class ConsumerGroupSnapshot(Struct, frozen=True):
+    """What a group with epochs has beside the fields of `GroupSnapshot`: a consumer, share or streams group.
+
+    `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
+    topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
+    pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
+    `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
+    patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
+    last look found (left out without any): members' gateways look at these. `share` and `streams` are set for
+    groups of these types. Streams groups are only observed.
+    """
+
+    assignment_epoch: int
+    assignor_name: str
+    topics: dict[str, TopicSnapshot | None]
+    resolved_regexes: dict[str, list[str]]
+    unknown_topics: list[str]
+    unresolved_regexes: list[str]
+    checked_regexes: dict[str, str] | UnsetType = UNSET
+    share: ShareSnapshot | UnsetType = UNSET
+    streams: StreamsSnapshot | UnsetType = UNSET
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return "share" if self.share else "streams" if self.streams else "consumer"
+
+
+class GroupSnapshot(Struct, frozen=True):
+    """The group after history entry number `seq` of this incarnation.
+
+    `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
+    assignments were omitted because the record would be too large. `consumer` is what consumer, share and
+    streams groups have, left out in a classic group. `configs` are the group's own settings, left out if it
+    has none.
+    `wanted_topics` are topics of which a classic group has to know the ids before it can be converted to the
+    consumer protocol, left out without any; the topic watcher sends them. `observed` is True for a group of
+    the cluster's own coordinator, else left out.
+    """
+
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    state: str
+    state_timestamp_ms: int
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader_id: str | None
+    members: list[MemberSnapshot]
+    pending_members: list[str]
+    last_rebalance_at_ms: int | None
+    last_rebalance_reason: str
+    quarantined: str | None
+    subscribed_topics: list[str] | None = None
+    truncated: bool = False
+    version: int = RECORD_VERSION
+    consumer: ConsumerGroupSnapshot | UnsetType = UNSET
+    configs: dict[str, SettingValue] | UnsetType = UNSET
+    wanted_topics: list[str] | UnsetType = UNSET
+    observed: bool | UnsetType = UNSET
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return self.consumer.group_type if self.consumer else "classic"
+
+
+class ConfigsView(Struct, frozen=True):
+    """The settings of a group id that has no group. Readers of views leave it out by its `protocol`, which no
+    group has.
+    """
+
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    configs: dict[str, SettingValue]
+    protocol: str = CONFIGS
+    version: int = RECORD_VERSION
+
+
+def named(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> NamedPartitions:
+    """Return the partitions by topic name, or by topic id if no known topic has the id, sorted by both."""
+    by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
+    return dict(sorted(by_name.items()))

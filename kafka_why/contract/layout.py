@@ -1,0 +1,117 @@
+"""The topics of one coordinator: their names, partitions and size limits."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka_why.contract.sizes import CREATED, RECORD_OVERHEAD_BYTES, VIEW_MAX_BYTES, SizeLimits, size_limits
+
+DEFAULT_PREFIX = "group-coordinator"
+KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
+"""Where the cluster's own coordinator writes its groups."""
+# The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
+DEFAULT_REQUEST_PARTITIONS = 1
+DEFAULT_REPLY_PARTITIONS = 16
+# A partition takes the outcomes of thousands of transactions a second.
+DEFAULT_TXN_MARKER_PARTITIONS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """The topics that records go to. Sizes are in bytes of a record's value (`kafka_why.contract.sizes`). The
+    defaults are those of new topics; `records.topic_sizes` has those of existing ones.
+
+    `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events, dead
+    letters and sightings. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`. A
+    partition of it takes part in each transaction that has offsets, and the brokers write the outcome into
+    it. All gateways have to agree on the number of its partitions. `telemetry_topic` and
+    `sightings_topic` are "" in a recording of a coordinator without them.
+    """
+
+    requests_topic: str
+    responses_topic: str
+    groups_topic: str
+    offsets_topic: str
+    events_topic: str
+    dead_letters_topic: str
+    owner_topic: str
+    txn_markers_topic: str
+    transactions_topic: str
+    request_partitions: int = DEFAULT_REQUEST_PARTITIONS
+    reply_partitions: int = DEFAULT_REPLY_PARTITIONS
+    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS
+    request_max_bytes: int = CREATED.request_max_bytes
+    response_max_bytes: int = CREATED.response_max_bytes
+    is_observed: bool = False
+    telemetry_topic: str = ""
+    sightings_topic: str = ""
+
+    @classmethod
+    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
+        """The layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
+        return cls(
+            requests_topic=f"{prefix}-requests",
+            responses_topic=f"{prefix}-responses",
+            groups_topic=f"{prefix}-groups",
+            offsets_topic=f"{prefix}-offsets",
+            events_topic=f"{prefix}-events",
+            dead_letters_topic=f"{prefix}-dead-letters",
+            owner_topic=f"{prefix}-owner",
+            txn_markers_topic=f"{prefix}-txn-markers",
+            transactions_topic=f"{prefix}-transactions",
+            telemetry_topic=f"{prefix}-telemetry",
+            sightings_topic=f"{prefix}-sightings",
+            **sizes,
+        )
+
+    @classmethod
+    def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
+        """The layout of an observer whose topics have so many partitions each."""
+        return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
+
+    @property
+    def source_topic(self) -> str:
+        """The topic that the query reads: the requests, or what the cluster's own coordinator writes."""
+        return KAFKAS_OFFSETS_TOPIC if self.is_observed else self.requests_topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics."""
+        return (
+            self.requests_topic,
+            self.responses_topic,
+            self.groups_topic,
+            self.offsets_topic,
+            self.events_topic,
+            self.dead_letters_topic,
+            self.owner_topic,
+            self.txn_markers_topic,
+            self.transactions_topic,
+            self.telemetry_topic,
+            *((self.sightings_topic,) if self.is_observed else ()),
+        )
+
+    @property
+    def request_record_max_bytes(self) -> int:
+        """The maximum size of a record of the requests topic, in bytes: its `max.message.bytes`."""
+        return self.request_max_bytes + RECORD_OVERHEAD_BYTES
+
+    @property
+    def response_record_max_bytes(self) -> int:
+        """The maximum size of a record of the responses topic, in bytes. No output topic has larger ones."""
+        return self.response_max_bytes + RECORD_OVERHEAD_BYTES
+
+    @property
+    def view_max_bytes(self) -> int:
+        """The maximum size of a record's value on the other output topics."""
+        return min(self.response_max_bytes, VIEW_MAX_BYTES)
+
+    @property
+    def sizes(self) -> SizeLimits:
+        """All limits on sizes."""
+        return size_limits(self.request_record_max_bytes, self.response_record_max_bytes)
+
+    def with_sizes(self, sizes: SizeLimits) -> "TopicLayout":
+        """Return the layout with other limits on sizes."""
+        return replace(
+            self, request_max_bytes=sizes.request_max_bytes, response_max_bytes=sizes.response_max_bytes
+        )

@@ -1,0 +1,88 @@
+"""The base types of requests and responses of both protocols, and the messages that belong to neither.
+
+Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are ignored.
+"""
+
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from kafka_why.contract.errors import ErrorCode
+
+RECORD_VERSION = 1
+
+Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+# A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
+ShortStr = Annotated[str, Meta(max_length=32_767)]
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that did not authenticate, as in Kafka."""
+
+
+class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The fields of every response. `rule` is the row of docs/rules.md that decided the answer, "" if no row
+    did.
+    """
+
+    group_id: str
+    correlation_id: str
+    request: str
+    error_code: ErrorCode
+    rule: str = ""
+    version: int = RECORD_VERSION
+
+
+class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGroup"):
+    """Only the error code."""
+
+
+class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
+    """The answer to a request that no handler could answer: it is malformed, its type is unknown, or the
+    coordinator failed.
+    """
+
+    error_message: str
+
+
+A = TypeVar("A", bound=Struct)
+
+
+class Answered(Struct, Generic[A], frozen=True):
+    """A request that is answered with an A. The subclasses of a protocol's base name it, once and for all:
+    `class Heartbeat(Request[HeartbeatResponse])`.
+    """
+
+    answer: ClassVar[type[Any]]
+    """A, when the program runs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        (cls.answer,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+
+
+class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
+    """The fields of every request: the client, the group, and the address of the answer.
+
+    `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
+    request. `principal` is the client's as Kafka writes it, `User:NAME`; None if the sender names none.
+    Whoever may write to the requests topic can name any. With `waits_for_views` the answer comes from the
+    query alone, with the batch that writes the views, offsets and history that the answer speaks of.
+    """
+
+    group_id: ShortStr
+    correlation_id: ShortStr
+    reply_partition: Int32
+    api_version: Int16
+    client_id: ShortStr = ""
+    client_host: ShortStr = ""
+    principal: ShortStr | None = None
+    waits_for_views: bool | UnsetType = UNSET
+    version: int = RECORD_VERSION
+
+
+class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag=True):
+    """Release a quarantined group. This is an operator's request, which Kafka does not have: see
+    `Group.quarantined`.
+    """

@@ -1,0 +1,1 @@
+"""Subscriptions and assignments, in the bytes of Kafka's consumer, Connect and Streams."""

@@ -1,0 +1,82 @@
+"""Kafka Connect's protocol: the assignment that a worker gets from the leader through SyncGroup.
+
+This is Kafka's ConnectProtocol (version 0, eager) and IncrementalCooperativeConnectProtocol (KIP-415; version
+1, `compatible`, and version 2, `sessioned`, which differ in nothing that is read here). The bytes start with
+the version, an int16. Versions only append fields, so a newer one is read as version 2.
+
+In version 0 a worker has what it is assigned. From version 1 on it gets what is new, and keeps what it has
+until that is revoked.
+"""
+
+from dataclasses import dataclass
+
+from kafka_why.contract.protocols.wire import ProtocolError, Reader
+
+PROTOCOL_NAMES = ("default", "compatible", "sessioned")
+"""The names of the protocols that workers offer: eager, compatible and sessioned."""
+CONNECTOR = -1
+"""In the place of a task's number: the connector itself."""
+CONFIG_MISMATCH = 1
+"""The error with which a leader assigns nothing, because a worker has newer configurations than it has."""
+_HIGHEST_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Connectors, and tasks by connector."""
+
+    connectors: tuple[str, ...]
+    tasks: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectAssignment:
+    """What a worker gets. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which workers
+    join again, because until then the work of a worker that left waits for its return; 0 for none.
+    """
+
+    version: int
+    error: int
+    leader: str
+    leader_url: str
+    config_offset: int
+    assigned: Work
+    revoked: Work
+    delay_ms: int = 0
+
+
+def decode_assignment(data: bytes) -> ConnectAssignment:
+    """Read an assignment. Raises ProtocolError, also if bytes are left over."""
+    reader = Reader(data)
+    version = reader.int16("version")
+    if version < 0:
+        raise ProtocolError(f"version {version} is not supported, the lowest is 0", 0)
+    is_incremental = version > 0
+    found = ConnectAssignment(
+        version=version,
+        error=reader.int16("error"),
+        leader=reader.string("leader"),
+        leader_url=reader.string("leader_url"),
+        config_offset=reader.int64("config_offset"),
+        assigned=_read_work(reader, "assignment", is_nullable=is_incremental),
+        revoked=_read_work(reader, "revoked", is_nullable=True) if is_incremental else Work((), {}),
+        delay_ms=reader.int32("delay") if is_incremental else 0,
+    )
+    if version <= _HIGHEST_VERSION:
+        reader.end()
+    return found
+
+
+def _read_work(reader: Reader, field: str, *, is_nullable: bool) -> Work:
+    connectors: list[str] = []
+    tasks: dict[str, tuple[int, ...]] = {}
+    number = reader.nullable_count(field) if is_nullable else reader.count(field)
+    for _ in range(number or 0):
+        connector = reader.string(f"{field}.connector")
+        numbers = reader.int32s(reader.count(f"{field}.tasks"), f"{field}.task")
+        if CONNECTOR in numbers:
+            connectors.append(connector)
+        of_tasks = tuple(task for task in numbers if task != CONNECTOR)
+        if of_tasks:
+            tasks[connector] = (*tasks.get(connector, ()), *of_tasks)
+    return Work(tuple(connectors), tasks)

@@ -1,0 +1,124 @@
+"""Kafka Streams by the classic protocol: the user data of an assignment that its leader gives to a member.
+
+This is AssignmentInfo of Kafka Streams, versions 1 to 11 (Kafka 0.10 to 4.4), in the bytes of Java's
+DataOutputStream. Version 2 adds the partitions of each host, 3 the latest version that all members know, 4
+the error code, 5 a dictionary of topics, 6 the partitions of standbys by host, 7 the time of the next probing
+rebalance (KIP-441), 10 the name of a topology in each task. Versions 8, 9 and 11 change other messages.
+
+A member is a thread of an instance (StreamThread).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from kafka_why.contract.protocols.wire import ProtocolError, Reader
+
+PROTOCOL_NAME = "stream"
+"""The name of the protocol that members offer, StreamsPartitionAssignor's."""
+AT_ONCE, NEVER = 0, 2**63 - 1
+"""Times of the next rebalance: a member joins again as soon as it has its assignment, or does not."""
+_VERSIONS = range(1, 12)
+_HOSTS, _LATEST, _ERROR, _DICTIONARY, _STANDBY_HOSTS, _NEXT_REBALANCE, _NAMED = 2, 3, 4, 5, 6, 7, 10
+
+
+class AssignorError(IntEnum):
+    """The error codes, as in Kafka's AssignorError."""
+
+    NONE = 0
+    INCOMPLETE_SOURCE_TOPIC_METADATA = 1
+    VERSION_PROBING = 2
+    ASSIGNMENT_ERROR = 3
+    SHUTDOWN_REQUESTED = 4
+
+
+class TaskId(NamedTuple):
+    """A task: a part of the topology, and the partition that it reads. `topology` is "" without a name."""
+
+    subtopology: int
+    partition: int
+    topology: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.topology}__" if self.topology else ""
+        return f"{name}{self.subtopology}_{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentInfo:
+    """What a member gets besides its partitions. `error` is an AssignorError, or a code that it lacks.
+    `next_rebalance_ms` is the time since the epoch at which the member asks for a rebalance, AT_ONCE or
+    NEVER.
+    """
+
+    version: int
+    active: tuple[TaskId, ...]
+    standby: tuple[TaskId, ...]
+    error: int = AssignorError.NONE
+    next_rebalance_ms: int = NEVER
+
+
+def decode_assignment_info(data: bytes) -> AssignmentInfo:
+    """Read the user data of an assignment. Raises ProtocolError, also for an unknown version, and if bytes
+    are left over.
+    """
+    reader = Reader(data)
+    version = reader.int32("version")
+    if version not in _VERSIONS:
+        raise ProtocolError(f"version {version} is not known", 0)
+    if version >= _LATEST:
+        reader.int32("commonly_supported_version")
+    active = tuple(_read_task(reader, version) for _ in range(reader.count("active")))
+    standby = tuple(_read_standby(reader, version) for _ in range(reader.count("standby")))
+    if version >= _DICTIONARY:
+        _skip_hosts_with_dictionary(reader, version)
+    elif version >= _HOSTS:
+        _skip_hosts(reader)
+    found = AssignmentInfo(
+        version,
+        active,
+        standby,
+        error=reader.int32("error") if version >= _ERROR else AssignorError.NONE,
+        next_rebalance_ms=reader.int64("next_rebalance_ms") if version >= _NEXT_REBALANCE else NEVER,
+    )
+    reader.end()
+    return found
+
+
+def _read_task(reader: Reader, version: int) -> TaskId:
+    subtopology, partition = reader.int32("subtopology"), reader.int32("partition")
+    return TaskId(subtopology, partition, reader.utf16("topology") if version >= _NAMED else "")
+
+
+def _read_standby(reader: Reader, version: int) -> TaskId:
+    task = _read_task(reader, version)
+    _skip_partitions(reader)
+    return task
+
+
+def _skip_partitions(reader: Reader) -> None:
+    for _ in range(reader.count("partitions")):
+        reader.string("topic")
+        reader.int32("partition")
+
+
+def _skip_host(reader: Reader) -> None:
+    reader.string("host")
+    reader.int32("port")
+
+
+def _skip_hosts(reader: Reader) -> None:
+    for _ in range(reader.count("hosts")):
+        _skip_host(reader)
+        _skip_partitions(reader)
+
+
+def _skip_hosts_with_dictionary(reader: Reader, version: int) -> None:
+    """Skip the topics with their numbers, and the hosts of active tasks and of standbys."""
+    for _ in range(reader.count("topics")):
+        reader.int32("number")
+        reader.string("topic")
+    for _ in range(2 if version >= _STANDBY_HOSTS else 1):
+        for _ in range(reader.count("hosts")):
+            _skip_host(reader)
+            reader.int32s(2 * reader.count("partitions"), "partition")

@@ -1,0 +1,1 @@
+"""Records about RocketMQ's groups."""

@@ -1,0 +1,59 @@
+"""History entries of RocketMQ groups: what happened to a group, when, and why. They go to the events topic.
+
+An entry's name is `(group_id, incarnation, seq)`, as in `kafka_why.contract.kafka.history`: `seq` counts from
+1 without gaps while the group lives.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from kafka_why.contract.rocketmq.requests import MessageModel
+
+
+class EntryType(StrEnum):
+    """The kinds of history entries."""
+
+    GROUP_CREATED = "GroupCreated"
+    CONSUMER_CONNECTED = "ConsumerConnected"
+    CONSUMER_REMOVED = "ConsumerRemoved"
+    CLIENT_ID_REPLACED = "ClientIdReplaced"
+    DUPLICATE_CLIENT_ID = "DuplicateClientId"
+    DUPLICATE_CLIENT_ID_OVER = "DuplicateClientIdOver"
+    SUBSCRIPTION_CHANGED = "SubscriptionChanged"
+    CONSUMERS_NOTIFIED = "ConsumersNotified"
+    PRODUCER_CONNECTED = "ProducerConnected"
+    PRODUCER_REMOVED = "ProducerRemoved"
+    QUEUE_LOCKS_TAKEN_OVER = "QueueLocksTakenOver"
+    MESSAGE_REQUEST_MODE_SET = "MessageRequestModeSet"
+    APPLIED_LATE = "AppliedLate"
+    QUARANTINED = "Quarantined"
+    RELEASED = "Released"
+    TAKEN_OVER = "TakenOver"
+
+
+class HistoryEntry(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"
+):
+    """One history entry of a RocketMQ group.
+
+    `protocol` is the JSON tag that distinguishes it from an entry of a Kafka group, which has no tag. `at_ms`
+    is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry.
+    `message_model` is set on DuplicateClientId entries alone, because it decides whether the duplicate does
+    harm. A field is None where the entry's type does not use it.
+    """
+
+    version: int  # no default, so that it is always written
+    type: EntryType
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    reason: str
+    cause: str
+    client_id: str | None = None
+    connection: str | None = None
+    connections: list[str] | None = None
+    topics: list[str] | None = None
+    message_model: MessageModel | None = None
+    late_by_ms: int | None = None

@@ -1,0 +1,23 @@
+"""RocketMQ's queues, and how clients get their messages."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class MessageRequestMode(StrEnum):
+    """How clients get the messages of queues that the broker assigns."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker. Queues are numbered from 0; -1 means all queues of a broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"

@@ -1,0 +1,210 @@
+"""Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
+
+Requests are decoded once, at the edge; the core receives only well-formed requests. A queue is [topic, broker
+name, queue id]. Facts from outside the group (its configuration, a topic's queues) are fields. Source:
+RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
+"""
+
+from enum import StrEnum
+from typing import Annotated, get_args
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from kafka_why.contract.messages import RECORD_VERSION, A, Answered, Int32, Int64
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.responses import (
+    ConsumerListResponse,
+    LockBatchMqResponse,
+    QueryAssignmentResponse,
+    RegisterResponse,
+    SetMessageRequestModeResponse,
+    UnlockBatchMqResponse,
+    UnregisterResponse,
+)
+
+# A group, topic, client id or connection; RocketMQ bounds some of them more tightly.
+Name = Annotated[str, Meta(max_length=32_767)]
+
+
+class MessageModel(StrEnum):
+    """Whether the clients of a group share the queues (CLUSTERING) or each client reads all queues
+    (BROADCASTING).
+    """
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeType(StrEnum):
+    """How a consumer gets its messages: pull, push, pop."""
+
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+    CONSUME_POP = "CONSUME_POP"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a client starts to read a queue without a stored offset. The broker only stores the value."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
+    CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(Struct, frozen=True):
+    """One topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
+
+    topic: Name
+    sub_string: str = "*"
+    sub_version: Int64 = 0
+    expression_type: str = "TAG"
+    tags_set: tuple[str, ...] = ()
+    code_set: tuple[Int32, ...] = ()
+
+
+class SubscriptionGroupConfig(Struct, frozen=True):
+    """The broker's configuration of a consumer group."""
+
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
+    """The fields of every request: the client, the group, and the address of the answer.
+
+    `connection` is unique to a connection. `client_id` should be unique, but clients may share one.
+    `waits_for_views` is as in `kafka_why.contract.messages.Request`.
+    """
+
+    group_id: Name
+    connection: Name
+    client_id: Name
+    correlation_id: Name
+    reply_partition: Int32
+    waits_for_views: bool | UnsetType = UNSET
+    version: int = RECORD_VERSION
+
+
+class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
+    """The part of a heartbeat for one consumer group.
+
+    `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form, without
+    subscriptions. `group_config` is None if the broker does not know the group. `update_subscription` is
+    False for proxies, which store the subscriptions themselves.
+    """
+
+    message_model: MessageModel
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+    update_subscription: bool = True
+    heartbeat_fingerprint: Int32 = 0
+    is_without_sub: bool = False
+    language: str = "JAVA"
+    client_version: Int32 = 0
+    group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
+
+
+class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
+    """The part of a heartbeat for one producer group."""
+
+    heartbeat_fingerprint: Int32 = 0
+    language: str = "JAVA"
+    client_version: Int32 = 0
+
+
+class UnregisterConsumer(
+    Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"
+):
+    """The connection stops consuming for the group. If `group_config` is None, the default configuration
+    holds.
+    """
+
+    group_config: SubscriptionGroupConfig | None = None
+
+
+class UnregisterProducer(
+    Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_PRODUCER"
+):
+    """The connection stops producing for the group."""
+
+
+class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
+    """The connection closed, failed or was idle for too long. One record for each group of the connection,
+    without an answer.
+    """
+
+    group_id: Name
+    connection: Name
+    version: int = RECORD_VERSION
+
+
+class GetConsumerListByGroup(
+    Request[ConsumerListResponse], frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"
+):
+    """Return the client ids of the group."""
+
+
+class LockBatchMq(Request[LockBatchMqResponse], frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
+    """Lock these queues for the client id, for orderly consumption."""
+
+    mq_set: tuple[MessageQueue, ...]
+
+
+class UnlockBatchMq(Request[UnlockBatchMqResponse], frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
+    """Unlock these queues, if the client id holds them."""
+
+    mq_set: tuple[MessageQueue, ...]
+
+
+class QueryAssignment(Request[QueryAssignmentResponse], frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
+    """Ask the broker for this client's queues of a topic. `topic_queues` is None if the topic's route is
+    unknown.
+    """
+
+    topic: Name
+    message_model: MessageModel
+    strategy_name: str | None
+    topic_queues: tuple[MessageQueue, ...] | None
+
+
+class SetMessageRequestMode(
+    Request[SetMessageRequestModeResponse], frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"
+):
+    """Set the request mode of the group's clients for a topic that the broker assigns."""
+
+    topic: Name
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    pop_share_queue_num: Int32 = 0
+    topic_exists: bool = True
+    group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
+
+
+AnyAnswered = (
+    RegisterConsumer
+    | RegisterProducer
+    | UnregisterConsumer
+    | UnregisterProducer
+    | GetConsumerListByGroup
+    | LockBatchMq
+    | UnlockBatchMq
+    | QueryAssignment
+    | SetMessageRequestMode
+)
+ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
+"""The classes of their answers."""
+
+AnyRequest = AnyAnswered | ConnectionClosed
+
+
+class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The request mode of a topic that the broker assigns. `pop_share_queue_num` is RocketMQ's,
+    used in pop mode alone.
+    """
+
+    mode: MessageRequestMode
+    pop_share_queue_num: int

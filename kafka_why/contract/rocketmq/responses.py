@@ -1,0 +1,114 @@
+"""Responses with RocketMQ's response codes and remarks, and the one-way messages of the broker to clients.
+
+One Struct for each message. Every field besides the code has a default, because an error answer has only the
+code. Source: ResponseCode.java, RequestCode.java.
+"""
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+
+
+class ResponseCode(IntEnum):
+    """The values of a response's `code`, with RocketMQ's numbers and names."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+
+
+class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The fields of every response. `request` is the id by which readers drop duplicates. `remark` is None on
+    success.
+    """
+
+    group_id: str
+    correlation_id: str
+    request: str
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str | None = None
+    version: int = RECORD_VERSION
+
+
+class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
+    """The part of a heartbeat's answer for one group. `is_sub_change` asks a V2 client for its full form next
+    time.
+
+    `changed` says whether the heartbeat changed the group's connections or topics.
+    """
+
+    is_support_heart_beat_v2: bool = True
+    is_sub_change: bool = True
+    changed: bool = False
+
+
+class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
+    """Only the code."""
+
+
+class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
+    """One client id for each connection: an id that two clients share occurs twice."""
+
+    consumer_id_list: tuple[str, ...] = ()
+
+
+class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
+    """The requested queues that the client id now holds."""
+
+    lock_ok_mq_set: tuple[MessageQueue, ...] = ()
+
+
+class UnlockBatchMqResponse(Response, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
+    """Only the code."""
+
+
+class MessageQueueAssignment(Struct, frozen=True):
+    """A queue of the client, and the request mode for its messages."""
+
+    message_queue: MessageQueue
+    mode: MessageRequestMode
+
+
+class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
+    """The client's queues. With None the client keeps its queues. With an empty list it drops all of them."""
+
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
+
+
+class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
+    """Only the code."""
+
+
+class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A one-way message to a connection. `request` is the id of the request, or the scan, that led to it."""
+
+    group_id: str
+    connection: str
+    client_id: str
+    request: str
+    version: int = RECORD_VERSION
+
+
+class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
+    """The group's client ids changed: the client rebalances now. If the message is lost, the client
+    rebalances by its own timer.
+    """
+
+
+class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNECTION"):
+    """The connection was closed because it was silent for too long. The client reconnects on another
+    connection.
+    """
+
+    reason: str
+
+
+AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
+
+AnyResponse = Response
+"""An answer to one of `kafka_why.contract.rocketmq.requests`."""

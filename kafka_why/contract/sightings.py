@@ -1,0 +1,94 @@
+"""Records of the sightings topic: classic groups that were rebalancing when their brokers were asked.
+
+The key is `<partition>/<group id>`, with the group's partition of `__consumer_offsets`. The value is JSON. It
+says how long ago something was when the record was written. The time at which the broker appended the record
+makes times of that (`decode_sighting`), so the clock of the writer does not matter.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.contract.messages import RECORD_VERSION
+
+
+class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member of a rebalancing group, which has joined, or for which the group waits."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+
+
+class RebalanceSeen(Struct, frozen=True):
+    """A classic group was rebalancing when its broker was asked at `seen_ms`, in `state`.
+
+    It was first seen so at `first_ms`, and was not so `within_ms` before. `run` names all that was seen
+    without a look between at which it was not rebalancing. All that the group's partition of
+    `__consumer_offsets` had at `read_ms` was handled before this record was written; None if that is not
+    known. `is_over`: it is not rebalancing any more. `members` is None if there are too many.
+    """
+
+    run: str
+    state: str
+    first_ms: int
+    seen_ms: int
+    within_ms: int
+    read_ms: int | None
+    is_over: bool
+    members: tuple[SeenMember, ...] | None
+
+
+MEMBERS_MAX = 1_000
+"""A larger group is written without its members."""
+
+
+class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A look at a group. The fields are those of `RebalanceSeen`, with `ago` for times."""
+
+    version: int = RECORD_VERSION
+    run: str
+    state: str
+    first_ago_ms: int
+    seen_ago_ms: int
+    within_ms: int
+    read_ago_ms: int | None = None
+    is_over: bool = False
+    members: tuple[SeenMember, ...] | None = None
+
+
+_decode = msgspec.json.Decoder(SightingRecord).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_sighting(record: SightingRecord) -> bytes:
+    """Encode the value of a record."""
+    return _encode(record)
+
+
+def sighting_key(group_id: str, partition: int) -> bytes:
+    """The key of a record about this group."""
+    return b"%d/%b" % (partition, group_id.encode())
+
+
+def decode_sighting(key: bytes, value: bytes, at_ms: int) -> tuple[str, RebalanceSeen]:
+    """Decode a record that was appended at this time: the group, and what was seen.
+
+    Raises msgspec.DecodeError and ValueError.
+    """
+    _, slash, group_id = key.partition(b"/")
+    if not slash:
+        raise ValueError(f"the key of a sighting has no group: {key[:64]!r}")
+    found = _decode(value)
+    if found.version != RECORD_VERSION:
+        raise ValueError(f"a sighting of version {found.version}; this code reads version {RECORD_VERSION}")
+    return group_id.decode(), RebalanceSeen(
+        run=found.run,
+        state=found.state,
+        first_ms=at_ms - found.first_ago_ms,
+        seen_ms=at_ms - found.seen_ago_ms,
+        within_ms=found.within_ms,
+        read_ms=None if found.read_ago_ms is None else at_ms - found.read_ago_ms,
+        is_over=found.is_over,
+        members=found.members,
+    )

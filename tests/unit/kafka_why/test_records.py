@@ -1,0 +1,211 @@
+"""Which records are requests, which are refused with which reason, and which of them get a response."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from kafka_why.contract.codec import (
+    MESSAGE_MAX_CHARS,
+    Address,
+    Reason,
+    Refusal,
+    clock_record,
+    decode_request,
+    encode,
+    is_clock_record,
+    refuse,
+    refuse_unread,
+)
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    SyncGroup,
+    TopicMetadata,
+)
+from kafka_why.contract.messages import ReleaseGroup
+
+COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
+HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}
+JOIN = COMMON | {
+    "type": "JoinGroup",
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 60_000,
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": "AAE="}],
+}
+TOPIC_ID = "bc1a8a0e-3b7f-4e0b-9c51-8f6a2f1d7e90"
+TOPIC_METADATA = {
+    "type": "TopicMetadata",
+    "group_id": "g",
+    "topics": {"t": {"id": TOPIC_ID, "partitions": 4}, "u": None},
+}
+ADDRESS = Address("c", 1, "g")
+
+
+def decoded(request: dict[str, Any]) -> object:
+    return decode_request(json.dumps(request).encode())
+
+
+@pytest.mark.parametrize(
+    ("request_", "of"),
+    [
+        (JOIN, JoinGroup),
+        (COMMON | {"type": "SyncGroup", "generation_id": 1, "member_id": "m"}, SyncGroup),
+        (HEARTBEAT, Heartbeat),
+        (COMMON | {"type": "LeaveGroup", "members": [{"member_id": "m"}]}, LeaveGroup),
+        (COMMON | {"type": "ReleaseGroup"}, ReleaseGroup),
+        (TOPIC_METADATA, TopicMetadata),
+    ],
+    ids=lambda given: given["type"] if isinstance(given, dict) else "",
+)
+def test_each_request_is_read_and_written(request_: dict[str, Any], of: type) -> None:
+    request = decoded(request_)
+    assert type(request) is of
+    assert decode_request(encode(request)) == request
+
+
+def test_a_topic_id_is_a_uuid_as_text_and_may_be_left_out() -> None:
+    partitions = [{"partition_index": 0, "committed_offset": 5}]
+    topics = [{"name": "t", "topic_id": TOPIC_ID, "partitions": partitions}, {"name": "t", "partitions": []}]
+    commit = decoded(COMMON | {"type": "OffsetCommit", "topics": topics})
+    assert isinstance(commit, OffsetCommit)
+    assert [topic.topic_id for topic in commit.topics] == [UUID(TOPIC_ID), None]
+    assert isinstance(decoded(TOPIC_METADATA | {"topics": {"t": {"id": "t", "partitions": 4}}}), Refusal)
+
+
+def test_fields_that_are_not_known_are_ignored() -> None:
+    assert decoded(HEARTBEAT | {"since": "a later release"}) == decoded(HEARTBEAT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"type": "Fetch"}, "$.type"),
+        ({"generation_id": "1"}, "$.generation_id"),
+        ({"generation_id": 1.0}, "$.generation_id"),
+        ({"generation_id": 2**31}, "$.generation_id"),
+        ({"generation_id": 10**400}, "$.generation_id"),
+        ({"generation_id": None}, "$.generation_id"),
+        ({"api_version": -(2**15) - 1}, "$.api_version"),
+        ({"member_id": "m" * 32_768}, "$.member_id"),
+        ({"client_id": ["a"]}, "$.client_id"),
+    ],
+)
+def test_a_field_at_fault_is_named_to_the_sender(fields: dict[str, Any], named: str) -> None:
+    refusal = decoded(HEARTBEAT | fields)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
+    assert named in refusal.message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"Heartbeat"',
+        b"\xef\xbb\xbf{}",
+        b"\xff",
+        json.dumps(HEARTBEAT).encode("utf-16"),
+        json.dumps(HEARTBEAT).encode() + b"{}",
+        json.dumps(HEARTBEAT)[:-1].encode(),
+        json.dumps(HEARTBEAT | {"member_id": "\ud800"}).encode(),
+        json.dumps(HEARTBEAT | {"correlation_id": 7}).encode(),
+        json.dumps(HEARTBEAT | {"correlation_id": "c" * 32_768}).encode(),
+        json.dumps(HEARTBEAT | {"reply_partition": 2**31}).encode(),
+        json.dumps(HEARTBEAT)[:-1].encode() + b',"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        json.dumps(HEARTBEAT)[:-1].encode() + b',"z":' + b'{"a":' * 100_000,
+        clock_record(1_700_000_000_000),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_has_no_address_is_refused_without_an_answer(value: bytes) -> None:
+    refusal = decode_request(value)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, None)
+    assert refusal.message
+    assert refusal.response("requests-0-1") is None
+
+
+@pytest.mark.parametrize("version", [0, 2, -1, 10**4_200])
+def test_another_record_version_has_an_error_of_its_own(version: int) -> None:
+    refusal = decoded(HEARTBEAT | {"version": version})
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.UNSUPPORTED_VERSION
+    response = refusal.response("requests-0-1")
+    assert response is not None
+    assert response.error_code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_number_that_python_would_not_print_is_refused() -> None:
+    value = json.dumps(HEARTBEAT).replace(
+        '"generation_id": 1', '"generation_id": 1, "version": ' + "9" * 5_000
+    )
+    refusal = decode_request(value.encode())
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
+    response = Refusal(reason, "why", ADDRESS).response("requests-0-1")
+    expected = {
+        Reason.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+        Reason.REQUEST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+    assert response is not None
+    assert msgspec.json.decode(encode(response)) == {
+        "type": "Error",
+        "group_id": "g",
+        "correlation_id": "c",
+        "request": "requests-0-1",
+        "error_code": expected.get(reason, ErrorCode.INVALID_REQUEST),
+        "error_message": "why",
+        "rule": "X1",
+        "version": 1,
+    }
+
+
+def test_a_request_is_refused_to_its_sender_if_it_has_one() -> None:
+    request = decoded(HEARTBEAT)
+    assert isinstance(request, Heartbeat)
+    assert refuse(request, Reason.KEY_MISMATCH, "why") == Refusal(Reason.KEY_MISMATCH, "why", ADDRESS)
+    value = json.dumps(HEARTBEAT).encode()
+    assert refuse_unread(value, Reason.REQUEST_TOO_LARGE, "why").address == ADDRESS
+    assert refuse_unread(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None
+
+
+def test_the_senders_message_is_cut() -> None:
+    response = Refusal(Reason.KEY_MISMATCH, "x" * 1_000_000, ADDRESS).response("requests-0-1")
+    assert response is not None
+    assert len(response.error_message) == MESSAGE_MAX_CHARS
+
+
+def test_a_clock_record_is_exactly_this() -> None:
+    assert clock_record(1_700_000_000_000) == b'{"type":"Clock","time_ms":1700000000000}'
+    of_owner = b'{"type":"Clock","time_ms":1700000000000,"owner_epoch":3}'
+    assert clock_record(1_700_000_000_000, owner_epoch=3) == of_owner
+    assert is_clock_record(None, of_owner)
+    assert is_clock_record(None, clock_record(0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", clock_record(0)),
+        (None, None),
+        (None, clock_record(0) + b"\n"),
+        (None, b'{"type":"Clock","time_ms":0,"owner_epoch":-1}'),
+        (None, b'{"type":"Clock","time_ms":0,"owner_epoch":1234567890123456}'),
+    ],
+)
+def test_what_is_no_clock_record(key: bytes | None, value: bytes | None) -> None:
+    assert not is_clock_record(key, value)
