@@ -3,7 +3,7 @@
 import msgspec
 
 from checkpoints.codec import Entry, StateError
-from state.kafka.observed.group import ObservedGroup
+from kafka_why.observed.group import ObservedGroup
 
 OBSERVED_VERSION = 2
 """The version of the groups that this code writes and reads."""

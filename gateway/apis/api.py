@@ -17,7 +17,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.newer_messages import NewerApiKey
 from kafka_why.contract.messages import Response
-from records.wire.schema_reader import Pause
+from kafka_why.wire.schema_reader import Pause
 
 Answer = Fields | Deferred
 # Returns when the request's own requests to the coordinator are on their way, in order.

@@ -21,7 +21,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
 from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
 from kafka_why.contract.kafka.topic_images import TopicImages
-from records.wire.schema_reader import Pause
+from kafka_why.wire.schema_reader import Pause
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""

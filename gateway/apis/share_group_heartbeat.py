@@ -17,7 +17,7 @@ from gateway.wire.keep_alive import decode_share_keep_alive
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from kafka_why.contract.kafka.topic_images import TopicImages
-from records.wire.schema_reader import Pause
+from kafka_why.wire.schema_reader import Pause
 from state.kafka.share.request_checks import MEMBER_ID_MAX_CHARS
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Any
 
-from records.wire.primitives import read_varint
+from kafka_why.wire.primitives import read_varint
 
 # How snappy-java's stream begins: a name, a version and the oldest compatible version. Blocks follow, each
 # with its size. librdkafka sends one block without any of this.

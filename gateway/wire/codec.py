@@ -18,7 +18,7 @@ from kafka.protocol.api_message import ApiMessage
 from gateway.wire import group_messages, newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
-from records.wire.schema_reader import UNLIMITED, Pause, SchemaReader
+from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
 _ROOMS = admin, consumer, metadata, producer, sasl, group_messages, newer_messages
 _MESSAGES: list[Any] = [

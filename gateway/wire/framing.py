@@ -9,11 +9,11 @@ import struct
 import msgspec
 from kafka.protocol.api_key import ApiKey
 
-from records.wire.primitives import STRING_MAX_BYTES as STRING_MAX_BYTES
-from records.wire.primitives import ProtocolError as ProtocolError
-from records.wire.primitives import next_tag as next_tag
-from records.wire.primitives import read_varint as read_varint
-from records.wire.primitives import skip as skip
+from kafka_why.wire.primitives import STRING_MAX_BYTES as STRING_MAX_BYTES
+from kafka_why.wire.primitives import ProtocolError as ProtocolError
+from kafka_why.wire.primitives import next_tag as next_tag
+from kafka_why.wire.primitives import read_varint as read_varint
+from kafka_why.wire.primitives import skip as skip
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id

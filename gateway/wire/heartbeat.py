@@ -16,7 +16,7 @@ from gateway.wire.framing import (
     skip,
     skip_tagged_fields,
 )
-from records.wire.schema_reader import Pause
+from kafka_why.wire.schema_reader import Pause
 
 _FIRST_FLEXIBLE, _FIRST_STATIC = 4, 3
 _INT16, _INT32 = Struct(">h"), Struct(">i")

@@ -12,7 +12,7 @@ from kafka.protocol import admin, metadata, producer
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
-from records.wire.schema_notation import Schema
+from kafka_why.wire.schema_notation import Schema
 
 Patch = Callable[[Any], None]
 

@@ -26,13 +26,13 @@ from kafka_why.contract.codec import (
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.sightings import decode_sighting
-from records.consumer_offsets.decode import GroupRecord, decode
-from records.consumer_offsets.schemas import UnknownRecord
-from records.wire.primitives import ProtocolError
-from state.kafka.observed.epochs import topic_ids_in
-from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.observation import At, Observation
-from state.kafka.observed.step import observe, sight
+from kafka_why.observed.consumer_offsets.decode import GroupRecord, decode
+from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
+from kafka_why.observed.epochs import topic_ids_in
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.step import observe, sight
+from kafka_why.wire.primitives import ProtocolError
 from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
 from streaming.observing.topic_names import TopicNames, names_on

@@ -7,10 +7,10 @@ from kafka_why.contract.codec import CommittedOffset, DeadLetter, encode, offset
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
-from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.view import view_of
 from streaming.query.output_rows import OutputRows
 
 

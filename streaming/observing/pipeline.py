@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
 from kafka_why.connections.client_config import ClientConfig
-from records.consumer_offsets.schemas import types
+from kafka_why.observed.consumer_offsets.schemas import types
 from streaming.observing.folder_sink import write_to_folder
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
 from streaming.query.output_rows import OUTPUT_SCHEMA

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from kafka_why.contract.sightings import MEMBERS_MAX, SeenMember, SightingRecord, sighting_key
-from records.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 
 GROUPS_MAX = 2_000
 """The largest number of groups that are followed at a time."""

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.wire import codec, framing, heartbeat, keep_alive
 from gateway.wire.framing import ProtocolError, RequestHeader
-from records.wire import primitives, schema_reader
-from records.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
+from kafka_why.wire import primitives, schema_reader
+from kafka_why.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
 from tests.fuzz.__main__ import campaign
 from tests.fuzz.frames import APIS
 from tests.fuzz.judge import Judge

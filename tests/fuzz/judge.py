@@ -10,7 +10,7 @@ from kafka.protocol.data_container import DataContainer
 from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, expects_response, request_header
-from records.wire.schema_reader import ELEMENTS_MAX
+from kafka_why.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.kafkas_reader import KafkasReader, Reading
 
 CONSUMER_GROUP_HEARTBEAT = 68

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.harness.coordinator_schemas
 
-writes them to the package data of `records.consumer_offsets`.
+writes them to the package data of `kafka_why.observed.consumer_offsets`.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from embedded.jars import broker_classpath
-from records.consumer_offsets import schemas
+from kafka_why.observed.consumer_offsets import schemas
 
 _JAR = re.compile(r"kafka-group-coordinator-\d[\d.]*\.jar")
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.sightings import RebalanceSeen
-from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
-from state.kafka.observed.records import (
+from kafka_why.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
+from kafka_why.observed.records import (
     AnyRecord,
     GroupEpoch,
     GroupEpochRemoved,

@@ -12,10 +12,10 @@ from kafka_why.contract.kafka.offsets import Offset, OffsetChange
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
-from records.consumer_offsets.decode import decode
-from state.kafka.observed.group import SHARE, STREAMS, ObservedGroup
-from state.kafka.observed.observation import At
-from state.kafka.observed.records import (
+from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.observed.group import SHARE, STREAMS, ObservedGroup
+from kafka_why.observed.observation import At
+from kafka_why.observed.records import (
     ClassicGeneration,
     ClassicGroupRemoved,
     ClassicMember,
@@ -26,7 +26,7 @@ from state.kafka.observed.records import (
     OffsetCommitted,
     TargetEpoch,
 )
-from state.kafka.observed.step import observe, sight
+from kafka_why.observed.step import observe, sight
 from streaming.query.log_order import LogRow
 from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
 

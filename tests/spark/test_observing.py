@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from insight.why.table import events_table
 from kafka_why.contract.layout import TopicLayout
-from records.consumer_offsets.decode import decode
+from kafka_why.observed.consumer_offsets.decode import decode
 from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder

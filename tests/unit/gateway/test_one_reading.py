@@ -19,7 +19,7 @@ from gateway.upstream.share_groups import Coordinators
 from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
-from records.wire.schema_reader import ELEMENTS_MAX
+from kafka_why.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.gateway import GatewayFixture, Right, acls, played, topic_id
 from tests.harness.hostile_frames import (
     array,

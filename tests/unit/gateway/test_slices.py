@@ -23,7 +23,7 @@ from gateway.wire.framing import RequestHeader, framed, request_header
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, OffsetCommit
 from kafka_why.contract.kafka.responses import PartitionError
-from records.wire.schema_reader import ELEMENTS_MAX
+from kafka_why.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.gateway import GatewayFixture, Right, played, topic_id
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
 from tests.harness.share_frames import FETCH as SHARE_FETCH

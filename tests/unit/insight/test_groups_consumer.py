@@ -31,7 +31,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.kafka.observed.view import view_of
+from kafka_why.observed.view import view_of
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
 

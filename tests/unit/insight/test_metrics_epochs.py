@@ -5,8 +5,8 @@ import pytest
 from insight.metrics.sentences import sentence
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.observed.view import view_of as observed_view_of
 from records.truncation import encode_view
-from state.kafka.observed.view import view_of as observed_view_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records

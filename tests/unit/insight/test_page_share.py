@@ -9,7 +9,7 @@ from insight.page.overview import Overview
 from insight.page.rebalance import rebalance_page
 from insight.why.course import course_of
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from state.kafka.observed.view import view_of as observed_view_of
+from kafka_why.observed.view import view_of as observed_view_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records

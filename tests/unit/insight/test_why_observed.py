@@ -7,7 +7,7 @@ from insight.why.clock import Clock
 from insight.why.model import CauseKind, Rebalance, RebalanceOutcome
 from insight.why.report import Report, report
 from insight.why.text import names_of, report_text
-from state.kafka.observed.records import ClassicGeneration
+from kafka_why.observed.records import ClassicGeneration
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
     REAL_OF_OTHERS,

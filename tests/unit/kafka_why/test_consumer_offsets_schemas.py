@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.java import find_java
-from records.consumer_offsets.decode import decode
-from records.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, schemas
-from records.wire.primitives import ProtocolError
-from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
+from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.observed.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, schemas
+from kafka_why.wire.primitives import ProtocolError
+from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
 from tests.harness.coordinator_schemas import as_text, of_kafka
 from tests.harness.java_tools import java_options
 
@@ -140,7 +140,7 @@ def a_key(number: int) -> bytes:
 
 
 def test_the_schemas_are_those_of_kafkas_jar() -> None:
-    package_data = (files("records.consumer_offsets") / SCHEMAS).read_text()
+    package_data = (files("kafka_why.observed.consumer_offsets") / SCHEMAS).read_text()
     assert package_data == as_text(of_kafka()), "python -m tests.harness.coordinator_schemas writes them"
 
 

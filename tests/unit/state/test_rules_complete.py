@@ -24,7 +24,8 @@ def in_code() -> set[str]:
     """
     texts = {
         node.value
-        for path in (ROOT / "state" / "kafka").rglob("*.py")
+        for folder in ("state/kafka", "kafka_why/observed")
+        for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -33,9 +34,11 @@ def in_code() -> set[str]:
 
 @cache
 def reached_by(name: str) -> set[str]:
-    """Return the rows that a scenario reaches, or that a test of this directory names."""
+    """Return the rows that a scenario reaches, or that a unit test of the core or the observer names."""
     if name.startswith("test_"):
-        return set(re.findall(r'"([A-Z]+\d+[a-z]?)"', Path(__file__).with_name(f"{name}.py").read_text()))
+        folders = (ROOT / "tests" / "unit" / folder for folder in ("state", "kafka_why"))
+        path = next(path for folder in folders if (path := folder / f"{name}.py").exists())
+        return set(re.findall(r'"([A-Z]+\d+[a-z]?)"', path.read_text()))
     world = ScenarioPlayer()
     for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
         scenario.play(block, world.run)

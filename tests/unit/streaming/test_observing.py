@@ -12,7 +12,7 @@ from checkpoints.observed_codec import decode_observed, encode_observed
 from kafka_why.contract.codec import Reason
 from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.layout import TopicLayout
-from state.kafka.observed.group import ObservedGroup
+from kafka_why.observed.group import ObservedGroup
 from streaming.observing.operator import ObservingCall
 from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow

@@ -10,7 +10,7 @@ from kafka_why.contract.sightings import (
     encode_sighting,
     sighting_key,
 )
-from records.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from streaming.observing.rebalance_runs import GROUPS_MAX, RebalanceRuns, Seen
 
 PREPARING = Seen("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))

@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.kafka.wording import listed as shortened
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
-from state.kafka.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
+from kafka_why.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
 
 
 class At(NamedTuple):

@@ -1,8 +1,8 @@
 """What only groups of the consumer protocol have: patterns, and the names of topics in Kafka 3.7 to 4.0."""
 
-from state.kafka.observed.group import CONSUMER
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.records import MemberSubscription, RegexResolved, SubscribedTopics
+from kafka_why.observed.group import CONSUMER
+from kafka_why.observed.observation import Observation
+from kafka_why.observed.records import MemberSubscription, RegexResolved, SubscribedTopics
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from records.wire.primitives import ProtocolError
-from records.wire.schema_notation import Schema, attribute_of, in_versions
-from records.wire.schema_reader import SchemaReader
+from kafka_why.wire.primitives import ProtocolError
+from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions
+from kafka_why.wire.schema_reader import SchemaReader
 
 SCHEMAS = "schemas.json"
 # A key has this version in all versions of Kafka. Its first two bytes are the type of the record.

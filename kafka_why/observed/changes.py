@@ -11,8 +11,8 @@ from kafka_why.contract.protocols.consumer_protocol import (
     ProtocolError,
     decode_subscribed_topics,
 )
-from state.kafka.observed.observation import Observation, listed
-from state.kafka.observed.records import ClassicMember
+from kafka_why.observed.observation import Observation, listed
+from kafka_why.observed.records import ClassicMember
 
 
 class Change(Struct, frozen=True):

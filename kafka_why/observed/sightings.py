@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
-from state.kafka.observed.changes import Change, difference, open_rebalance, record_members, why_gone
-from state.kafka.observed.group import Classic, ObservedGroup, Sighting
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.records import ClassicMember
+from kafka_why.observed.changes import Change, difference, open_rebalance, record_members, why_gone
+from kafka_why.observed.group import Classic, ObservedGroup, Sighting
+from kafka_why.observed.observation import Observation
+from kafka_why.observed.records import ClassicMember
 
 # A generation that was formed later after the last sighting is not known to be the one of that rebalance.
 SILENCE_MAX_MS = 15_000

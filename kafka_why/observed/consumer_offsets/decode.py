@@ -1,4 +1,4 @@
-"""Decodes records of `__consumer_offsets` to what they say (`state.kafka.observed.records`)."""
+"""Decodes records of `__consumer_offsets` to what they say (`kafka_why.observed.records`)."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import Partitions
-from records.consumer_offsets.schemas import RawRecord, read
-from state.kafka.observed import records
-from state.kafka.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
-from state.kafka.observed.records import AnyRecord
+from kafka_why.observed import records
+from kafka_why.observed.consumer_offsets.schemas import RawRecord, read
+from kafka_why.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
+from kafka_why.observed.records import AnyRecord
 
 _UNKNOWN = -1
 

@@ -7,15 +7,15 @@ import pytest
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.observed.group import ACTIVE, STREAMS, task_key
-from state.kafka.observed.records import (
+from kafka_why.observed.group import ACTIVE, STREAMS, task_key
+from kafka_why.observed.records import (
     AnyRecord,
     MemberAssigned,
     MemberAssignment,
     MemberSubscribed,
     TargetEpoch,
 )
-from state.kafka.observed.view import view_of
+from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import (
     Said,
     group_removed,

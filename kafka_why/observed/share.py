@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.snapshot import Partitions
-from state.kafka.observed.group import SHARE, Epochs, ShareState
-from state.kafka.observed.observation import Observation, listed_partitions
-from state.kafka.observed.records import MemberSubscription, SharePartitions
+from kafka_why.observed.group import SHARE, Epochs, ShareState
+from kafka_why.observed.observation import Observation, listed_partitions
+from kafka_why.observed.records import MemberSubscription, SharePartitions
 
 # Kafka's name of a topic that it does not know any more.
 _UNKNOWN = "<UNKNOWN>"

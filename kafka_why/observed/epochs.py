@@ -13,18 +13,10 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, MemberState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.kafka.observed import consumer, share, streams
-from state.kafka.observed.group import (
-    CREATION,
-    SHARE,
-    STREAMS,
-    Assigned,
-    Epochs,
-    News,
-    ObservedGroup,
-)
-from state.kafka.observed.observation import Observation, listed, listed_partitions
-from state.kafka.observed.records import (
+from kafka_why.observed import consumer, share, streams
+from kafka_why.observed.group import CREATION, SHARE, STREAMS, Assigned, Epochs, News, ObservedGroup
+from kafka_why.observed.observation import Observation, listed, listed_partitions
+from kafka_why.observed.records import (
     GroupEpoch,
     MemberAssigned,
     MemberAssignment,

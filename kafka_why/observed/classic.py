@@ -11,11 +11,11 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.snapshot import NamedPartitions
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.kafka.observed.changes import Change, difference, open_rebalance, record_back, topics_of
-from state.kafka.observed.group import CREATION, Classic
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.records import ClassicGeneration
-from state.kafka.observed.sightings import claim, end_all, record_later
+from kafka_why.observed.changes import Change, difference, open_rebalance, record_back, topics_of
+from kafka_why.observed.group import CREATION, Classic
+from kafka_why.observed.observation import Observation
+from kafka_why.observed.records import ClassicGeneration
+from kafka_why.observed.sightings import claim, end_all, record_later
 
 _BETWEEN = "left no record: each was overtaken before its assignment, or its record was compacted"
 _FOUND = "the group was like this when its records were first read"

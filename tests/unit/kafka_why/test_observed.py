@@ -6,8 +6,8 @@ import pytest
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import DEAD
-from state.kafka.observed.records import ClassicGroupRemoved, OffsetCommitted
-from state.kafka.observed.view import view_of
+from kafka_why.observed.records import ClassicGroupRemoved, OffsetCommitted
+from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said
 from tests.harness.observed_log import (
     CREATED,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kafka_why.contract.kafka.history import EntryType
-from state.kafka.observed.group import SHARE
-from state.kafka.observed.records import AnyRecord, GroupEpoch, MemberSubscribed, TargetEpoch
-from state.kafka.observed.view import view_of
+from kafka_why.observed.group import SHARE
+from kafka_why.observed.records import AnyRecord, GroupEpoch, MemberSubscribed, TargetEpoch
+from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import (
     Said,
     group_removed,

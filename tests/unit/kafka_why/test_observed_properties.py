@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.view import view_of
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said
 from tests.harness.observed_log import Watched, compact, random_life, real_records
 

@@ -14,7 +14,7 @@ from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState, Memb
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.sightings import SeenMember
-from state.kafka.observed.records import ClassicMember, MemberSubscription
+from kafka_why.observed.records import ClassicMember, MemberSubscription
 
 CLASSIC = "classic"
 CONSUMER, SHARE, STREAMS = "consumer", "share", "streams"

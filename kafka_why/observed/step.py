@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.sightings import RebalanceSeen
-from state.kafka.observed import consumer, conversion, epochs, share, streams
-from state.kafka.observed.classic import find_again, observe_generation
-from state.kafka.observed.group import ObservedGroup
-from state.kafka.observed.observation import At, Observation
-from state.kafka.observed.records import (
+from kafka_why.observed import consumer, conversion, epochs, share, streams
+from kafka_why.observed.classic import find_again, observe_generation
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.records import (
     AnyRecord,
     ClassicGeneration,
     ClassicGroupRemoved,
@@ -24,7 +24,7 @@ from state.kafka.observed.records import (
     TargetEpoch,
     TopologySent,
 )
-from state.kafka.observed.sightings import observe_sighting
+from kafka_why.observed.sightings import observe_sighting
 
 # No record of the log has this time, so the next one is of another request.
 _NO_TIME = -1

@@ -6,10 +6,10 @@ members is never deleted, so the removal of its records is a conversion.
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
-from state.kafka.observed.classic import by_topic, store
-from state.kafka.observed.group import CONSUMER, Epochs
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.records import ClassicGeneration
+from kafka_why.observed.classic import by_topic, store
+from kafka_why.observed.group import CONSUMER, Epochs
+from kafka_why.observed.observation import Observation
+from kafka_why.observed.records import ClassicGeneration
 
 # A group without members makes way for one of another type: GroupMetadataManager.getOrMaybeCreate*Group.
 _ENDED = (

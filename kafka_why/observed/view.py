@@ -16,16 +16,8 @@ from kafka_why.contract.kafka.snapshot import (
     TopicSnapshot,
 )
 from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, GroupState, MemberState
-from state.kafka.observed.group import (
-    SHARE,
-    STREAMS,
-    Assigned,
-    Epochs,
-    ObservedGroup,
-    ShareState,
-    Topology,
-)
-from state.kafka.observed.records import MemberSubscription, StreamsMember
+from kafka_why.observed.group import SHARE, STREAMS, Assigned, Epochs, ObservedGroup, ShareState, Topology
+from kafka_why.observed.records import MemberSubscription, StreamsMember
 
 _NOTHING = Assigned(
     epoch=0,

@@ -7,9 +7,9 @@ assignment. Until the topics are right the group is NotReady, and no member has 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.kafka.observed.group import ACTIVE, STREAMS, Topology, task_key
-from state.kafka.observed.observation import Observation
-from state.kafka.observed.records import GroupEpoch, MemberSubscription, TopologySent
+from kafka_why.observed.group import ACTIVE, STREAMS, Topology, task_key
+from kafka_why.observed.observation import Observation
+from kafka_why.observed.records import GroupEpoch, MemberSubscription, TopologySent
 
 _FIELDS = {
     "instance_id": "its instance id",

@@ -13,8 +13,8 @@ from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
 
-from records.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
-from records.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
+from kafka_why.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
+from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
 
 _FORMATS = {
     "bool": "?",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_why.contract.kafka.history import EntryType
-from state.kafka.observed.records import (
+from kafka_why.observed.records import (
     ClassicGroupRemoved,
     GroupEpoch,
     GroupEpochRemoved,
@@ -15,7 +15,7 @@ from state.kafka.observed.records import (
     MemberTarget,
     TargetEpoch,
 )
-from state.kafka.observed.view import view_of
+from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said, has, subscription, target
 from tests.harness.observed_log import (
     G,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from state.kafka.observed.records import ClassicGroupRemoved
+from kafka_why.observed.records import ClassicGroupRemoved
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
     CREATED,

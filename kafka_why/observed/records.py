@@ -3,7 +3,7 @@
 A tombstone is a record whose `value` is None, or the class that is named for it. Times are in milliseconds.
 Groups of the consumer protocol, share groups and streams groups have the same kinds of records; `kind` says
 which of them it is. The tasks of streams groups are partitions under a key of their role and subtopology
-(`state.kafka.observed.group.task_key`).
+(`kafka_why.observed.group.task_key`).
 Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, ShareGroup*Value.json,
 StreamsGroup*Value.json.
 """
