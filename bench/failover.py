@@ -26,9 +26,10 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claims
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.status import ServicePhase
 from kafka_why.topic_reader import TopicReader
 from streaming.query.owner_guard import OwnerGuard
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 
 START_TIMEOUT_S = 180.0
 PREFIX = "failover"
@@ -66,14 +67,14 @@ def takeovers(machines: "_Machines", times: int, groups: int) -> Figures:
     found: Figures = {"the standby's claim": [], "the first answer": []}
     with machines.running() as children:
         shared = ("--standby", "--checkpoint", str(machines.folder / "shared"))
-        active = machines.start(children, "one", PREFIX, *shared, until=Phase.READY)
+        active = machines.start(children, "one", PREFIX, *shared, until=ServicePhase.READY)
         with TopicsClient(machines.servers, PREFIX, packed=False) as client:
             members = client.form([f"group-{i}" for i in range(groups)])
             heartbeats = client.records([heartbeat_request(member) for member in members])
             for number in range(times):
                 say(f"takeover {number + 1} of {times}")
                 standby = ("other", "one")[number % 2]
-                following = machines.start(children, standby, PREFIX, *shared, until=Phase.STANDBY)
+                following = machines.start(children, standby, PREFIX, *shared, until=ServicePhase.STANDBY)
                 time.sleep(REHEARSED_S)
                 for heartbeat in heartbeats:
                     client.one(heartbeat)
@@ -93,7 +94,9 @@ def guarded(machines: "_Machines", turns: int, requests: int) -> Figures:
     guard = OwnerGuard(ClientConfig(machines.servers), TopicLayout.named("guard-0").owner_topic, epoch=1)
     with machines.running() as children:
         for number, name in enumerate(options):
-            machines.start(children, f"guard-{number}", f"guard-{number}", *options[name], until=Phase.READY)
+            machines.start(
+                children, f"guard-{number}", f"guard-{number}", *options[name], until=ServicePhase.READY
+            )
         clients = [TopicsClient(machines.servers, f"guard-{i}", packed=False) for i in range(len(options))]
         heartbeats = [client.records([heartbeat_request(client.form(["group"])[0])])[0] for client in clients]
         for turn in range(turns + 1):
@@ -135,7 +138,7 @@ class _Machines:
         with Children(self.folder) as children:
             yield children
 
-    def start(self, children: Children, name: str, prefix: str, *options: str, until: Phase) -> Child:
+    def start(self, children: Children, name: str, prefix: str, *options: str, until: ServicePhase) -> Child:
         """Start a coordinator and wait for its phase. Raises TimeoutError."""
         data = self.folder / f"data-{name}"
         status = data / "coordinator" / "status.json"

@@ -27,12 +27,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from bench.memory import MIB, memory_bytes, parts_of
 from bench.report import say
 from bench.systems import size_of
-from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import last_batch, planned_ends
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC as SOURCE
+from kafka_why.local_files import LocalFiles
 from kafka_why.topic_reader import TopicReader
 
 SOURCE_PARTITIONS = 50

@@ -33,21 +33,21 @@ from bench.page_records import (
     small_group,
     view_record,
 )
-from insight.page.app import Sources, app
-from insight.page.courses import Courses
-from insight.page.fleet import Fleet
-from insight.page.histories import Histories
-from insight.page.overview import Overview
-from insight.page.security import Access
-from insight.page.service_topics import ServiceTopics
-from insight.why.history import History
-from insight.why.recent_history import entries_since
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import decode_any_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.app import Sources, app
+from kafka_why.page.courses import Courses
+from kafka_why.page.fleet import Fleet
+from kafka_why.page.histories import Histories
+from kafka_why.page.overview import Overview
+from kafka_why.page.security import Access
+from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.why.history import History
+from kafka_why.why.recent_history import entries_since
 
 BEGIN_MS = 1_700_000_000_000
 HOST = "localhost"
@@ -67,7 +67,9 @@ class Answer:
 
 
 class MemoryLog:
-    """A group's records on the events topic: a `insight.why.recent_history.GroupLog`, with offsets from 0."""
+    """A group's records on the events topic: a `kafka_why.why.recent_history.GroupLog`, with offsets from
+    0.
+    """
 
     def __init__(self, records: Sequence[tuple[int, bytes]]) -> None:
         self._records = records

@@ -129,9 +129,9 @@ def _serve(
     from gateway.net.options import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address
+    from kafka_why.contract.service.status import ServicePhase
     from streaming.service.coordinator import Coordinator
     from streaming.service.options import Options
-    from streaming.service.status import Phase
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
     imported_s = time.time()
@@ -144,7 +144,7 @@ def _serve(
     options = Options(client_config, folder, layout, spark=spark)
     coordinator = Coordinator(options, gateway=gateway)
     with coordinator:
-        coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
+        coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S)
         spark_s = cpu_s(coordinator.jvm_pid)
         connection.send((imported_s, coordinator.start_times_s, spark_s, time.process_time()))
         try:

@@ -26,7 +26,7 @@ from bench.variants import INITIAL_DELAY_MS, Running, Variant
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
-from streaming.query.progress import BatchProgress
+from kafka_why.metrics.batch_progress import BatchProgress
 
 TCP = {"spark.python.unix.domain.socket.enabled": "false"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}

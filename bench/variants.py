@@ -16,15 +16,16 @@ from bench.floor import start_floor
 from cli.processes.family import family
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.metrics.batch_progress import BatchProgress
 from state.dispatch import step
-from streaming.query.progress import BatchProgress, ProgressReader
+from streaming.query.progress import ProgressReader
 from streaming.query.session import Session
 from streaming.service import coordinator as service
 from streaming.service.clock.pace import REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase
 from streaming.service.topics import prepare_topics
 
 START_TIMEOUT_S = 180.0
@@ -122,7 +123,7 @@ def _serve_coordinator(
         spark=variant.spark,
     )
     with Coordinator(options, on_batch=batches.append) as coordinator:
-        coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
+        coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S)
         connection.send(coordinator.jvm_pid)
         while connection.recv():
             count = len(batches)

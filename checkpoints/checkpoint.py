@@ -22,10 +22,11 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from checkpoints.files import Files, FolderError, LocalFiles
+from checkpoints.files import Files
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import last_batch, planned_ends
 from kafka_why.contract.settings import SettingValue
+from kafka_why.local_files import FolderError, LocalFiles
 from state.inputs import Outage
 
 # The number of known outages. A group without a call during so many of them does not know earlier ones.

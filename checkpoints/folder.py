@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from checkpoints.files import FolderError, FolderNotWritable
-from checkpoints.folders import make_private_folder, warn_if_open
+from kafka_why.folders import make_private_folder, warn_if_open
+from kafka_why.local_files import FolderError, FolderNotWritable
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 

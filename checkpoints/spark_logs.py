@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from checkpoints.files import Files, FolderError
+from checkpoints.files import Files
+from kafka_why.local_files import FolderError
 
 SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"

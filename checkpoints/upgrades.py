@@ -7,7 +7,7 @@ start, and its outcome has to be the same. So only code with the same rules may 
 import importlib.metadata
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
+from kafka_why.local_files import FolderError
 
 SAME_RULES = ("0.1.0",)
 """The versions of this project that decide every request as this version does, which is the last of them.

@@ -154,7 +154,7 @@ class _Commands(Commands):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            from insight.visible import visible
+            from kafka_why.escaping import visible
 
             error.message = visible(error.message)  # type: ignore[misc]  # click declares it final
             raise
@@ -181,8 +181,8 @@ def _in_a_sentence(error: Exception) -> click.ClickException:
     from kafka.errors import KafkaError  # these take a tenth of a second to import
 
     from cli.logs import configure_logs
-    from clients.pending import ClientError
-    from insight.visible import visible
+    from kafka_why.escaping import visible
+    from kafka_why.topic_layout import ClientError
 
     if isinstance(error, (ClientError, KafkaError, OSError)):
         return click.ClickException(visible(str(error) or type(error).__name__))

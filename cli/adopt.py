@@ -11,9 +11,9 @@ from cli.groups.common import output_option
 from cli.logs import configure_logs
 from cli.output import show, show_json, tell
 from cli.parameters import SERVERS, WholeNumber
-from insight.admin.tables import Column, render_table
-from insight.adopt.groups_at import AdoptError, GroupsAt
-from insight.adopt.plan import AdoptDecision, Plan, plan
+from kafka_why.groups.tables import Column, render_table
+from operations.adopt.groups_at import AdoptError, GroupsAt
+from operations.adopt.plan import AdoptDecision, Plan, plan
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), Column("OUTCOME", 10))

@@ -11,18 +11,18 @@ from cli.groups.common import connected, output_option, parsed_by, timeout_optio
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show, show_json
-from insight.admin.gather import describe_groups, describe_partitions
-from insight.assign.compare import StrategyResult, outcomes, standing
-from insight.assign.live import live_group, subscribed_topics
-from insight.assign.model import GroupSpec, InputError
-from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
-from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
-from insight.assign.text import outcome_text, summary_text
-from insight.visible import visible_text
-from insight.why.names import Names
+from kafka_why.assign.model import GroupSpec, InputError
+from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.escaping import visible_text
+from kafka_why.why.names import Names
+from operations.admin.gather import describe_groups, describe_partitions
+from operations.assign.compare import StrategyResult, outcomes, standing
+from operations.assign.live import live_group, subscribed_topics
+from operations.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
+from operations.assign.text import outcome_text, summary_text
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 

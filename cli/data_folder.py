@@ -10,12 +10,12 @@ from kafka.errors import KafkaError
 
 from checkpoints.codec import StateError
 from checkpoints.export_file import ExportError
-from checkpoints.files import FolderError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.local_files import FolderError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

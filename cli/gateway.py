@@ -17,15 +17,14 @@ from cli.output import show, show_encoded
 from cli.parameters import HOST, WholeNumber
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
-from clients.coordinator_client import layout_on
-from clients.pending import ClientError
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
-from insight.metrics.http import HttpPort
-from insight.web import WebUnavailable
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.metrics.http import HttpPort
+from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.web import WebUnavailable
 from streaming.query.session import LOOPBACK
 
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from cli.terminal import guard_terminals, unguarded
-from insight.visible import visible, visible_lines
+from kafka_why.escaping import visible, visible_lines
 
 
 def configure_logs() -> None:

@@ -10,7 +10,6 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from checkpoints.files import FolderError
 from checkpoints.folder import Folder
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
@@ -20,13 +19,15 @@ from cli.page_link import link, page_url_option
 from cli.parameters import WEB_URL, WholeNumber
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
-from clients.coordinator_client import layout_on
-from clients.pending import ClientError
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.notify.filters import Filter
-from insight.notify.messages import KINDS
-from insight.notify.notifier import Notifier, Sending
-from insight.notify.receiver import (
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.pem import PemError, certificates, client_context
+from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.local_files import FolderError
+from kafka_why.notify.filters import Filter
+from kafka_why.notify.messages import KINDS
+from kafka_why.notify.notifier import Notifier, Sending
+from kafka_why.notify.receiver import (
     NOT_PRIVATE,
     Receiver,
     SecretUnreadable,
@@ -35,10 +36,8 @@ from insight.notify.receiver import (
     is_private,
     url_in,
 )
-from insight.notify.shapes import SHAPES
-from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.pem import PemError, certificates, client_context
-from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.notify.request_bodies import SHAPES
+from kafka_why.topic_layout import ClientError, layout_on
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from checkpoints.files import FolderError
 from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.option_object import as_object
@@ -22,11 +21,15 @@ from cli.thread_deaths import Stop, watching_threads
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.metrics.series import SeriesBounds
-from insight.metrics.service import Metrics, observer_metrics_of
-from insight.web import WebUnavailable
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderError
+from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.metrics.series import SeriesBounds
+from kafka_why.metrics.service import Metrics
+from kafka_why.web import WebUnavailable
+from operations.service_metrics import observer_metrics_of
 from streaming.observing.options import (
     DEFAULT_BATCH_INTERVAL_MS,
     DEFAULT_POLL_INTERVAL_MS,
@@ -38,9 +41,7 @@ from streaming.observing.options import (
 )
 from streaming.observing.pipeline import COUNTS
 from streaming.observing.service import Observer
-from streaming.query.progress import BatchProgress
 from streaming.query.session import SparkFailed
-from streaming.service.status import Phase
 from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (
@@ -202,7 +203,7 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
     said = ""
-    while not stop.is_set() and not observer.status.wait_for(Phase.READY, timeout_s=0.2):
+    while not stop.is_set() and not observer.status.wait_for(ServicePhase.READY, timeout_s=0.2):
         reason = observer.status.current.reason
         if reason != said:
             tell(reason)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from insight.visible import visible, visible_lines
+from kafka_why.escaping import visible, visible_lines
 
 _NOT_ASCII = re.compile(r"[^\n -~]")
 

@@ -15,7 +15,7 @@ OWN_PACKAGES = (
     "embedded",
     "streaming",
     "clients",
-    "insight",
+    "operations",
     "gateway",
     "cli",
 )

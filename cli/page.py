@@ -15,15 +15,14 @@ from cli.output import show
 from cli.parameters import HOST, PLACE, WEB_URL, WholeNumber
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
-from clients.coordinator_client import layout_on
-from clients.pending import ClientError
 from gateway.security.credentials import InvalidEntry, Users
-from insight.page.commands import Source
-from insight.page.security import Access
-from insight.page.server import Page, is_loopback
-from insight.web import Tls, WebUnavailable, listening_at, url_of
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.page.commands import Source
+from kafka_why.page.security import Access
+from kafka_why.page.server import Page, is_loopback
+from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.web import Tls, WebUnavailable, listening_at, url_of
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

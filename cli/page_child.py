@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from cli.logs import configure_logs
-from insight.page.commands import Source
-from insight.page.server import Page
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.commands import Source
+from kafka_why.page.server import Page
 
 
 class Start(Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from checkpoints.upgrades import code_version
 from cli.logs import configure_logs
 from cli.output import show
 from cli.replay_source import Source, parse_time, reported, source_options
-from insight.replay import read_topics
-from insight.replay.read_topics import Part
+from operations.replay import read_topics
+from operations.replay.read_topics import Part
 
 
 @click.command()

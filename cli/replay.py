@@ -8,18 +8,18 @@ import click
 from cli.logs import configure_logs
 from cli.output import show, show_json, tell
 from cli.replay_source import Source, parse_time, recording_options, reported
-from insight.replay.judge import judge
-from insight.replay.moment import moment_text
-from insight.replay.read_topics import Part
-from insight.replay.recording import Header, Recording
-from insight.replay.replay import Replayed, Until
-from insight.replay.replay import replay as replay_group
-from insight.replay.steps import Steps
-from insight.replay.text import start_text, verdict_text
-from insight.replay.verdict import Verdict
-from insight.visible import visible_text
-from insight.why.clock import Clock
+from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
+from kafka_why.why.clock import Clock
+from operations.replay.judge import judge
+from operations.replay.moment import moment_text
+from operations.replay.read_topics import Part
+from operations.replay.recording import Header, Recording
+from operations.replay.replay import Replayed, Until
+from operations.replay.replay import replay as replay_group
+from operations.replay.steps import Steps
+from operations.replay.text import start_text, verdict_text
+from operations.replay.verdict import Verdict
 
 NOT_IDENTICAL = 1
 

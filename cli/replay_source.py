@@ -15,15 +15,14 @@ from checkpoints.upgrades import code_version
 from cli.cluster_options import cluster_options
 from cli.data_folder import cluster, data_dir_option, reported_as
 from cli.parameters import PLACE
-from clients.coordinator_client import layout_on
-from clients.pending import ClientError
-from insight.replay.live import recorded
-from insight.replay.read_topics import CannotRecord, Part
-from insight.replay.recording import Recording
-from insight.replay.recording_file import RecordingError, RecordingFile
-from insight.why.since import parse_since
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.why.since import parse_since
+from operations.replay.live import recorded
+from operations.replay.read_topics import CannotRecord, Part
+from operations.replay.recording import Recording
+from operations.replay.recording_file import RecordingError, RecordingFile
 from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
 

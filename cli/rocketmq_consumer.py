@@ -19,8 +19,7 @@ from cli.consumed import line_writer
 from cli.logs import configure_logs
 from cli.output import show
 from cli.parameters import WholeNumber
-from clients.coordinator_client import CoordinatorClient, layout_on
-from clients.pending import ClientError
+from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
@@ -28,6 +27,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
+from kafka_why.topic_layout import ClientError, layout_on
 
 FROM_WHERE = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -9,7 +9,6 @@ from functools import partial
 import click
 from click.core import ParameterSource
 
-from checkpoints.files import FolderError
 from checkpoints.folder import Folder
 from cli.gateway_options import LISTENING
 from cli.logs import configure_logs
@@ -24,12 +23,13 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from insight.view import LiveView
-from insight.web import WebUnavailable
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.live_view import LiveView
+from kafka_why.local_files import FolderError
+from kafka_why.web import WebUnavailable
 from streaming.query.session import SparkFailed
 from streaming.service.coordinator import Coordinator
 from streaming.service.ownership.owner import NotOwner
-from streaming.service.status import Phase
 from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (
@@ -134,7 +134,7 @@ def _check_no_gateway() -> None:
 
 def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     while not stop.is_set():
-        if coordinator.status.wait_for(Phase.READY, timeout_s=0.2):
+        if coordinator.status.wait_for(ServicePhase.READY, timeout_s=0.2):
             return True
     return False
 

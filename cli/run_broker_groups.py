@@ -5,7 +5,7 @@ from typing import Self
 
 import structlog
 
-from insight.broker_groups import BrokerGroup, BrokerGroups, sentence
+from kafka_why.broker_groups import BrokerGroup, BrokerGroups, sentence
 from streaming.service.coordinator import Coordinator
 
 log = structlog.get_logger()

@@ -9,7 +9,6 @@ import click
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
-from clients.pending import ClientError
 from gateway.health import CHECKS, COORDINATOR, LISTENING
 from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
@@ -17,15 +16,17 @@ from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
-from insight.metrics.http import Checks, Note
-from insight.metrics.series import SeriesBounds
-from insight.metrics.service import Metrics, metrics_of
-from insight.service_state import Durations, GatewayState, durations
+from kafka_why.contract.service.replica import ReplicaState
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.metrics.http import Checks, Note
+from kafka_why.metrics.series import SeriesBounds
+from kafka_why.metrics.service import Metrics
+from kafka_why.service_state import Durations, GatewayState, durations
+from kafka_why.topic_layout import ClientError
+from operations.service_metrics import metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.replica.state import ReplicaState
-from streaming.service.status import Phase, Status
 
 REPLICA, ALARM = "replica", "alarm"
 
@@ -88,15 +89,15 @@ class GatewayToStart:
         self._running = None
 
 
-def coordinator_checks(status: Status, replica: ReplicaState) -> Checks:
+def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> Checks:
     """Whether the coordinator answers clients: the query does, its replica does, or another coordinator.
 
     The check of the replica never fails, because the query answers without one. An alarm is a note, too.
     """
     why: str | Note | None = f"{status.phase}: {status.reason}"
-    if status.phase in (Phase.READY, Phase.STANDBY):
+    if status.phase in (ServicePhase.READY, ServicePhase.STANDBY):
         why = None
-    elif replica.is_answering and status.phase is not Phase.STOPPED:
+    elif replica.is_answering and status.phase is not ServicePhase.STOPPED:
         why = Note(f"{why}. The replica answers")
     found: dict[str, str | Note | None] = {COORDINATOR: why, REPLICA: Note(replica.phrase)}
     return found if status.alarm is None else {**found, ALARM: Note(status.alarm)}

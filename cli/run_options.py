@@ -15,7 +15,6 @@ from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.metrics.series import SeriesBounds
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
     DEFAULT_PREFIX,
@@ -29,6 +28,7 @@ from kafka_why.contract.sizes import (
     MOST_TOPIC_BYTES,
     size_limits,
 )
+from kafka_why.metrics.series import SeriesBounds
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS

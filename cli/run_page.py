@@ -12,11 +12,11 @@ import msgspec
 import structlog
 
 from cli.page_child import Start
-from insight.page.commands import Source
-from insight.web import listening_at, url_of
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.properties import properties_text
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.commands import Source
+from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
 
@@ -57,7 +57,7 @@ class RunPage:
         watches_broker: bool = False,
     ) -> None:
         """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service.
-        `watches_broker` is as in `insight.page.server.Page`.
+        `watches_broker` is as in `kafka_why.page.server.Page`.
         """
         start = Start(
             client_config=client_config,

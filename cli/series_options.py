@@ -4,7 +4,7 @@ import click
 
 from cli.option_object import Command, as_object, with_options
 from cli.parameters import PATTERN, WholeNumber
-from insight.metrics.series import DEFAULT_GROUPS, SeriesBounds
+from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 
 _OPTIONS = (
     click.option(

@@ -5,8 +5,8 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from insight.console import EscapingConsole
-from insight.replay.steps import Steps
+from kafka_why.console import EscapingConsole
+from operations.replay.steps import Steps
 
 KEYS = (
     "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"

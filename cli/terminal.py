@@ -5,7 +5,7 @@ import re
 import sys
 from typing import TextIO
 
-from insight.visible import visible
+from kafka_why.escaping import visible
 
 _CONTROL = re.compile(r"[^\n\t -~]+")
 

@@ -7,13 +7,13 @@ import click
 from cli.logs import configure_logs
 from cli.output import show, show_json
 from cli.replay_source import Source, recording_options, reported
-from insight.replay.read_topics import Part
-from insight.whatif.answer import Answer, answer
-from insight.whatif.changes import ASSIGNORS, Changes, parse_changes
-from insight.whatif.recorded import log_of
-from insight.whatif.run import WhatIfError
-from insight.whatif.text import answer_text, summary
-from insight.why.clock import Clock
+from kafka_why.why.clock import Clock
+from operations.replay.read_topics import Part
+from operations.whatif.answer import Answer, answer
+from operations.whatif.changes import ASSIGNORS, Changes, parse_changes
+from operations.whatif.recorded import log_of
+from operations.whatif.run import WhatIfError
+from operations.whatif.text import answer_text, summary
 
 NOT_REPRODUCED = 1
 

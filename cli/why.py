@@ -14,27 +14,26 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
-from clients.coordinator_client import layout_on
-from clients.pending import ClientError
-from insight.visible import VisibleText, visible_text
-from insight.why.clock import Clock
-from insight.why.course import course_of
-from insight.why.deliveries.model import DeliveryReport, LoneDeliveries
-from insight.why.deliveries.reading import read_since
-from insight.why.deliveries.text import alone_text, strangers
-from insight.why.folder_history import read_folder
-from insight.why.history import History, HistoryUnavailable, latest_view, read_history
-from insight.why.report import Report, report_of
-from insight.why.rocketmq.model import Report as RocketMqReport
-from insight.why.rocketmq.report import report as rocketmq_report
-from insight.why.rocketmq.text import report_text as rocketmq_text
-from insight.why.share_settings import settings_notes
-from insight.why.since import parse_since
-from insight.why.text import report_text
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.why.clock import Clock
+from kafka_why.why.course import course_of
+from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
+from kafka_why.why.deliveries.reading import read_since
+from kafka_why.why.deliveries.text import alone_text, strangers
+from kafka_why.why.folder_history import read_folder
+from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
+from kafka_why.why.report import Report, report_of
+from kafka_why.why.rocketmq.model import Report as RocketMqReport
+from kafka_why.why.rocketmq.report import report as rocketmq_report
+from kafka_why.why.rocketmq.text import report_text as rocketmq_text
+from kafka_why.why.share_settings import settings_notes
+from kafka_why.why.since import parse_since
+from kafka_why.why.text import report_text
 
 
 class _Found(NamedTuple):

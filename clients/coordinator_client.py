@@ -19,16 +19,7 @@ from kafka import TopicPartition
 
 from clients.answer_reader import AnswerReader
 from clients.answers import Listener, settle
-from clients.pending import (
-    AnyRequest,
-    ClientError,
-    Counts,
-    FutureRequest,
-    Pending,
-    PendingRequest,
-    R,
-    resolve_futures,
-)
+from clients.pending import AnyRequest, Counts, FutureRequest, Pending, PendingRequest, R, resolve_futures
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -49,6 +40,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
+from kafka_why.topic_layout import TopicsMissing
 from kafka_why.topic_reader import TopicReader
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
@@ -60,10 +52,6 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
-
-
-class TopicsMissing(ClientError):
-    """The coordinator's topics do not exist, or their layout is unexpected."""
 
 
 class Header(TypedDict):
@@ -279,31 +267,6 @@ class CoordinatorClient:
         finally:
             # Also if an error ends this thread, because callers must not wait forever.
             self._pending.close("the client's reader ended")
-
-
-def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
-    """Return the layout of the coordinator, or the observer, whose topics have this prefix, with their actual
-    partitions.
-
-    Raises TopicsMissing if neither has created them, or if a gateway does not expose them.
-    """
-    names = TopicLayout.named(prefix)
-    with TopicReader(client_config) as reader:
-        requests = len(reader.partitions_of(names.requests_topic))
-        observed = 0 if requests else len(reader.partitions_of(names.groups_topic))
-        responses = len(reader.partitions_of(names.responses_topic))
-        is_internal = bool(requests) and reader.is_internal(names.requests_topic)
-    if observed:
-        return TopicLayout.observed(prefix, observed)
-    if not requests or not responses:
-        missing = names.responses_topic if requests else names.requests_topic
-        raise TopicsMissing(f"no topic {missing} on {client_config}: has the coordinator been started?")
-    if is_internal:
-        raise TopicsMissing(
-            f"{client_config} is a gateway, whose clients may not write to {names.requests_topic}: "
-            "give the brokers' address"
-        )
-    return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
 def _reader_at_end(client_config: ClientConfig, layout: TopicLayout, reply_partition: int) -> AnswerReader:

@@ -19,7 +19,6 @@ from typing import BinaryIO, NamedTuple, Self
 
 from kafka.errors import KafkaError
 
-from checkpoints.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
 from embedded import parent_watchdog
 from embedded.broker_settings import SETTINGS, write_settings
 from embedded.jars import broker_classpath
@@ -27,6 +26,7 @@ from embedded.java import QUICK_COMPILER, find_java
 from embedded.paths import broker_archive
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

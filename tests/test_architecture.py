@@ -157,7 +157,7 @@ def test_only_one_module_prints() -> None:
         "embedded/jars.py: Console",
         "embedded/jars.py: sys.stdout.write",
         "embedded/parent_watchdog.py: print",
-        "insight/view.py: EscapingConsole",
+        "kafka_why/live_view.py: EscapingConsole",
         "streaming/replica/__main__.py: sys.stderr.write",
     }
 
@@ -174,7 +174,7 @@ def test_folders_for_data_are_private() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))
     }
     assert makers == {
-        "checkpoints/folders.py",
+        "kafka_why/folders.py",
         "embedded/ivy.py",
         "embedded/jars.py",
         "streaming/observing/output_folder.py",

@@ -10,17 +10,17 @@ from types import FrameType
 import click
 from kafka.errors import KafkaError
 
-from checkpoints.files import FolderError
 from cli.demo.story import Demo
 from cli.demo.watch import NotSeen
 from cli.logs import configure_logs
 from cli.output import show, tell
 from cli.processes.child import ChildFailed
-from clients.pending import ClientError
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from insight.visible import visible_lines, visible_text
+from kafka_why.escaping import visible_lines, visible_text
+from kafka_why.local_files import FolderError
+from kafka_why.topic_layout import ClientError
 
 FAILURES = (
     BrokerFailed,

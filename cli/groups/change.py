@@ -14,16 +14,16 @@ from cli.groups.common import (
     tell_errors,
 )
 from cli.output import show, show_json, tell
-from insight.admin.describe import instance_id
-from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
-from insight.admin.gather import describe_groups
-from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from insight.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
-from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
-from insight.visible import visible_text
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.escaping import visible_text
+from kafka_why.groups.describe import instance_id
+from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
+from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
+from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
+from operations.admin.gather import describe_groups
+from operations.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
 
 
 @click.command()

@@ -13,21 +13,23 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from cli.output import show, tell
 from cli.parameters import WholeNumber
-from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
-from clients.pending import ClientError, RequestTimedOut
-from insight.admin.list_groups import consumer_groups, list_groups
-from insight.admin.log_offsets import LogOffsets
-from insight.admin.observed import ObservedGroups
-from insight.admin.requests import GroupRequests, KnownTypes
-from insight.admin.reset import ResetError
-from insight.admin.transactions import abort_pending, pending_transactions
-from insight.visible import VisibleText, visible_text
+from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient
+from clients.pending import RequestTimedOut
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.groups.list_groups import consumer_groups, list_groups
+from kafka_why.groups.log_offsets import LogOffsets
+from kafka_why.groups.transactions import pending_transactions
+from kafka_why.topic_layout import ClientError, layout_on
+from operations.admin.observed import ObservedGroups
+from operations.admin.requests import GroupRequests, KnownTypes
+from operations.admin.reset import ResetError
+from operations.admin.transactions import abort_pending
 
 CLIENT_ID = "group-coordinator-groups"
 

@@ -17,12 +17,14 @@ from cli.groups.common import (
 )
 from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
-from insight.admin.describe import PartitionRow, behind, member_rows, state_row, with_lags
-from insight.admin.described import AnyDescribed, group_type, remark
-from insight.admin.gather import Described, describe_groups, describe_partitions
-from insight.admin.list_groups import select_groups
-from insight.admin.render import group_list, member_table, partition_table, state_table
-from insight.admin.rocketmq import (
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.escaping import VisibleText
+from kafka_why.groups.describe import PartitionRow, behind, member_rows, state_row, with_lags
+from kafka_why.groups.described import AnyDescribed, group_type, remark
+from kafka_why.groups.list_groups import select_groups
+from kafka_why.groups.render import group_list, member_table, partition_table, state_table
+from kafka_why.groups.rocketmq import (
     RocketMqRow,
     client_table,
     offsets_remark,
@@ -31,11 +33,9 @@ from insight.admin.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from insight.admin.selection import parse_protocols, parse_states, parse_types
-from insight.visible import VisibleText
-from kafka_why.contract.kafka.states import DEAD
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
 from kafka_why.partitioner import partition_of
+from operations.admin.gather import Described, describe_groups, describe_partitions
 
 Groups = Mapping[str, AnyDescribed]
 RowsOf = Mapping[str, Sequence[PartitionRow]]

@@ -18,17 +18,26 @@ from cli.groups.common import (
 )
 from cli.output import show_data, show_json, tell
 from cli.parameters import INT64
-from insight.admin.error_text import error_text
-from insight.admin.log_offsets import LogOffsets
-from insight.admin.plan_file import PlanFileError, export_plan, read_plan
-from insight.admin.prepare import prepare_reset
-from insight.admin.render import ResetRow, reset_table
-from insight.admin.requests import GroupRequests
-from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
-from insight.admin.selection import TopicChoice, parse_topic
-from insight.admin.time_formats import parse_datetime_ms, parse_duration_ms
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups.error_text import error_text
+from kafka_why.groups.log_offsets import LogOffsets
+from kafka_why.groups.render import ResetRow, reset_table
+from kafka_why.groups.selection import TopicChoice, parse_topic
+from kafka_why.groups.time_formats import parse_datetime_ms, parse_duration_ms
+from operations.admin.plan_file import PlanFileError, export_plan, read_plan
+from operations.admin.prepare import prepare_reset
+from operations.admin.requests import GroupRequests
+from operations.admin.reset import (
+    FromFile,
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+)
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]
 

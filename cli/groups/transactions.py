@@ -14,8 +14,8 @@ from cli.groups.common import (
 )
 from cli.output import show_json, tell
 from cli.parameters import INT64
-from insight.admin.error_text import error_name, error_text
-from insight.admin.transactions import pending_table
+from kafka_why.groups.error_text import error_name, error_text
+from kafka_why.groups.transactions import pending_table
 
 
 @click.command("abort-pending")

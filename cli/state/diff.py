@@ -16,9 +16,9 @@ from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
 from cli.output import show, show_json
 from cli.state.common import coordinator_folder, reported, spark_session
-from insight.stored.changes import GroupChange, change_text, compare_groups
-from insight.visible import visible_text
+from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
+from operations.stored.changes import GroupChange, change_text, compare_groups
 from state.dispatch import AnyGroup
 from streaming.service.stored_state.reading import read_stored
 

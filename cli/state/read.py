@@ -10,17 +10,17 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.codec import Entry, decode_group
-from checkpoints.folders import make_private_folder
 from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
 from cli.output import show, show_encoded, show_json, tell
 from cli.parameters import WholeNumber
 from cli.state.common import opened, place_options, reported
-from insight.stored.frames import write_parquet
-from insight.stored.rows import GroupRows, Table, rows_of
-from insight.stored.sql import answer_json, answer_text, create_views
-from insight.stored.text import group_text, table_text, time_text
-from insight.visible import visible_text
+from kafka_why.escaping import visible_text
+from kafka_why.folders import make_private_folder
+from operations.stored.frames import write_parquet
+from operations.stored.rows import GroupRows, Table, rows_of
+from operations.stored.sql import answer_json, answer_text, create_views
+from operations.stored.text import group_text, table_text, time_text
 from state.kafka.configs_only import ConfigsOnly
 from streaming.service.stored_state.reading import StoredState, read_stored
 

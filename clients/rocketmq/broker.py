@@ -17,10 +17,11 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.errors import KafkaError
 
 from clients.coordinator_client import CoordinatorClient
-from clients.pending import ClientError, R
+from clients.pending import R
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.committer import Committer
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.rocketmq.offset_groups import OFFSET_GROUP_PREFIX
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
@@ -33,11 +34,10 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
 )
 from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.topic_layout import ClientError
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 
 BROKER_NAME = "broker"
-OFFSET_GROUP_PREFIX = "%OFFSET%"
-
 _RPC_TIMEOUT_MS = 10_000
 _FLUSH_TIMEOUT_S = 10.0
 

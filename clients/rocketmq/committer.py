@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
 from clients.coordinator_client import CoordinatorClient
-from clients.pending import ClientError, CoordinatorError
+from clients.pending import CoordinatorError
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
@@ -19,6 +19,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.topic_layout import ClientError
 
 # The versions of Kafka's messages that these requests use. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9

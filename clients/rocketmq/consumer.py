@@ -14,13 +14,13 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from clients.coordinator_client import CoordinatorClient
-from clients.partition_text import number_list
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.broker import BROKER_NAME, CoordinatorBroker
 from clients.rocketmq.instance import ClientInstance, Intervals
 from clients.rocketmq.process_queue import ProcessQueue
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
+from kafka_why.partition_text import number_list
 
 _POLL_MS = 100
 _POLL_MAX_RECORDS = 1_000

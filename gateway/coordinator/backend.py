@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, ClientError, PendingRequest, RequestTooLarge, SettledRequest
+from clients.pending import ClientClosed, PendingRequest, RequestTooLarge, SettledRequest
 from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.held_requests import AdaptiveTimeout, HeldRequests
 from gateway.coordinator.oversized import refused
@@ -20,6 +20,7 @@ from gateway.log_text import quoted
 from gateway.metrics.counts import Counts
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
+from kafka_why.topic_layout import ClientError
 
 # Less than the 30 s that clients give a request (request.timeout.ms), so that they get a response.
 ANSWER_TIMEOUT_MS = 25_000

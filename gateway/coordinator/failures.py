@@ -15,16 +15,10 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from clients.pending import (
-    ClientClosed,
-    ClientError,
-    CoordinatorError,
-    RequestNotSent,
-    RequestTimedOut,
-    RequestTooLarge,
-)
+from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut, RequestTooLarge
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
+from kafka_why.topic_layout import ClientError
 
 R = TypeVar("R", bound=Response)
 

@@ -7,7 +7,6 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clients.coordinator_client import TopicsMissing
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -15,6 +14,7 @@ from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key, encod
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.telemetry import MemberTelemetry, encode_telemetry, telemetry_key
 from kafka_why.partitioner import partition_of
+from kafka_why.topic_layout import TopicsMissing
 from kafka_why.topic_reader import TopicReader
 
 _CLOSE_TIMEOUT_S = 2.0

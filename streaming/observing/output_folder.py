@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError, LocalFiles
-from checkpoints.folders import make_private_folder, sync
+from kafka_why.folders import make_private_folder, sync
+from kafka_why.local_files import FolderError, LocalFiles
 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"

@@ -9,15 +9,16 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint, new_namespace
 from checkpoints.metadata import Identity
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import pipeline
 from streaming.observing.one_observer import observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.options import DEFAULT_SHARDS, DEFAULT_STATE_PARTITIONS, ObserverOptions
 from streaming.observing.rebalance_poller import RebalancePoller
-from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
 from streaming.service.query.supervision import SupervisedQuery
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 from streaming.service.topics import FoundTopics, TopicsError, find_topic
 
 # How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
@@ -84,7 +85,7 @@ class ObserversQuery(SupervisedQuery):
             output_dir=self._options.output_dir,
         )
         # A cluster at rest has no records, and so no batch. The first query counts as running at once.
-        proof_s = 0.0 if self._status.current.phase is Phase.STARTING else _PROOF_S
+        proof_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _PROOF_S
         self._ready_s = time.monotonic() + proof_s
         return running
 
@@ -99,7 +100,7 @@ class ObserversQuery(SupervisedQuery):
             except TopicsError as error:
                 reason = str(error)
             if self._status.current.reason != reason:
-                self._status.enter(Phase.STARTING, reason)
+                self._status.enter(ServicePhase.STARTING, reason)
             stopping.wait(_LOOK_S)
         return None
 
@@ -149,5 +150,5 @@ class ObserversQuery(SupervisedQuery):
 
     def watch(self) -> None:
         """Say that the query runs, when it has run long enough without a batch."""
-        if self._status.current.phase is not Phase.READY and time.monotonic() >= self._ready_s:
-            self._status.enter(Phase.READY, "the query runs")
+        if self._status.current.phase is not ServicePhase.READY and time.monotonic() >= self._ready_s:
+            self._status.enter(ServicePhase.READY, "the query runs")

@@ -15,13 +15,13 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import GroupState, OffsetSpec
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, UnsupportedVersionError
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.sightings import SeenMember, encode_sighting
 from streaming.observing.operator import SOURCE
 from streaming.observing.rebalance_runs import RebalanceRuns, Seen
-from streaming.service.background import BackgroundThread
 
 REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _NAMES = [state.value for state in REBALANCING]

@@ -9,16 +9,17 @@ from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import output_folder
 from streaming.observing.one_observer import check_topics_are_ours
 from streaming.observing.options import ObserverOptions
 from streaming.observing.query import ObserversQuery
-from streaming.query.progress import BatchProgress
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.query.supervision import Supervisor
 from streaming.service.retention import least_retentions
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 from streaming.service.topics import SIGHTINGS_TOPIC, TopicsError, find_topic, prepare, wanted_settings
 
 
@@ -83,8 +84,10 @@ class Observer:
         with ExitStack() as started:
             lock_fd = self._folder.lock()
             started.callback(self._folder.unlock)
-            started.callback(lambda: self.status.enter(Phase.STOPPED, self.failure or "stopped in order"))
-            self.status.enter(Phase.STARTING, "preparing topics and Spark")
+            started.callback(
+                lambda: self.status.enter(ServicePhase.STOPPED, self.failure or "stopped in order")
+            )
+            self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
             _prepare_topics(self.options)
             self._session = session = started.enter_context(self._spark(lock_fd))
             checkpoint = Checkpoint.at(self.options.folder)

@@ -120,7 +120,7 @@ def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
     not find it. Raises FolderNotWritable.
     """
     # These import what only the driver has to have.
-    from checkpoints.files import LocalFiles
+    from kafka_why.local_files import LocalFiles
     from streaming.query.storage import storage_at
 
     path = storage_at(checkpoint).path

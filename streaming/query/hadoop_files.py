@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from checkpoints.files import FolderError, FolderNotWritable
+from kafka_why.local_files import FolderError, FolderNotWritable
 
 _MISSING = "java.io.FileNotFoundException"
 

@@ -4,93 +4,12 @@ A poll costs one call into the JVM, and one more for each batch since the last p
 unless more than 100 batches pass between two of them, because Spark keeps 100 reports.
 """
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 
 import msgspec
-from msgspec import Struct
 from pyspark.sql.streaming import StreamingQuery
 
-
-class StateOperator(Struct, frozen=True, rename="camel"):
-    """The fields used of a stateful operator's progress. Times in ms: the pass over the rows, the pass over
-    the deadlines, the commit of the state.
-    """
-
-    num_rows_dropped_by_watermark: int = 0
-    all_updates_time_ms: int = 0
-    all_removals_time_ms: int = 0
-    commit_time_ms: int = 0
-
-
-class Source(Struct, frozen=True, rename="camel"):
-    """The progress of a Kafka source, by topic and partition: the offset after the last record read, and the
-    end of the partition at that time.
-    """
-
-    end_offset: dict[str, dict[str, int]] | None = None
-    latest_offset: dict[str, dict[str, int]] | None = None
-
-
-class BatchProgress(Struct, frozen=True, rename="camel"):
-    """One batch. `duration_ms` is by stage. `triggerExecution` is the whole batch.
-
-    Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
-    """
-
-    batch_id: int
-    num_input_rows: int = 0
-    duration_ms: dict[str, int] = {}
-    event_time: dict[str, str] = {}
-    state_operators: list[StateOperator] = []
-    sources: list[Source] = []
-    observed_metrics: dict[str, dict[str, int]] = {}
-
-    @property
-    def is_executed(self) -> bool:
-        """False if Spark reports that it has no data. The batch of this number has then not run yet."""
-        return "addBatch" in self.duration_ms
-
-    @property
-    def total_ms(self) -> int:
-        return self.duration_ms.get("triggerExecution", 0)
-
-    @property
-    def rows_dropped(self) -> int:
-        """The number of rows that Spark dropped because they were older than the watermark."""
-        return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
-
-    @property
-    def watermark_ms(self) -> int:
-        """The watermark during the batch, 0 if there was none."""
-        text = self.event_time.get("watermark")
-        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
-
-    @property
-    def backlog(self) -> int:
-        """The number of offsets that were not read yet."""
-        latest = _by_partition(source.latest_offset for source in self.sources)
-        ends = self.end_offsets
-        return sum(max(0, end - ends.get(partition, 0)) for partition, end in latest.items())
-
-    @property
-    def end_offsets(self) -> dict[tuple[str, int], int]:
-        """The offset after the last record read, by (topic, partition)."""
-        return _by_partition(source.end_offset for source in self.sources)
-
-    def ends_of(self, topic: str) -> dict[int, int]:
-        """The offset after the last record read of a topic, by partition."""
-        return {partition: end for (name, partition), end in self.end_offsets.items() if name == topic}
-
-
-def _by_partition(offsets: Iterable[dict[str, dict[str, int]] | None]) -> dict[tuple[str, int], int]:
-    return {
-        (topic, int(partition)): offset
-        for of_source in offsets
-        for topic, partitions in (of_source or {}).items()
-        for partition, offset in partitions.items()
-    }
-
+from kafka_why.metrics.batch_progress import BatchProgress
 
 _decode = msgspec.json.Decoder(BatchProgress).decode
 

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from checkpoints.files import Files, LocalFiles
+from checkpoints.files import Files
+from kafka_why.local_files import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

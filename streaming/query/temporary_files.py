@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from checkpoints.files import FolderNotWritable
-from checkpoints.folders import make_private_folder
+from kafka_why.folders import make_private_folder
+from kafka_why.local_files import FolderNotWritable
 
 LOCAL_DIR = "spark.local.dir"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.query.handling import OperatorError
 from streaming.replica.follower import Follower, ReplicaFailed
-from streaming.replica.pipes import Committed, Pending, Phase, Report, Start, line, read_command, read_start
+from streaming.replica.pipes import Committed, Pending, Report, Start, line, read_command, read_start
 from streaming.replica.seed import Seed, take_seed
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import first_terms, later_terms
@@ -34,7 +35,7 @@ def main() -> None:
     """Run the replica until the service ends it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     start = read_start(sys.stdin.buffer.readline())
-    _say(Report(phase=Phase.SEEDING, reason="it reads its seed"))
+    _say(Report(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
     seed = take_seed(Path(start.seed))
     follower = Follower(
         start.client_config,
@@ -58,7 +59,7 @@ def main() -> None:
         ended = follower.report()
     except (InDoubt, OperatorError, ReplicaFailed) as error:
         ended = msgspec.structs.replace(follower.report(), reason=str(error))
-    _say(msgspec.structs.replace(ended, phase=Phase.ENDED))
+    _say(msgspec.structs.replace(ended, phase=ReplicaPhase.ENDED))
 
 
 def _obey(follower: Follower, start: Start, seed: Seed) -> None:

@@ -13,11 +13,12 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId, early_headers
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.replica.audit import Audit, Place
 from streaming.replica.held_back import HELD_MAX, HeldBack
 from streaming.replica.lead import Lead
 from streaming.replica.log_watch import LogWatch
-from streaming.replica.pipes import Committed, Pending, Phase, Report
+from streaming.replica.pipes import Committed, Pending, Report
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import Record, StateMachine
 from streaming.replica.terms import Terms
@@ -181,10 +182,10 @@ class Follower:
     def report(self) -> Report:
         """What it does now. Any thread may call it."""
         reason = self._broker_error or self._reason or self._why_unowned()
-        phase = Phase.FOLLOWING if reason else Phase.ANSWERING
+        phase = ReplicaPhase.FOLLOWING if reason else ReplicaPhase.ANSWERING
         lead = self._lead()
         if self._held is not None:
-            phase, reason = Phase.STANDBY, self._why_held()
+            phase, reason = ReplicaPhase.STANDBY, self._why_held()
         return Report(
             phase=phase,
             reason=reason,

@@ -2,8 +2,6 @@
 and output.
 """
 
-from enum import StrEnum
-
 import msgspec
 from msgspec import Struct
 
@@ -11,6 +9,7 @@ from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
 
@@ -50,19 +49,6 @@ class Committed(Struct, frozen=True, kw_only=True, tag=True):
     watermark_ms: int
 
 
-class Phase(StrEnum):
-    """SEEDING (it reads its seed), STANDBY (it follows the replica of another coordinator), FOLLOWING (it
-    reads on to the end of the topic, or must not answer), ANSWERING, ENDED (it has ended, and the service
-    starts another one).
-    """
-
-    SEEDING = "seeding"
-    STANDBY = "standby"
-    FOLLOWING = "following"
-    ANSWERING = "answering"
-    ENDED = "ended"
-
-
 class Pending(Struct, frozen=True, kw_only=True, tag=True):
     """Keys and values that the query will write to the transactions topic with its next batch."""
 
@@ -79,7 +65,7 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     if it can. `difference` ends it.
     """
 
-    phase: Phase
+    phase: ReplicaPhase
     reason: str = ""
     as_of_ms: int = 0
     applied: dict[int, int] = {}

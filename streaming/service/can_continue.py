@@ -13,8 +13,8 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.service.topics import FoundTopics, TopicsError, find_topic
 

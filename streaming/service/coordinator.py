@@ -19,14 +19,18 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_answered, code_version
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, ReplicaState
+from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
-from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
 from streaming.query.storage import storage_at
 from streaming.service.announcement import announce
-from streaming.service.background import BackgroundThread
 from streaming.service.can_continue import check_topic
 from streaming.service.clock.members_watcher import MembersWatcher
 from streaming.service.clock.pace import Pace
@@ -44,16 +48,14 @@ from streaming.service.query.coordinating import CoordinatorsQuery, Reports
 from streaming.service.query.rehearsal import Rehearsal
 from streaming.service.query.spark_start import starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
-from streaming.service.replica.state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
+from streaming.service.replica.state import ReplicaWatch
 from streaming.service.replica.supervision import Replica
-from streaming.service.share_state.summary import ShareStateSummary
 from streaming.service.share_state.thread import ShareStateThread, owns_surely
 from streaming.service.start_times import StartTimes
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
 from streaming.service.transactions.follower import TransactionsFollower
-from streaming.service.transactions.pending import Summary
 
 
 class Coordinator:
@@ -124,10 +126,10 @@ class Coordinator:
     def replica(self) -> ReplicaState:
         """The state of the replica."""
         if self._replica is None:
-            return NOT_STARTED if self.options.replica else OFF
+            return NOT_STARTED if self.options.replica else NO_REPLICA_STATE
         return self._replica.state
 
-    def transactions(self) -> Summary:
+    def transactions(self) -> TransactionsSummary:
         """The transactions whose outcome the groups do not have yet."""
         return self._transactions.summary
 
@@ -160,12 +162,12 @@ class Coordinator:
         options = self.options
         lock_fd = self._folder.lock()
         started.callback(self._folder.unlock)
-        started.callback(lambda: self.status.enter(Phase.STOPPED, self.failure or "stopped in order"))
+        started.callback(lambda: self.status.enter(ServicePhase.STOPPED, self.failure or "stopped in order"))
         if options.replica:
             watch = ReplicaWatch(self.replica, self.status, self._stopping.is_set)
             watch.start()
             started.callback(watch.stop)
-        self.status.enter(Phase.STARTING, "preparing topics and Spark")
+        self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
         with ExitStack() as starting:
             session = None
             if self._storage.path is None:
@@ -210,8 +212,8 @@ class Coordinator:
     def _stand_by(self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session) -> None:
         """Wait in a thread until the topics are free, then do what every start does."""
         options = self.options
-        waiting = partial(self.status.enter, Phase.STANDBY)
-        taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
+        waiting = partial(self.status.enter, ServicePhase.STANDBY)
+        taking_over = partial(self.status.enter, ServicePhase.STARTING, "taking over")
 
         def lead(leading: ExitStack, stopping: threading.Event) -> None:
             rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
@@ -239,7 +241,7 @@ class Coordinator:
         return NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms
 
     def _end_standby(self, error: Exception) -> None:
-        self.status.enter(Phase.STOPPED, first_line(error))
+        self.status.enter(ServicePhase.STOPPED, first_line(error))
         self._end(first_line(error), error)
 
     def _start_query(

@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from streaming.query.progress import BatchProgress
+from kafka_why.metrics.batch_progress import BatchProgress
 
 log = structlog.get_logger()
 

@@ -5,46 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 import structlog
-from msgspec import Struct, structs
+from msgspec import structs
 
-from checkpoints.folders import make_private_folder
-
-NO_REPLICA = "off"
+from kafka_why.contract.service.status import NO_REPLICA, ServicePhase, ServiceStatus
+from kafka_why.folders import make_private_folder
 
 log = structlog.get_logger()
-
-
-class Phase(StrEnum):
-    """STARTING, STANDBY (another coordinator owns the topics, and this one waits until it ends), READY
-    (batches are being committed), RESTARTING (the query failed and is being restarted), FAILING (the same
-    batch fails again and again), STOPPED."""
-
-    STARTING = "starting"
-    STANDBY = "standby"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILING = "failing"
-    STOPPED = "stopped"
-
-
-class Status(Struct, frozen=True):
-    """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
-
-    `batch_id` is the last committed batch, None if unknown. The file has its value as of the last change.
-    `replica` is what the replica does, and why it does not answer (`streaming.service.replica.state`).
-    """
-
-    phase: Phase
-    reason: str
-    since_ms: int
-    batch_id: int = -1
-    alarm: str | None = None
-    replica: str = NO_REPLICA
 
 
 class StatusBoard:
@@ -59,13 +29,13 @@ class StatusBoard:
         self._path = path
         self._is_written = True
         self._changed = threading.Condition()
-        self._status = Status(Phase.STARTING, "not started", _now_ms())
+        self._status = ServiceStatus(ServicePhase.STARTING, "not started", _now_ms())
 
     @property
-    def current(self) -> Status:
+    def current(self) -> ServiceStatus:
         return self._status
 
-    def enter(self, phase: Phase, reason: str, *, batch_id: int | None = None) -> None:
+    def enter(self, phase: ServicePhase, reason: str, *, batch_id: int | None = None) -> None:
         """Move to a phase with its reason. `batch_id` is the last committed batch, None to keep the known
         one.
         """
@@ -73,21 +43,23 @@ class StatusBoard:
             old = self._status
             last = old.batch_id if batch_id is None else batch_id
             # Nothing can clear them after the stop.
-            alarm, replica = (None, NO_REPLICA) if phase is Phase.STOPPED else (old.alarm, old.replica)
-            self._publish(Status(phase, reason, _now_ms(), last, alarm, replica))
+            alarm, replica = (None, NO_REPLICA) if phase is ServicePhase.STOPPED else (old.alarm, old.replica)
+            self._publish(ServiceStatus(phase, reason, _now_ms(), last, alarm, replica))
 
     def batch_committed(self, batch_id: int) -> None:
         """A batch was committed, so the coordinator is ready whatever its phase was."""
         with self._changed:
             old = self._status
-            if batch_id <= old.batch_id or old.phase is Phase.STOPPED:
+            if batch_id <= old.batch_id or old.phase is ServicePhase.STOPPED:
                 return  # a late call: the phase has changed since the batch
-            if old.phase is Phase.READY:
+            if old.phase is ServicePhase.READY:
                 self._status = structs.replace(old, batch_id=batch_id)
                 self._changed.notify_all()
             else:
                 reason = "batches are being committed"
-                self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm, old.replica))
+                self._publish(
+                    ServiceStatus(ServicePhase.READY, reason, _now_ms(), batch_id, old.alarm, old.replica)
+                )
 
     def set_alarm(self, alarm: str | None) -> None:
         """Set the alarm, or clear it with None. A stopped coordinator has no alarm."""
@@ -99,21 +71,21 @@ class StatusBoard:
         with self._changed:
             self._replace(structs.replace(self._status, replica=replica))
 
-    def wait_for(self, *phases: Phase, timeout_s: float | None = None) -> bool:
+    def wait_for(self, *phases: ServicePhase, timeout_s: float | None = None) -> bool:
         """Wait until the phase is one of these. False after the timeout."""
         return self.wait_until(lambda status: status.phase in phases, timeout_s)
 
-    def wait_until(self, holds: Callable[[Status], bool], timeout_s: float | None = None) -> bool:
+    def wait_until(self, holds: Callable[[ServiceStatus], bool], timeout_s: float | None = None) -> bool:
         """Wait until the condition holds. False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._status), timeout_s)
 
-    def _replace(self, status: Status) -> None:
-        is_stopped = self._status.phase is Phase.STOPPED
+    def _replace(self, status: ServiceStatus) -> None:
+        is_stopped = self._status.phase is ServicePhase.STOPPED
         if not is_stopped and (status != self._status or not self._is_written):
             self._publish(status)
 
-    def _publish(self, status: Status) -> None:
+    def _publish(self, status: ServiceStatus) -> None:
         self._status = status
         error = _write(self._path, msgspec.json.encode(status))
         if error is not None and self._is_written:
@@ -152,9 +124,9 @@ def _overwrite(path: Path, content: bytes) -> bool:
     return False
 
 
-def read_status(path: Path) -> Status:
+def read_status(path: Path) -> ServiceStatus:
     """Read the status another process last wrote. Raises FileNotFoundError if none has."""
-    return msgspec.json.decode(path.read_bytes(), type=Status)
+    return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
 
 
 def _now_ms() -> int:

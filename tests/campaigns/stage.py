@@ -13,7 +13,8 @@ import msgspec
 
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from streaming.service.status import Phase, Status, read_status
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from streaming.service.status import read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.campaigns.results import Result, Struck
 from tests.e2e.harness import child_pids, command_of, wait_until
@@ -156,10 +157,10 @@ class Stage(ABC):
     @property
     def coordinator(self) -> Keeper:
         """The one that works, the first one if none does."""
-        ready = (machine for machine in self.machines if self.phase(machine) is Phase.READY)
+        ready = (machine for machine in self.machines if self.phase(machine) is ServicePhase.READY)
         return next(ready, self.machines[0])
 
-    def phase(self, machine: Keeper) -> Phase | None:
+    def phase(self, machine: Keeper) -> ServicePhase | None:
         """The phase of a coordinator, None while it does not run."""
         status = self.status(machine)
         return None if machine.pid is None or status is None else status.phase
@@ -198,7 +199,7 @@ class Stage(ABC):
     def has_said_ready(self, keeper: Keeper) -> bool:
         return any(line.startswith("{") and '"gateway":' in line for line in keeper.log.splitlines())
 
-    def status(self, machine: Keeper | None = None) -> Status | None:
+    def status(self, machine: Keeper | None = None) -> ServiceStatus | None:
         """What a coordinator has written to its `status.json` last."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
             return read_status(self.folder / (machine or self.coordinator).name / "coordinator/status.json")

@@ -10,8 +10,8 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import as_of, lists_changed, marked
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
+from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.replica.audit import request_of
-from streaming.replica.pipes import Phase
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from tests.e2e.harness import child_pids, command_of, coordinating, read_topic, wait_until
@@ -21,7 +21,7 @@ from tests.e2e.harness import child_pids, command_of, coordinating, read_topic, 
 def answering(options: Options) -> Iterator[Coordinator]:
     """A coordinator whose replica answers."""
     with coordinating(options) as coordinator:
-        wait_until(lambda: coordinator.replica().phase == Phase.ANSWERING, "the replica answers")
+        wait_until(lambda: coordinator.replica().phase == ReplicaPhase.ANSWERING, "the replica answers")
         yield coordinator
 
 

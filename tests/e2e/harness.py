@@ -15,7 +15,7 @@ import click
 import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
-from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.coordinator_client import CoordinatorClient
 from clients.views_barrier import wait_for_views
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -28,10 +28,12 @@ from kafka_why.contract.kafka.requests import LeavingMember, MemberAssignment, P
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.topic_layout import layout_on
 from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 from tests.harness.form import formed
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 from tests.harness.waiting import WAIT_TIMEOUT_S as WAIT_TIMEOUT_S
@@ -93,7 +95,9 @@ def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
 def coordinating(options: Options) -> Iterator[Coordinator]:
     """A coordinator that is ready."""
     with Coordinator(formed(options)) as coordinator:
-        assert coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), coordinator.status.current
+        assert coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), (
+            coordinator.status.current
+        )
         yield coordinator
 
 

@@ -4,7 +4,7 @@ import uuid
 from contextlib import closing
 
 from embedded.broker import EmbeddedBroker
-from insight.broker_groups import BrokerGroup, BrokerGroups
+from kafka_why.broker_groups import BrokerGroup, BrokerGroups
 from tests.e2e.gateway_clients import PythonMember, share
 from tests.e2e.harness import wait_until
 from tests.harness.shared import Coordinated

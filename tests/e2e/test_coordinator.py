@@ -14,14 +14,15 @@ import msgspec
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import DeadLetter, Reason, clock_record
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderError
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     START_TIMEOUT_S,
@@ -85,13 +86,13 @@ def test_clock_record_of_an_owner_that_made_no_claim_ends_nothing(service: Servi
     producer.close()
     status = service.coordinator.status
     assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
-    assert status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), status.current
+    assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
     assert member.heartbeat(1) is ErrorCode.NONE
 
 
 def test_status_file_says_what_the_coordinator_does(service: Service) -> None:
     status = read_status(service.options.folder / "status.json")
-    assert (status.phase, status.alarm) == (Phase.READY, None)
+    assert (status.phase, status.alarm) == (ServicePhase.READY, None)
     before = service.coordinator.status.current.batch_id
     wait_until(lambda: service.coordinator.status.current.batch_id > before, "another batch")
 
@@ -113,7 +114,7 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
     changed = f"requests_topic was '{service.layout.requests_topic}' and is '{other.requests_topic}'"
     assert changed in str(refused.value)
     status = read_status(tmp_path / "status.json")
-    assert status.phase is Phase.STOPPED
+    assert status.phase is ServicePhase.STOPPED
     assert status.reason.startswith("the start failed: the state in")
 
 

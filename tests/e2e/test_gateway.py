@@ -14,7 +14,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from clients.coordinator_client import TopicsMissing, layout_on
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
@@ -23,6 +22,7 @@ from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.topic_layout import TopicsMissing, layout_on
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

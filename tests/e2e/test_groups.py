@@ -19,7 +19,6 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
-from insight.admin.requests import GroupRequests
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
@@ -27,6 +26,7 @@ from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Proto
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from operations.admin.requests import GroupRequests
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     create_topic,

@@ -25,11 +25,12 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.coordinator.groups import GroupsReader
 from gateway.limits import Limits
-from insight.metrics.service import Metrics
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.metrics.service import Metrics
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase, Status, read_status
+from streaming.service.status import read_status
 from tests.e2e.early import answering, answers, pid_of_replica
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
 from tests.harness.waiting import until
@@ -49,7 +50,7 @@ class Seen:
     coordinator: Coordinator
     metrics: Metrics
 
-    def status(self) -> Status:
+    def status(self) -> ServiceStatus:
         return read_status(self.coordinator.options.folder / "status.json")
 
     def ready(self) -> tuple[int, Any]:
@@ -235,7 +236,7 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
         # A machine that stands still stops the replica's answers, too; Spark's end must not.
         assert code == 200 or body["notes"]["replica"].startswith("following: "), body
         told.append(body["notes"].get("coordinator"))
-        return seen.coordinator.spark_restarts > restarts and seen.status().phase is Phase.READY
+        return seen.coordinator.spark_restarts > restarts and seen.status().phase is ServicePhase.READY
 
     os.kill(seen.coordinator.jvm_pid, signal.SIGKILL)
     wait_until(is_back, "batches are committed again", START_TIMEOUT_S)

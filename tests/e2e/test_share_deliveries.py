@@ -17,19 +17,19 @@ from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.share_groups import Coordinators
-from insight.page.deliveries import KeptDeliveries
-from insight.why.deliveries.reading import read_deliveries
-from insight.why.history import read_history
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.deliveries import KeptDeliveries
+from kafka_why.why.deliveries.reading import read_deliveries
+from kafka_why.why.history import read_history
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.kafkas_shares import JavaShares
-from tests.unit.insight.test_page_access import answer
-from tests.unit.insight.test_page_access import serving as page_of
+from tests.unit.kafka_why.test_page_access import answer
+from tests.unit.kafka_why.test_page_access import serving as page_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 

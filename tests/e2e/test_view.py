@@ -8,7 +8,7 @@ from rich.console import Console
 
 from clients.coordinator_client import CoordinatorClient
 from gateway.net.options import GatewayOptions
-from insight.view import LiveView
+from kafka_why.live_view import LiveView
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import stable_member, wait_until
 

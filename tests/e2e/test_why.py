@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from cli import main
 from clients.coordinator_client import Header
 from embedded.broker import EmbeddedBroker
-from insight.why.history import read_history
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
@@ -24,9 +23,10 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import pack, pack_key
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
 from kafka_why.partitioner import partition_of
+from kafka_why.why.history import read_history
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
-from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
+from tests.unit.kafka_why.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 

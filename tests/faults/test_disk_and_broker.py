@@ -23,7 +23,8 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
-from streaming.service.status import Phase, Status, read_status
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from streaming.service.status import read_status
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, snapshots_of, wait_until
 from tests.harness.run_command import BROKER, SPARK, Run, descendants, no_file_grows, run
 
@@ -142,7 +143,7 @@ class Service:
         return self.root / str(self.ready["data_dir"]).lstrip("/") / "coordinator" / "status.json"
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> ServiceStatus | None:
         """None where there is no file."""
         try:
             return read_status(self.status_path)
@@ -152,7 +153,7 @@ class Service:
     def has_alarm(self, part: str) -> bool:
         """Whether the status, with a phase that fits, has an alarm with this in it."""
         status = self.status
-        return status is not None and status.phase is Phase.RESTARTING and part in (status.alarm or "")
+        return status is not None and status.phase is ServicePhase.RESTARTING and part in (status.alarm or "")
 
     def metric(self, line: str) -> bool:
         """Whether the metrics have this line."""
@@ -162,7 +163,7 @@ class Service:
     def wait_until_well(self) -> None:
         def is_well() -> bool:
             status = self.status
-            return status is not None and status.phase is Phase.READY and status.alarm is None
+            return status is not None and status.phase is ServicePhase.READY and status.alarm is None
 
         wait_until(is_well, "a status that is ready without an alarm", START_TIMEOUT_S)
 
@@ -278,7 +279,7 @@ def test_a_broker_that_does_not_stay_up_ends_the_command(service: Service) -> No
     assert last.startswith("Error: the embedded broker was started again 5 times and does not stay up: ")
     status = service.status
     assert status is not None
-    assert (status.phase, status.alarm) == (Phase.STOPPED, None)
+    assert (status.phase, status.alarm) == (ServicePhase.STOPPED, None)
     assert f"Error: {status.reason}" == last
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from checkpoints.files import FolderError, LocalFiles
 from checkpoints.spark_logs import last_batch
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.codec import DeadLetter, Reason, record_of
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.local_files import FolderError, LocalFiles
 from kafka_why.partitioner import partition_of
 from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase, Status, read_status
+from streaming.service.status import read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     START_TIMEOUT_S,
@@ -53,7 +54,7 @@ def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
     assert not list(store.glob("*.zip"))
     changelog.write_bytes(bytes(changelog.stat().st_size))
     with Coordinator(options) as coordinator:
-        assert coordinator.status.wait_for(Phase.STOPPED, timeout_s=START_TIMEOUT_S)
+        assert coordinator.status.wait_for(ServicePhase.STOPPED, timeout_s=START_TIMEOUT_S)
         failure = coordinator.status.current.reason
         assert f"the checkpoint is damaged: {changelog} does not match its checksum. " in failure
         assert not coordinator.replica().is_answering
@@ -98,12 +99,14 @@ def test_record_at_fault_is_named_and_can_be_skipped(
     assert "the error names no record" in failing.reason
 
 
-def wait_for_failing(coordinator: Coordinator) -> Status:
-    assert coordinator.status.wait_for(Phase.FAILING, timeout_s=START_TIMEOUT_S), coordinator.status.current
+def wait_for_failing(coordinator: Coordinator) -> ServiceStatus:
+    assert coordinator.status.wait_for(ServicePhase.FAILING, timeout_s=START_TIMEOUT_S), (
+        coordinator.status.current
+    )
     return read_status(coordinator.options.folder / "status.json")
 
 
-def check_failing(failing: Status, record_prefix: str) -> str:
+def check_failing(failing: ServiceStatus, record_prefix: str) -> str:
     """The id of the request at fault, the first of a pack, as the status names it."""
     assert failing.reason.startswith(f"batch {failing.batch_id + 1} failed 3 times and is tried again")
     _, _, named = failing.reason.partition("start with --skip-record ")

@@ -13,13 +13,13 @@ from typing import Self
 import pyspark
 import pytest
 
-from checkpoints.files import FolderError
 from clients.coordinator_client import CoordinatorClient
 from embedded import parent_watchdog
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.local_files import FolderError
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import prepare_topics

@@ -10,12 +10,13 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import last_batch
 from cli.processes.child import Children
 from cli.processes.family import family
 from embedded.broker import EmbeddedBroker
-from streaming.service.status import Phase, Status, read_status
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.local_files import LocalFiles
+from streaming.service.status import read_status
 from tests.e2e.harness import START_TIMEOUT_S, wait_until
 from tests.harness.run_command import no_file_grows
 from tests.slow.test_observe import Observing
@@ -41,14 +42,14 @@ def test_damage_and_a_full_disk_are_named_and_the_observer_goes_on(observing: Ob
     changelog.write_bytes(bytes(len(content)))
     observing.start()
     commit(observing.broker, group_id, topic, 2)
-    reason = wait_for(folder, Phase.STOPPED).reason
+    reason = wait_for(folder, ServicePhase.STOPPED).reason
     assert f"the checkpoint is damaged: {changelog} does not match its checksum. Put back" in reason
     assert "stop the observer, move its folder away, and delete its topics" in reason
     assert "coordinator" not in reason
     observing.running.stop()
     changelog.write_bytes(content)
     observing.start()
-    wait_for(folder, Phase.READY)
+    wait_for(folder, ServicePhase.READY)
     commit_and_see(observing, group_id, topic, 3)
     with no_file_grows(*family(observing.running.pid)):
         commit(observing.broker, group_id, topic, 4)
@@ -72,7 +73,7 @@ def commit_and_see(observing: Observing, group_id: str, topic: str, offset: int)
     wait_until(lambda: observing.offsets(group_id)[-1:] == [offset], f"offset {offset}", START_TIMEOUT_S)
 
 
-def wait_for(folder: Path, phase: Phase) -> Status:
+def wait_for(folder: Path, phase: ServicePhase) -> ServiceStatus:
     wait_until(lambda: read_status(folder / "status.json").phase is phase, phase.value, START_TIMEOUT_S)
     return read_status(folder / "status.json")
 

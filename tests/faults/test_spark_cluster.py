@@ -18,7 +18,7 @@ import msgspec
 import pyspark
 import pytest
 
-from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.coordinator_client import CoordinatorClient
 from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
@@ -28,9 +28,11 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import is_pack, unpack
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.topic_layout import layout_on
 from streaming.query.session import Session, SparkFailed
 from streaming.service.outages.outage import is_of_the_watcher
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 from tests.e2e.harness import (
     START_TIMEOUT_S,
     Member,
@@ -221,7 +223,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
 def check_stopped_in_order(coordinator: Run, data: Path) -> None:
     coordinator.interrupt()
     assert coordinator.end()[0] == 0, coordinator.stderr
-    assert read_status(data / "coordinator" / "status.json").phase is Phase.STOPPED
+    assert read_status(data / "coordinator" / "status.json").phase is ServicePhase.STOPPED
 
 
 def check_the_query_never_ended(coordinator: Run) -> None:

@@ -25,6 +25,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.service.status import ServicePhase
 from streaming.query import jvm, watchdog
 from streaming.query.hadoop_files import HadoopFiles
 from streaming.query.jvm import OwnJvm, SparkFailed
@@ -32,7 +33,7 @@ from streaming.query.session import Session
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.query import spark_keeper
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     QUICK_SPARK,
@@ -84,7 +85,7 @@ class Service:
         status = self.coordinator.status
         wait_until(lambda: self.coordinator.spark_restarts > self.restarts, "another JVM", START_TIMEOUT_S)
         self.restarts = self.coordinator.spark_restarts
-        assert status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), status.current
+        assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
         assert self.coordinator.jvm_pid != ended
         assert not running([ended])
 
@@ -181,7 +182,7 @@ def test_service_ends_when_no_jvm_stays(
             f"Its log is {tmp_path / 'spark.log'}. It was started 2 times since it last worked"
         )
         status = read_status(tmp_path / "status.json")
-        assert (status.phase, status.reason) == (Phase.STOPPED, failure)
+        assert (status.phase, status.reason) == (ServicePhase.STOPPED, failure)
         assert not running(list(jvms))
         answer = client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
         with coordinating(replace(options, first_request_wait_s=1.0)):
@@ -274,7 +275,7 @@ def test_jvm_killed_in_a_batch_and_its_state_file_torn(
     assert not is_intact(torn)
     began_s = time.monotonic()
     os.kill(jvm, signal.SIGKILL)
-    assert service.coordinator.status.wait_for(Phase.RESTARTING, timeout_s=60)
+    assert service.coordinator.status.wait_for(ServicePhase.RESTARTING, timeout_s=60)
     reason = read_status(folder / "status.json").reason
     assert reason == (
         f"Spark's JVM has ended; its log is {folder / 'spark.log'}. It is started again, attempt 1 of 5"
@@ -306,7 +307,7 @@ def stopped_in_a_batch(service: Service) -> int:
 def test_jvm_that_hangs_is_killed_and_started_again(service: Service) -> None:
     jvm = service.coordinator.jvm_pid
     os.kill(jvm, signal.SIGSTOP)
-    assert service.coordinator.status.wait_for(Phase.RESTARTING, timeout_s=60)
+    assert service.coordinator.status.wait_for(ServicePhase.RESTARTING, timeout_s=60)
     reason = service.coordinator.status.current.reason
     assert reason.startswith("Spark's JVM has not answered for 10 s, so it was killed; its log is ")
     service.wait_for_another_jvm(jvm)

@@ -22,7 +22,7 @@ import pytest
 
 from checkpoints.checkpoint import Checkpoint
 from cli.processes.family import family
-from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
@@ -30,7 +30,9 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
-from streaming.service.status import Phase, Status, read_status
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.topic_layout import layout_on
+from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import (
     START_TIMEOUT_S,
@@ -64,16 +66,16 @@ class Machine:
     gateway: str
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> ServiceStatus | None:
         with suppress(FileNotFoundError):
             return read_status(self.data / "coordinator" / "status.json")
         return None
 
-    def is_in(self, phase: Phase) -> bool:
+    def is_in(self, phase: ServicePhase) -> bool:
         status = self.status
         return status is not None and status.phase is phase
 
-    def wait_for(self, phase: Phase) -> None:
+    def wait_for(self, phase: ServicePhase) -> None:
         def come() -> bool:
             assert self.process.process.poll() is None, self.process.stderr
             return self.is_in(phase)
@@ -163,7 +165,7 @@ def test_standby_takes_over_from_one_that_sleeps(
 
         with asleep_between_plan_and_commit(site, active):
             began_s = time.monotonic()
-            standby.wait_for(Phase.READY)
+            standby.wait_for(ServicePhase.READY)
             note(record_property, "takeover from one that sleeps", f"{time.monotonic() - began_s:.1f} s")
             seen.more()
         check_ends(active, standby)
@@ -187,9 +189,13 @@ def check_another_checkpoint_is_refused(site: Site, owner: Machine) -> None:
 
 def both(one: Machine, other: Machine) -> tuple[Machine, Machine]:
     """Of two that start at the same moment on a new checkpoint, one works at once and the other one waits."""
-    wait_until(lambda: one.is_in(Phase.READY) or other.is_in(Phase.READY), "one that works", START_TIMEOUT_S)
-    active, standby = (one, other) if one.is_in(Phase.READY) else (other, one)
-    standby.wait_for(Phase.STANDBY)
+    wait_until(
+        lambda: one.is_in(ServicePhase.READY) or other.is_in(ServicePhase.READY),
+        "one that works",
+        START_TIMEOUT_S,
+    )
+    active, standby = (one, other) if one.is_in(ServicePhase.READY) else (other, one)
+    standby.wait_for(ServicePhase.STANDBY)
     status = standby.status
     assert status is not None
     runs = (

@@ -17,9 +17,9 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase, Status
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,
@@ -83,7 +83,7 @@ def test_broker_is_away_until_the_query_fails(
     member = stable_member(client, "broker-away", session_timeout_ms=900_000)
     own_broker.stop()
     assert coordinator.status.wait_until(lambda status: status.alarm is not None, timeout_s=60)
-    assert coordinator.status.wait_for(Phase.RESTARTING, Phase.FAILING, timeout_s=300)
+    assert coordinator.status.wait_for(ServicePhase.RESTARTING, ServicePhase.FAILING, timeout_s=300)
     own_broker.start()
     assert coordinator.status.wait_until(is_well, timeout_s=300)
     assert member.heartbeat(1) is ErrorCode.NONE
@@ -100,14 +100,14 @@ def test_query_is_started_again_when_workers_keep_dying(
 ) -> None:
     member = stable_member(client, "workers-die", session_timeout_ms=60_000)
     phases = phases_of(coordinator)
-    wait_until(partial(kill_until, coordinator, Phase.RESTARTING), "the end of the query")
+    wait_until(partial(kill_until, coordinator, ServicePhase.RESTARTING), "the end of the query")
     assert coordinator.status.wait_until(is_well, timeout_s=START_TIMEOUT_S)
     assert member.heartbeat(1) is ErrorCode.NONE
-    assert phases() == [Phase.RESTARTING, Phase.READY]
+    assert phases() == [ServicePhase.RESTARTING, ServicePhase.READY]
 
 
-def is_well(status: Status) -> bool:
-    return status.phase is Phase.READY and status.alarm is None
+def is_well(status: ServiceStatus) -> bool:
+    return status.phase is ServicePhase.READY and status.alarm is None
 
 
 def python_workers(coordinator: Coordinator) -> list[int]:
@@ -116,7 +116,7 @@ def python_workers(coordinator: Coordinator) -> list[int]:
     return [worker for daemon in daemons for worker in child_pids(daemon)]
 
 
-def kill_until(coordinator: Coordinator, phase: Phase) -> bool:
+def kill_until(coordinator: Coordinator, phase: ServicePhase) -> bool:
     """Kill the workers there are, unless the coordinator is in that phase by now."""
     if coordinator.status.current.phase is phase:
         return True
@@ -130,9 +130,9 @@ def kill_workers(coordinator: Coordinator) -> None:
             os.kill(worker, signal.SIGKILL)
 
 
-def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
+def phases_of(coordinator: Coordinator) -> Callable[[], list[ServicePhase]]:
     """Begin to write down the phases the coordinator enters; the call gives them and ends it."""
-    seen: list[Phase] = []
+    seen: list[ServicePhase] = []
 
     def watch() -> None:
         while coordinator.status.wait_until(lambda now: not seen or now.phase is not seen[-1], timeout_s=300):
@@ -144,7 +144,7 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
     watcher.start()
     wait_until(lambda: bool(seen), "the phase it is in")
 
-    def phases() -> list[Phase]:
+    def phases() -> list[ServicePhase]:
         watcher.join(timeout=60)
         return seen[1:]
 

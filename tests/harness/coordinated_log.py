@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from checkpoints.metadata import Epoch, Identity, KnownOutage
-from insight.replay.collect import Collector, TopicRecord
-from insight.replay.recording import Handled, Header
 from kafka_why.contract.codec import is_clock_record
+from operations.replay.collect import Collector, TopicRecord
+from operations.replay.recording import Handled, Header
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import step

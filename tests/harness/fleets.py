@@ -5,13 +5,13 @@ from typing import TypedDict
 
 from hypothesis import strategies as st
 
-from insight.whatif.changes import UNCHANGED
-from insight.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
-from insight.whatif.run import Log, Run
-from insight.whatif.simulation import simulate
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
 from kafka_why.contract.protocols.consumer_protocol import encode_subscription
 from kafka_why.contract.protocols.subscriptions import Subscription
+from operations.whatif.changes import UNCHANGED
+from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
+from operations.whatif.run import Log, Run
+from operations.whatif.simulation import simulate
 from state.config import CoordinatorConfig
 from state.configs import Configs
 from state.inputs import Received

@@ -6,8 +6,8 @@ The records and the looks at the brokers are simulated second by second; all els
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from insight.lag.brokers import INTERVAL_S
-from insight.metrics.lags import lag_gauges
+from kafka_why.lag.brokers import INTERVAL_S
+from kafka_why.metrics.lags import lag_gauges
 from tests.harness.scraped import Scraped
 
 GROUP, TOPIC, MEMBER = "orders", "purchases", "worker-1"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from checkpoints.export_file import ExportedGroup
-from insight.replay.recording import Header, Line, LogLine, OutputLine, StartGroup
+from operations.replay.recording import Header, Line, LogLine, OutputLine, StartGroup
 
 
 class Lines:

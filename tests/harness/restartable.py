@@ -9,9 +9,9 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.status import ServicePhase
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import Phase
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout
 from tests.harness.form import formed
@@ -46,7 +46,7 @@ class Service:
         self.coordinator = Coordinator(self.options)
         self.coordinator.start()
         status = self.coordinator.status
-        assert status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), status.current
+        assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
 
 
 @contextmanager

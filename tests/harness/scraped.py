@@ -8,19 +8,6 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from insight.lag.log import LogBounds, Partition
-from insight.metrics.collector import (
-    BacklogCollector,
-    MetricsStateCollector,
-    ServiceCollector,
-    TransactionsCollector,
-)
-from insight.metrics.metrics_state import MetricsState
-from insight.metrics.replica import ReplicaCollector
-from insight.metrics.series import SeriesBounds
-from insight.metrics.service import BatchMetrics, Readings, RebalanceMetrics, service_state
-from insight.metrics.share_state import ShareStateCollector
-from insight.service_state import ServiceState
 from kafka_why.contract.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
@@ -36,13 +23,26 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterProducer
+from kafka_why.contract.service.replica import ReplicaState
+from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
+from kafka_why.metrics.collector import (
+    BacklogCollector,
+    MetricsStateCollector,
+    ServiceCollector,
+    TransactionsCollector,
+)
+from kafka_why.metrics.metrics_state import MetricsState
+from kafka_why.metrics.replica import ReplicaCollector
+from kafka_why.metrics.series import SeriesBounds
+from kafka_why.metrics.service import BatchMetrics, Readings, RebalanceMetrics, service_state
+from kafka_why.metrics.share_state import ShareStateCollector
+from kafka_why.service_state import ServiceState
 from state.kafka.protocols import view_of as kafka_view
 from state.rocketmq.view import snapshot as rocketmq_view
-from streaming.query.progress import BatchProgress, Source, StateOperator
-from streaming.service.replica.state import ReplicaState
-from streaming.service.share_state.summary import ShareStateSummary
-from streaming.service.status import Phase, Status
-from streaming.service.transactions.pending import Summary
 from tests.harness.histories import Recorder
 from tests.harness.rocketmq_broker import Broker, of
 
@@ -61,11 +61,11 @@ class Scraped:
         self.metrics_state = MetricsState(LAYOUT, bounds)
         self.batches = BatchMetrics(self.registry, wall_s=lambda: NOW_S)
         self.rebalances = RebalanceMetrics(self.registry)
-        self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
+        self.status = ServiceStatus(ServicePhase.READY, "batches are being committed", 0, batch_id=41)
         self.registry.register(MetricsStateCollector(self.metrics_state, with_members=with_members))
         self.registry.register(BacklogCollector(self.metrics_state))
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
-        self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
+        self.transactions = TransactionsSummary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
         self.registry.register(TransactionsCollector(lambda: self.transactions))
         self.share_state = ShareStateSummary(
             tasks=1,

@@ -1,11 +1,12 @@
 """The replica of a simulated service: how it is started, promoted and ended, and its process."""
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.local_files import FolderError
 from streaming.replica.follower import Follower
-from streaming.replica.pipes import Committed, Phase, Promote, Start
+from streaming.replica.pipes import Committed, Promote, Start
 from streaming.replica.seed import Seed
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import NO_OWNER, first_terms, later_terms
@@ -45,7 +46,9 @@ class Replica:
         if self.follower is None:
             return False
         report = self.follower.report()
-        return report.phase is Phase.ANSWERING and self._world.broker.now_ms - report.as_of_ms < NEAR_MS
+        return (
+            report.phase is ReplicaPhase.ANSWERING and self._world.broker.now_ms - report.as_of_ms < NEAR_MS
+        )
 
     def follow(self, _: Spark, outages: list[KnownOutage]) -> None:
         self.end()

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from types import MappingProxyType, TracebackType
 
-from insight.why.model import CauseKind
+from kafka_why.why.model import CauseKind
 from tests.harness.connect_worker import FILE_STREAM, START_TIMEOUT_S, Worker, is_answered
 from tests.harness.waiting import wait_until
 from tests.observed.member import Library, Member

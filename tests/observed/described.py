@@ -1,6 +1,6 @@
 """Share groups and streams groups, which Kafka's own client describes: librdkafka cannot."""
 
-from insight.why.model import CauseKind
+from kafka_why.why.model import CauseKind
 from tests.harness.kafkas_groups import KafkasGroup
 from tests.observed.applications import StreamsPlay
 from tests.observed.member import Library

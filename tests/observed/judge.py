@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from insight.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
-from insight.why.names import lasting_name
-from insight.why.report import Report
 from kafka_why.contract.protocols.streams_protocol import AT_ONCE
+from kafka_why.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
+from kafka_why.why.names import lasting_name
+from kafka_why.why.report import Report
 from tests.observed.lines import Class, Line, Verdict
 from tests.observed.member import HEARTBEAT_MS, SESSION_MS
 from tests.observed.truth import Step, Truth

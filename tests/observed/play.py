@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from insight.why.model import CauseKind
+from kafka_why.why.model import CauseKind
 from tests.harness.kafkas_groups import KafkasGroup
 from tests.harness.waiting import wait_until
 from tests.observed.member import Library, Member

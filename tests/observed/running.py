@@ -14,7 +14,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from insight.why.report import Report
+from kafka_why.why.report import Report
 from tests.campaigns import results as frame
 from tests.campaigns.playing import command
 from tests.campaigns.results import markdown

@@ -26,7 +26,7 @@ from cli.processes.child import Children
 from cli.why import why
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
-from insight.why.report import Report
+from kafka_why.why.report import Report
 from tests.campaigns.java import compiled
 from tests.e2e.harness import read_topic
 from tests.harness.commands import invoke

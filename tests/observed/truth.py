@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from insight.why.model import CauseKind
+from kafka_why.why.model import CauseKind
 
 
 class Seen(Struct, frozen=True):

@@ -10,9 +10,10 @@ from checkpoints.metadata import Epoch
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.service.status import ServicePhase
 from streaming.service.clock.ticker import Ticker
 from streaming.service.query import coordinating
-from streaming.service.status import Phase, read_status
+from streaming.service.status import read_status
 from tests.e2e.early import answers, markers
 from tests.e2e.harness import (
     Member,
@@ -53,7 +54,7 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
     threads = [thread for thread in threading.enumerate() if thread.name in ("ticker", "supervisor")]
     assert len(threads) == 2
     service.coordinator.stop()
-    assert read_status(service.options.folder / "status.json").phase is Phase.STOPPED
+    assert read_status(service.options.folder / "status.json").phase is ServicePhase.STOPPED
     assert not any(thread.is_alive() for thread in threads)
 
     asked = service.one.heartbeat("kept", generation_id=1, member_id=member.member_id)

@@ -11,9 +11,9 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
-from insight.admin.requests import GroupRequests
-from insight.why.rebalances import rebalances
 from kafka_why.contract.kafka.responses import DescribeGroupResponse
+from kafka_why.why.rebalances import rebalances
+from operations.admin.requests import GroupRequests
 from tests.e2e.gateway_clients import members_added
 from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.connect_worker import FILE_STREAM, START_TIMEOUT_S, Worker, is_answered

@@ -14,9 +14,9 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient
 from gateway.net.options import GatewayOptions
-from insight.admin.requests import GroupRequests
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
+from operations.admin.requests import GroupRequests
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

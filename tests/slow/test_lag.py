@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaProducer
 
 from embedded.broker import EmbeddedBroker
-from insight.lag import definitions
-from insight.lag.definitions import PartitionLag
-from insight.lag.log import LogBounds, Partition
-from insight.lag.record_times import PRECISION_MS
-from insight.metrics.follower import Follower
-from insight.metrics.lags import GroupLags
-from insight.metrics.metrics_state import MetricsState
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lag import definitions
+from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.record_times import PRECISION_MS
+from kafka_why.metrics.follower import Follower
+from kafka_why.metrics.lags import GroupLags
+from kafka_why.metrics.metrics_state import MetricsState
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import create_topic, note, wait_until
 

@@ -22,13 +22,13 @@ from cli.groups import groups
 from cli.processes.child import Child, Children
 from cli.why import why
 from embedded.broker import EmbeddedBroker
-from insight.why.course import course_of
-from insight.why.model import CauseKind, RebalanceOutcome
-from insight.why.report import report_of
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.why.course import course_of
+from kafka_why.why.model import CauseKind, RebalanceOutcome
+from kafka_why.why.report import report_of
 from streaming.observing.options import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError

@@ -29,7 +29,8 @@ from cli.processes.family import family
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from streaming.service.status import Phase, read_status
+from kafka_why.contract.service.status import ServicePhase
+from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import START_TIMEOUT_S, command_of, read_topic, wait_until
 from tests.harness.examples import scaled
@@ -174,8 +175,8 @@ def kill_spark(observing: Observing) -> None:
     path = observing.folder / "data" / "observer" / "status.json"
     jvm = [pid for pid in family(observing.running.pid) if SPARK in command_of(pid)][-1]
     os.kill(jvm, signal.SIGKILL)
-    wait_until(lambda: read_status(path).phase is not Phase.READY, "the end of Spark")
-    wait_until(lambda: read_status(path).phase is Phase.READY, "another Spark", START_TIMEOUT_S)
+    wait_until(lambda: read_status(path).phase is not ServicePhase.READY, "the end of Spark")
+    wait_until(lambda: read_status(path).phase is ServicePhase.READY, "another Spark", START_TIMEOUT_S)
 
 
 def has_read_all(observing: Observing, committing: str) -> bool:

@@ -14,13 +14,13 @@ from cli.groups import groups
 from cli.processes.child import Children
 from cli.why import why
 from embedded.broker import EmbeddedBroker
-from insight.why.course import course_of
-from insight.why.folder_history import read_folder
-from insight.why.model import CauseKind, RebalanceOutcome
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.why.course import course_of
+from kafka_why.why.folder_history import read_folder
+from kafka_why.why.model import CauseKind, RebalanceOutcome
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, wait_until
 from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import Held, JavaGroups

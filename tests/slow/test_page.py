@@ -21,9 +21,6 @@ from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
 from cli.run_page import log_source
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from insight.page.commands import Source
-from insight.page.server import Page
-from insight.web import listening_at, url_of
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import (
@@ -32,6 +29,9 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from kafka_why.page.commands import Source
+from kafka_why.page.server import Page
+from kafka_why.web import listening_at, url_of
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults

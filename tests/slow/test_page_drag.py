@@ -20,8 +20,8 @@ from bench.page_browser import drag, opened
 from bench.page_cost import BEGIN_MS, bench_of
 from bench.page_history import GROUP_ID
 from bench.page_records import small_group
-from insight.page.security import Access
-from insight.web import Web, listening_at, names_of, url_of
+from kafka_why.page.security import Access
+from kafka_why.web import Web, listening_at, names_of, url_of
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
 

@@ -23,14 +23,7 @@ from checkpoints.checkpoint import Checkpoint
 from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, ChildFailed, Children
 from clients.answer_reader import AnswerReader
-from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
-from insight.replay.judge import judge
-from insight.replay.live import recorded
-from insight.replay.read_topics import Part
-from insight.replay.recording import Answer, Bytes, Event, Line
-from insight.replay.recording_file import RecordingFile
-from insight.replay.verdict import How, Verdict
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyRequest
@@ -42,6 +35,13 @@ from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.partitioner import partition_of
+from kafka_why.topic_layout import layout_on
+from operations.replay.judge import judge
+from operations.replay.live import recorded
+from operations.replay.read_topics import Part
+from operations.replay.recording import Answer, Bytes, Event, Line
+from operations.replay.recording_file import RecordingFile
+from operations.replay.verdict import How, Verdict
 from tests.e2e.harness import START_TIMEOUT_S, wait_until, waits_for_a_request
 from tests.harness import form, random_log, rocketmq_log
 from tests.harness.recordings import Lines

@@ -22,15 +22,17 @@ from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
-from checkpoints.files import FolderError
 from cli import main
-from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.coordinator_client import CoordinatorClient
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.pack import unpack
-from streaming.service.status import Phase, read_status
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderError
+from kafka_why.topic_layout import layout_on
+from streaming.service.status import read_status
 from tests.e2e.harness import (
     QUICK_JAVA,
     START_TIMEOUT_S,
@@ -115,7 +117,7 @@ def test_members_live_through_kill_damage_rollback_and_move(tmp_path: Path) -> N
         check_topic_is_made_by_writing(ready_again["gateway"])
         check_interrupt(again)
     status = read_status(old / "coordinator" / "status.json")
-    assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
+    assert (status.phase, status.reason) == (ServicePhase.STOPPED, "stopped in order")
 
     exported = state("export", tmp_path / "exported", "--data-dir", old)
     assert exported.startswith(f"exported {len(GROUPS)} groups")

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from cli.processes.child import GROUP_COORDINATOR, Children
-from clients.coordinator_client import layout_on
 from gateway.net.options import GatewayOptions
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.topic_layout import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle
 from tests.e2e.test_gateway_clients import Told, tell

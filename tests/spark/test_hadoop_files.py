@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.files import FolderError, FolderNotWritable
+from kafka_why.local_files import FolderError, FolderNotWritable
 from streaming.query.hadoop_files import HadoopFiles
 
 

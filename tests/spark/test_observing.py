@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
-from insight.why.table import events_table
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.why.table import events_table
 from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder

@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import Entry, decode_group
-from insight.stored.frames import schema_of, write_parquet
-from insight.stored.rows import GroupRows, Table, rows_of
-from insight.stored.sql import answer_json, answer_text, create_views
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
+from operations.stored.frames import schema_of, write_parquet
+from operations.stored.rows import GroupRows, Table, rows_of
+from operations.stored.sql import answer_json, answer_text, create_views
 from state.kafka.member_id import new_member_id
 from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
 from tests.harness.checkpoints import spark_of

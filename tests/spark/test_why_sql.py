@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from insight.why.table import events_table
 from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import CoordinatorStarted
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.why.table import events_table
 from tests.harness.histories import Recorder
-from tests.unit.insight.why_story import STORY
+from tests.unit.kafka_why.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night
 
 DOCS = Path(__file__).parents[2] / "docs" / "why.md"

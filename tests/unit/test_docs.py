@@ -17,20 +17,20 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from insight.replay.recording_file import RecordingFile
-from insight.whatif.answer import answer
-from insight.whatif.changes import parse_changes
-from insight.whatif.recorded import log_of
-from insight.whatif.text import answer_text
-from insight.why.clock import Clock
-from insight.why.report import report
-from insight.why.rocketmq.report import report as rocketmq_report
-from insight.why.rocketmq.text import report_text as rocketmq_report_text
-from insight.why.text import report_text
 from kafka_why.connections.client_security import SETTINGS
+from kafka_why.why.clock import Clock
+from kafka_why.why.report import report
+from kafka_why.why.rocketmq.report import report as rocketmq_report
+from kafka_why.why.rocketmq.text import report_text as rocketmq_report_text
+from kafka_why.why.text import report_text
+from operations.replay.recording_file import RecordingFile
+from operations.whatif.answer import answer
+from operations.whatif.changes import parse_changes
+from operations.whatif.recorded import log_of
+from operations.whatif.text import answer_text
 from tests.harness import scraped
 from tests.harness.histories import Recorder
-from tests.unit.insight import why_story
+from tests.unit.kafka_why import why_story
 from tests.unit.state import rocketmq_story
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ NAMED = re.compile(r"""(docs/[\w-]+\.md),\s+(?:#\s+)?(["'])(.+?)\2""")
 """How code names a section: the page, and the heading in quotes."""
 BETWEEN_STRINGS = re.compile(r'"\s*\n\s*f?"')
 REPOSITORY_PATH = re.compile(
-    r"`((?:assignors|bench|checkpoints|cli|clients|deploy|docs|embedded|gateway|insight|kafka_why|records"
+    r"`((?:assignors|bench|checkpoints|cli|clients|deploy|docs|embedded|gateway|kafka_why|operations|records"
     r"|state|streaming|tests)/[\w./*-]*\w)[/`]"
 )
 TEST_NAME = re.compile(r"\btest_\w+\b(?![*])")

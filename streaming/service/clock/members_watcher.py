@@ -6,11 +6,11 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import TopicReader
-from streaming.service.background import BackgroundThread
 from streaming.service.clock.pace import Pace
 
 # The maximum time of a request to the brokers, and so of `stop`.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderNotWritable
+from kafka_why.local_files import FolderNotWritable
 
 # Each pin is synced to the disk, which may also hold the broker's log.
 INTERVAL_S = 1.0

@@ -14,11 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.contract.claims import Claim
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.query import pipeline
 from streaming.query.current_request import WORKER_DIED, left_behind
 from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
-from streaming.query.progress import BatchProgress
 from streaming.query.session import Session
 from streaming.service.can_continue import RequestsLost, TopicLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
@@ -35,7 +36,7 @@ from streaming.service.query.supervision import (
     stopped_on_error,
 )
 from streaming.service.start_times import StartTimes
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 
 TICKER_ALARM_AGE_S = 10.0
 # A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
@@ -110,13 +111,16 @@ class CoordinatorsQuery(SupervisedQuery):
         """
         self._continuity.end()
         self._status.wait_until(
-            lambda status: self._continuity.is_settled() or status.phase is not Phase.READY, SETTLE_MAX_S
+            lambda status: self._continuity.is_settled() or status.phase is not ServicePhase.READY,
+            SETTLE_MAX_S,
         )
 
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
         """Start the query when clients can be heard."""
         self._continuity.wait_for_clients(
-            self._options.first_request_wait_s, stopping.is_set, partial(self._status.enter, Phase.STARTING)
+            self._options.first_request_wait_s,
+            stopping.is_set,
+            partial(self._status.enter, ServicePhase.STARTING),
         )
         check_can_continue(self._options.client_config, self._checkpoint)
         outages = self._continuity.end_outage_or_promote(lambda: self._session.spark)
@@ -163,7 +167,7 @@ class CoordinatorsQuery(SupervisedQuery):
             return
         if self._loss_since_s is None:
             self._loss_since_s = time.monotonic()
-            self._status.enter(Phase.FAILING, loss.reason)
+            self._status.enter(ServicePhase.FAILING, loss.reason)
         if loss.is_other_topic:
             self._session.kill()  # the query would read on there, and answer
         if loss.is_other_topic or time.monotonic() - self._loss_since_s > LOSS_S:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from checkpoints.spark_logs import planned_ends
+from kafka_why.local_files import FolderError
 
 # The form of a record, or of a request in a pack, in `streaming.query.handling.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from checkpoints.files import FolderNotWritable
+from kafka_why.local_files import FolderNotWritable
 from streaming.query.jvm import SparkFailed
 from streaming.query.watchdog import Watchdog
 from streaming.service.can_continue import CannotContinue

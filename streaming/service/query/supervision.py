@@ -21,9 +21,11 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
-from checkpoints.files import FolderError, FolderNotWritable
 from checkpoints.state_stores import remove_torn_state
-from streaming.query.progress import BatchProgress, ProgressReader
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderError, FolderNotWritable
+from kafka_why.metrics.batch_progress import BatchProgress
+from streaming.query.progress import ProgressReader
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
@@ -31,7 +33,7 @@ from streaming.service.pauses import pause_before
 from streaming.service.query.committed_pin import CommittedPin
 from streaming.service.query.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.query.spark_keeper import SparkEnded, SparkKeeper
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 
 FAILURES_TO_NAME_THE_BATCH = 3
 POLL_S = 0.2
@@ -133,7 +135,7 @@ class Supervisor:
             session,
             self._stopping,
             pause=self._pause_for_spark,
-            say=partial(status.enter, Phase.RESTARTING),
+            say=partial(status.enter, ServicePhase.RESTARTING),
             has_standby=query.has_standby,
         )
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -161,7 +163,7 @@ class Supervisor:
             else:
                 reason = f"the supervisor of the {service} ended: {type(error).__name__}: {first_line(error)}"
                 log.exception("the service failed", service=service)
-            self._status.enter(Phase.STOPPED, reason)
+            self._status.enter(ServicePhase.STOPPED, reason)
             self._query.ended(error)
             self._on_end(reason, error)
 
@@ -245,7 +247,7 @@ class Supervisor:
     def _wait_without_query(self, obstacle: str, running: StreamingQuery) -> None:
         """End the query, and wait until nothing is in its way any more, or the service stops."""
         log.warning("query stopped for a while", reason=obstacle)
-        self._status.enter(Phase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
+        self._status.enter(ServicePhase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
         self._look_at_disk()  # it may be full, and the broker have died of that
         self._set_alarms()
         self._check_can_continue()  # the topic may be what is missing
@@ -271,7 +273,7 @@ class Supervisor:
         if full is None:
             return False
         log.error("query stopped until there is space", reason=full, error=error)
-        self._status.enter(Phase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
+        self._status.enter(ServicePhase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
         while full is not None and not self._stopping.is_set():
             self._pause(SPACE_POLL_S)
             full = self._look_at_disk()
@@ -297,12 +299,12 @@ class Supervisor:
         self._status.set_alarm("; ".join(filter(None, (self._disk_alarm, *self._query.alarms()))) or None)
 
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
-        phase = Phase.RESTARTING
+        phase = ServicePhase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
         what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
         under_way = self._query.failed(what, failures)
         if failures >= FAILURES_TO_NAME_THE_BATCH:
-            phase = Phase.FAILING
+            phase = ServicePhase.FAILING
             reason = describe_failing_batch(self._checkpoint, batch, failures, what, under_way)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)

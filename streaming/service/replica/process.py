@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from streaming.replica.pipes import Committed, Pending, Phase, Promote, Report, Start, line, read_report
+from kafka_why.contract.service.replica import ReplicaPhase
+from streaming.replica.pipes import Committed, Pending, Promote, Report, Start, line, read_report
 
 _END_GRACE_S = 1.0
 
@@ -21,7 +22,7 @@ class ReplicaProcess:
         self, start: Start, on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
     ) -> None:
         self._on_pending = on_pending
-        self.report = Report(phase=Phase.SEEDING, reason="its process starts")
+        self.report = Report(phase=ReplicaPhase.SEEDING, reason="its process starts")
         self.reported_s = time.monotonic()
         self._seed = Path(start.seed)
         self._process = subprocess.Popen(
@@ -43,7 +44,7 @@ class ReplicaProcess:
         self._process.stdout.close()
         self._hang_up()
         self._seed.unlink(missing_ok=True)
-        if self.report.phase is Phase.ENDED and self.report.reason:
+        if self.report.phase is ReplicaPhase.ENDED and self.report.reason:
             return self.report.reason
         return f"its process ended with {code}"
 

@@ -4,9 +4,9 @@ from kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.query.seeding import read_state
 from streaming.replica.seed import Seed, ShardRow

@@ -3,52 +3,14 @@
 from collections.abc import Callable
 
 import structlog
-from msgspec import Struct
 
-from streaming.replica.pipes import Phase
-from streaming.service.background import BackgroundThread
-from streaming.service.status import NO_REPLICA, StatusBoard
+from kafka_why.background_thread import BackgroundThread
+from kafka_why.contract.service.replica import ReplicaState
+from streaming.service.status import StatusBoard
 
 INTERVAL_S = 0.2
 
 log = structlog.get_logger()
-
-
-class ReplicaState(Struct, frozen=True, kw_only=True):
-    """The replica as others see it.
-
-    `phase` is one of PHASES: the phase of its report, or `off`. `reason` says why it does not answer.
-    `answers`, `compared`, `differences` and `seedings` are since the start of the service. `lead_s` and
-    `lead_bytes` are as in `streaming.replica.lead`. `alarm` is for the operator.
-    """
-
-    phase: str
-    reason: str = ""
-    lag_records: int = 0
-    lag_ms: int = 0
-    lead_s: float = 0.0
-    lead_bytes: int = 0
-    answers: int = 0
-    compared: int = 0
-    differences: int = 0
-    seedings: int = 0
-    groups: int = 0
-    alarm: str | None = None
-
-    @property
-    def is_answering(self) -> bool:
-        return self.phase == Phase.ANSWERING
-
-    @property
-    def phrase(self) -> str:
-        """What it does, and why it does not answer."""
-        return f"{self.phase}: {self.reason}" if self.reason else self.phase
-
-
-OFF = ReplicaState(phase=NO_REPLICA)
-"""The coordinator runs without a replica."""
-NOT_STARTED = ReplicaState(phase=Phase.SEEDING, reason="no query has started yet")
-PHASES = (OFF.phase, *(phase.value for phase in Phase))
 
 
 class ReplicaWatch(BackgroundThread):

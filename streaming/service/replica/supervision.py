@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.service.replica import NOT_STARTED, ReplicaPhase, ReplicaState
 from kafka_why.topic_reader import TopicReader
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
-from streaming.replica.pipes import Committed, Phase, Promote, Report, Start
+from streaming.replica.pipes import Committed, Promote, Report, Start
 from streaming.replica.seed import write_seed
 from streaming.replica.terms import NO_OWNER
 from streaming.service.can_continue import handled
@@ -29,7 +30,6 @@ from streaming.service.log_and_state import LogAndState
 from streaming.service.pauses import pause_before
 from streaming.service.replica.process import ReplicaProcess
 from streaming.service.replica.seed import make_seed
-from streaming.service.replica.state import NOT_STARTED, ReplicaState
 
 FIRST_PAUSE_S = 0.2
 # A replica that has run for so long counts as well again.
@@ -95,7 +95,7 @@ class Replica:
         self._owner_epoch = NO_OWNER
         self._number = 0
         self._counts = _Counts()
-        self._idle = Report(phase=Phase(NOT_STARTED.phase), reason=NOT_STARTED.reason)
+        self._idle = Report(phase=ReplicaPhase(NOT_STARTED.phase), reason=NOT_STARTED.reason)
         self._difference: str | None = None
         self._read_to: Mapping[int, int] = {}
         self._watermark_ms = 0
@@ -119,7 +119,7 @@ class Replica:
     def is_answering(self) -> bool:
         """Whether it answers the requests of this moment."""
         report = self._report()
-        return report.phase is Phase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
+        return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
     def loss(self) -> Loss | None:
         """Return what the query can never read, as the replica sees it, None if nothing."""
@@ -184,12 +184,12 @@ class Replica:
                 process.end()
             self._thread.join()
             self._thread = None
-            self._idle = Report(phase=Phase.ENDED, reason="the next one starts with the next query")
+            self._idle = Report(phase=ReplicaPhase.ENDED, reason="the next one starts with the next query")
 
     def stay_ended(self, reason: str) -> None:
         """Run none until `follow`, for this reason."""
         self.end()
-        self._idle = Report(phase=Phase.ENDED, reason=reason)
+        self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         """The query has committed a batch: it has read up to these offsets, and fired deadlines up to this
@@ -234,9 +234,9 @@ class Replica:
         if process is None:
             return self._idle
         report = process.report
-        if report.phase is Phase.ANSWERING and time.monotonic() - process.reported_s > RECENT_S:
+        if report.phase is ReplicaPhase.ANSWERING and time.monotonic() - process.reported_s > RECENT_S:
             reason = f"its process has said nothing for more than {RECENT_S:.0f} s"
-            return msgspec.structs.replace(report, phase=Phase.FOLLOWING, reason=reason)
+            return msgspec.structs.replace(report, phase=ReplicaPhase.FOLLOWING, reason=reason)
         return report
 
     def _id(self) -> ReplicaId:
@@ -256,7 +256,7 @@ class Replica:
         while not ending.is_set():
             assert self._plan is not None
             began_s = time.monotonic()
-            self._idle = Report(phase=Phase.SEEDING, reason="its seed is made")
+            self._idle = Report(phase=ReplicaPhase.SEEDING, reason="its seed is made")
             try:
                 reason = self._run(self._plan, ending)
             except Exception as error:  # noqa: BLE001 - a JVM that ends meanwhile raises whatever was under way
@@ -264,7 +264,7 @@ class Replica:
             if ending.is_set():
                 return
             failures = 1 if time.monotonic() - began_s > WELL_AFTER_S else failures + 1
-            self._idle = Report(phase=Phase.ENDED, reason=reason)
+            self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
             log.warning("the replica ended; the query answers", reason=reason, attempt=failures)
             if failures > 1 and self._plan.outages is not None:
                 self._wait_for_query(ending)
@@ -304,7 +304,7 @@ class Replica:
             self._last = process.report
             self._counts.answers += process.report.answers
             self._counts.compared += process.report.compared
-            self._idle = Report(phase=Phase.ENDED, reason=reason)
+            self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
         if process.report.difference is not None:
             return self._differs(process.report.difference)
         return reason

@@ -14,9 +14,10 @@ from msgspec import UNSET, Struct, UnsetType
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
+from kafka_why.contract.service.share_state import ShareStateSummary
 from state.kafka.share.outcomes import RETRIABLE
 from streaming.service.share_state.carrying_out import Again, Item, Key, Results
-from streaming.service.share_state.summary import Counts, ShareStateSummary, summary_of
+from streaming.service.share_state.summary import Counts, summary_of
 
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
 FIRST_PAUSE_S = 30.0

@@ -12,20 +12,21 @@ from contextlib import ExitStack
 import structlog
 from kafka import KafkaProducer
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE, encode
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
-from streaming.service.background import BackgroundThread
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import silence_ms
 from streaming.service.share_state.broker_coordinators import BROKER_TIMEOUT_MS, BrokerCoordinators
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
 from streaming.service.share_state.open_tasks import UNCERTAIN_S, OpenTasks, Report
-from streaming.service.share_state.summary import NOT_PERMITTED, Counts, ShareStateSummary
+from streaming.service.share_state.summary import NOT_PERMITTED, Counts
 
 RETRY_PAUSE_S = 1.0
 _REST_POLL_MS = 500

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.folders import make_private_folder, sync
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
@@ -32,6 +31,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import is_clock_record
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
+from kafka_why.folders import make_private_folder, sync
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from records.sharding import shard_of, takes_packs

@@ -17,8 +17,6 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import OWNERS, Checkpoint
 from checkpoints.codec import Entry, StateError, decode_group
 from checkpoints.damage import is_intact
-from checkpoints.files import LocalFiles
-from checkpoints.folders import make_private_folder
 from checkpoints.spark_logs import (
     SPARK,
     SparkLogDamaged,
@@ -27,6 +25,8 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.state_stores import StateStore, state_stores
+from kafka_why.folders import make_private_folder
+from kafka_why.local_files import LocalFiles
 from streaming.service.stored_state.continuation import (
     Cluster,
     Continuation,

@@ -18,6 +18,7 @@ import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, encode
@@ -26,7 +27,6 @@ from kafka_why.contract.kafka.topic_images import TopicImage
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
-from streaming.service.background import BackgroundThread
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 

@@ -16,13 +16,14 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.transactions import TransactionsSummary
 from kafka_why.topic_reader import TopicReader
-from streaming.service.background import BackgroundThread
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
-from streaming.service.transactions.pending import PendingTransactions, Summary
+from streaming.service.transactions.pending import PendingTransactions
 from streaming.service.transactions.reports import ReportedTransactions
 from streaming.service.transactions.requests import MarkerRequests
 
@@ -56,7 +57,7 @@ class TransactionsFollower(BackgroundThread):
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
         self._decided: Counter[str] = Counter()  # also by earlier connections
-        self.summary = Summary()
+        self.summary = TransactionsSummary()
         self._reported = ReportedTransactions(client_config, layout)
 
     def report(self, key: bytes, value: bytes | None) -> None:

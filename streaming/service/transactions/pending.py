@@ -16,6 +16,7 @@ import msgspec
 
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.transactions import MarkerOutcome
+from kafka_why.contract.service.transactions import TransactionsSummary
 from state.kafka.offsets.marker_outcome import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 
@@ -60,26 +61,6 @@ class _Partition:
     position: int
     end: int = 0
     kept: deque[Marker] = field(default_factory=deque)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What operators see: the open entries, the age of the oldest in ms, the markers not read yet, the
-    entries decided so far by outcome, and the alarms.
-    """
-
-    pending: int = 0
-    oldest_age_ms: int = 0
-    lag: int = 0
-    decided: tuple[tuple[str, int], ...] = ()
-    alarms: tuple[str, ...] = ()
-
-    @property
-    def alarm(self) -> str | None:
-        """The first of the alarms, and how many there are. None if there is none."""
-        if len(self.alarms) < 2:
-            return "".join(self.alarms) or None
-        return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"
 
 
 class PendingTransactions:
@@ -171,10 +152,10 @@ class PendingTransactions:
             first[key] = min(pending.txn_position, first.get(key, pending.txn_position))
         return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
 
-    def summary(self, now_ms: int) -> Summary:
+    def summary(self, now_ms: int) -> TransactionsSummary:
         """What operators see at this time of the wall clock."""
         ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
-        return Summary(
+        return TransactionsSummary(
             len(self._entries),
             max(0, max(ages_ms, default=0)),
             sum(max(0, p.end - p.position) for p in self._partitions.values()),

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import structlog
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from streaming.service.background import BackgroundThread
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions.pending import PendingTransactions
 from streaming.service.transactions.requests import MarkerRequests

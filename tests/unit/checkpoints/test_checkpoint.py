@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
-from checkpoints.files import FolderError, FolderNotWritable
 from checkpoints.metadata import Identity, KnownOutage, OwnerRecord
+from kafka_why.local_files import FolderError, FolderNotWritable
 from state.inputs import Outage
 from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, path_of, plan, spark_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.damage import describe_damage
-from checkpoints.files import LocalFiles
+from kafka_why.local_files import LocalFiles
 
 PART_BYTES = 512
 

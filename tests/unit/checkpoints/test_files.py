@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import FolderNotWritable, LocalFiles
-from checkpoints.folders import make_private_folder
+from kafka_why.folders import make_private_folder
+from kafka_why.local_files import FolderNotWritable, LocalFiles
 from tests.harness.disk_steps import record_disk_steps
 
 

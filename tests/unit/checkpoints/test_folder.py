@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from checkpoints.files import FolderError
 from checkpoints.folder import Folder, Owner
+from kafka_why.local_files import FolderError
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.

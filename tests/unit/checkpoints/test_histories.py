@@ -14,7 +14,6 @@ from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
 from clients.answers import decode_response
-from insight.metrics.metrics_state import MetricsState
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.history_reader import (
     CoordinatorStarted,
@@ -26,6 +25,7 @@ from kafka_why.contract.history_reader import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import MemberState
 from kafka_why.contract.pack import unpack
+from kafka_why.metrics.metrics_state import MetricsState
 from state.config import CoordinatorConfig
 from streaming.service.topic_watch.offset_topics import OffsetTopics
 from tests.harness.operator_call import CONFIG

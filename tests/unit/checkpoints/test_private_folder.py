@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from checkpoints.folder import Folder
-from checkpoints.folders import make_private_folder
+from kafka_why.folders import make_private_folder
 
 
 def mode(path: Path) -> int:

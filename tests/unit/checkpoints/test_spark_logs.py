@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import (
     PlannedBatch,
     SparkLogDamaged,
@@ -14,6 +13,7 @@ from checkpoints.spark_logs import (
     rewrite_next_watermark_ms,
     rewrite_planned,
 )
+from kafka_why.local_files import LocalFiles
 
 METADATA = {"batchWatermarkMs": 900, "batchTimestampMs": 1_000, "conf": {"spark.sql.shuffle.partitions": "1"}}
 KAFKA = PlannedBatch({0: 5, 1: 12}, 2_000, 3_000)

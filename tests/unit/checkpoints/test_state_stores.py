@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import SPARK
 from checkpoints.state_stores import StateStore, remove_torn_state, state_stores
+from kafka_why.local_files import LocalFiles
 from tests.unit.checkpoints.test_damage import write
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderError
 from checkpoints.metadata import Epoch, Identity, OwnerRecord
 from checkpoints.upgrades import SAME_RULES, check_answered, check_planned, code_version
+from kafka_why.local_files import FolderError
 
 IDENTITY = Identity("cluster", "requests", "topic", 1, "00000000-0000-0000-0000-000000000001", 64)
 OTHER, OURS = "0.0.1", SAME_RULES[-1]

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import cli.adopt
-from insight.adopt.groups_at import AdoptError
-from insight.adopt.plan import Committed, FoundGroup
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from operations.adopt.groups_at import AdoptError
+from operations.adopt.plan import Committed, FoundGroup
 
 HERE, THERE = "here:9092", "there:9092"
 Offsets = Mapping[TopicPartition, Committed]

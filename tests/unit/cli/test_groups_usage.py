@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cli import main
 from cli.groups import USAGE_EXIT_CODE, groups, read
 from cli.groups.common import Cluster
-from insight.admin.gather import Described
+from operations.admin.gather import Described
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 ONE = [*NOBODY, "--group", "g"]

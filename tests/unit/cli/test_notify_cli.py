@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cli import main
-from insight.notify.messages import KINDS
+from kafka_why.notify.messages import KINDS
 from tests.harness.commands import invoke
 
 BROKER = ("--bootstrap-servers", "127.0.0.1:1")

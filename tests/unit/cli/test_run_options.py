@@ -9,8 +9,8 @@ from cli.option_object import pop_fields
 from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
-from insight.metrics.series import SeriesBounds
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.metrics.series import SeriesBounds
 from streaming.service.options import Options
 
 # Where no option of `run` leads to: tests and measurements set these.

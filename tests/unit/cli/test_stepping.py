@@ -9,8 +9,8 @@ import termios
 import time
 from pathlib import Path
 
-from insight.replay.recording_file import write_recording
-from tests.unit.insight.test_replay import a_member_expires
+from operations.replay.recording_file import write_recording
+from tests.unit.operations.test_replay import a_member_expires
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PATIENCE_S = 30.0

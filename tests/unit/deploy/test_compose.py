@@ -17,7 +17,7 @@ from deploy.healthcheck import main as healthcheck
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.counts import Counts
 from gateway.metrics.numbers import FAMILIES, counted
-from insight.metrics.http import HttpPort
+from kafka_why.metrics.http import HttpPort
 from tests.harness.scraped import busy
 
 ROOT = Path(__file__).parents[3]

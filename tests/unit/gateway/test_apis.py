@@ -4,14 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
-from clients.pending import (
-    ClientClosed,
-    ClientError,
-    CoordinatorError,
-    RequestNotSent,
-    RequestTimedOut,
-    RequestTooLarge,
-)
+from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut, RequestTooLarge
 from gateway.apis import REFUSED, SERVED
 from gateway.coordinator.failures import failure_of
 from gateway.wire import codec
@@ -20,6 +13,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.topic_layout import ClientError
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,

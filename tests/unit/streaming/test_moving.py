@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportFile, Header, write_export
-from checkpoints.files import FolderError
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.local_files import FolderError
 from records.sharding import MAX_SHARDS
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkpoints.files import FolderError
+from kafka_why.local_files import FolderError
 from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, Table, claim
 from tests.harness.disk_steps import record_disk_steps
 

@@ -9,6 +9,7 @@ import pytest
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
+from kafka_why.contract.service.replica import ReplicaPhase
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import Difference
@@ -16,7 +17,6 @@ from streaming.replica.log_watch import Loss
 from streaming.replica.pipes import (
     Committed,
     Pending,
-    Phase,
     Promote,
     Report,
     Start,
@@ -43,7 +43,7 @@ START = Start(
 )
 PROMOTE = Promote(replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES, handled={0: 5})
 REPORT = Report(
-    phase=Phase.ENDED,
+    phase=ReplicaPhase.ENDED,
     reason="a line\nand another",
     as_of_ms=T0,
     applied={0: 5, 11: 2**40},
@@ -60,7 +60,7 @@ MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
     (PROMOTE, read_command),
     (Committed(ends={0: 5, 11: 2**40}, watermark_ms=T0), read_command),
     (REPORT, read_report),
-    (Report(phase=Phase.SEEDING), read_report),
+    (Report(phase=ReplicaPhase.SEEDING), read_report),
     (Pending(records=[(b'["g",1]', b"\xff\n"), (b"key", None)]), read_report),
 ]
 

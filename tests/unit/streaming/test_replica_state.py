@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming.replica.pipes import Phase as ReplicaPhase
-from streaming.service.replica.state import NOT_STARTED, OFF, PHASES, ReplicaState, ReplicaWatch
-from streaming.service.status import Phase, StatusBoard, read_status
+from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, PHASES, ReplicaState
+from kafka_why.contract.service.replica import ReplicaPhase as ReplicaPhase
+from kafka_why.contract.service.status import ServicePhase
+from streaming.service.replica.state import ReplicaWatch
+from streaming.service.status import StatusBoard, read_status
 
 
 class Watched:
@@ -33,7 +35,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 def test_every_phase_of_a_report_is_one_of_the_phases() -> None:
-    assert set(PHASES) == {OFF.phase, *ReplicaPhase}
+    assert set(PHASES) == {NO_REPLICA_STATE.phase, *ReplicaPhase}
     assert [phase for phase in PHASES if ReplicaState(phase=phase).is_answering] == ["answering"]
 
 
@@ -47,7 +49,7 @@ def test_every_phrase_is_in_the_file(watched: Watched) -> None:
 def test_a_phase_of_the_query_leaves_the_phrase(watched: Watched) -> None:
     watched.state = ReplicaState(phase="answering")
     assert watched.shows("answering")
-    for phase in (Phase.STARTING, Phase.STANDBY, Phase.RESTARTING, Phase.FAILING):
+    for phase in (ServicePhase.STARTING, ServicePhase.STANDBY, ServicePhase.RESTARTING, ServicePhase.FAILING):
         watched.board.enter(phase, "for a reason")
         assert read_status(watched.path).replica == "answering"
     watched.board.batch_committed(1)

@@ -2,7 +2,7 @@
 
 import structlog
 
-from streaming.query.progress import BatchProgress
+from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.service.start_times import StartTimes
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.service.status import Phase, StatusBoard, read_status
+from kafka_why.contract.service.status import ServicePhase
+from streaming.service.status import StatusBoard, read_status
 
 
 @pytest.fixture
@@ -14,41 +15,41 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_change_is_in_the_file(path: Path) -> None:
     board = StatusBoard(path)
-    board.enter(Phase.STARTING, "preparing")
+    board.enter(ServicePhase.STARTING, "preparing")
     assert read_status(path) == board.current
     assert (board.current.phase, board.current.reason, board.current.batch_id) == (
-        Phase.STARTING,
+        ServicePhase.STARTING,
         "preparing",
         -1,
     )
-    board.enter(Phase.FAILING, "batch 3 failed")
-    assert read_status(path).phase is Phase.FAILING
+    board.enter(ServicePhase.FAILING, "batch 3 failed")
+    assert read_status(path).phase is ServicePhase.FAILING
     assert [file.name for file in path.parent.iterdir()] == ["status.json"], "nothing half written is left"
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RESTARTING, Phase.FAILING])
-def test_a_committed_batch_makes_it_ready(path: Path, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [ServicePhase.STARTING, ServicePhase.RESTARTING, ServicePhase.FAILING])
+def test_a_committed_batch_makes_it_ready(path: Path, phase: ServicePhase) -> None:
     board = StatusBoard(path)
     board.enter(phase, "for a reason")
     board.batch_committed(4)
-    assert (read_status(path).phase, read_status(path).batch_id) == (Phase.READY, 4)
+    assert (read_status(path).phase, read_status(path).batch_id) == (ServicePhase.READY, 4)
 
 
 def test_a_batch_that_comes_in_after_the_stop_changes_no_phase(path: Path) -> None:
     board = StatusBoard(path)
-    board.enter(Phase.STOPPED, "stopped in order")
+    board.enter(ServicePhase.STOPPED, "stopped in order")
     board.batch_committed(5)
-    assert (board.current.phase, board.current.batch_id) == (Phase.STOPPED, -1)
+    assert (board.current.phase, board.current.batch_id) == (ServicePhase.STOPPED, -1)
 
 
 def test_a_batch_that_is_told_late_does_not_end_a_failure(path: Path) -> None:
     """Spark reports batches on another thread: the report of batch 3 comes after the failure of batch 4."""
     board = StatusBoard(path)
-    board.enter(Phase.RESTARTING, "batch 4 failed", batch_id=3)
+    board.enter(ServicePhase.RESTARTING, "batch 4 failed", batch_id=3)
     board.batch_committed(3)
-    assert read_status(path).phase is Phase.RESTARTING
+    assert read_status(path).phase is ServicePhase.RESTARTING
     board.batch_committed(4)
-    assert read_status(path).phase is Phase.READY
+    assert read_status(path).phase is ServicePhase.READY
 
 
 def fill_disk(path: Path) -> None:
@@ -58,9 +59,11 @@ def fill_disk(path: Path) -> None:
 
 def test_a_status_on_a_full_disk_is_written_over_the_old_one(path: Path) -> None:
     board = StatusBoard(path)
-    board.enter(Phase.READY, "batches are being committed, and this reason is longer than the next one")
+    board.enter(
+        ServicePhase.READY, "batches are being committed, and this reason is longer than the next one"
+    )
     fill_disk(path)
-    board.enter(Phase.RESTARTING, "the disk is full")
+    board.enter(ServicePhase.RESTARTING, "the disk is full")
     assert read_status(path) == board.current
 
 
@@ -70,9 +73,9 @@ def test_a_status_that_cannot_be_written_is_not_left_at_an_old_one(path: Path) -
     path.symlink_to("/dev/full")
     fill_disk(path)
     board = StatusBoard(path)
-    board.enter(Phase.RESTARTING, "the disk is full")
+    board.enter(ServicePhase.RESTARTING, "the disk is full")
     assert not path.is_symlink()
-    assert board.current.phase is Phase.RESTARTING
+    assert board.current.phase is ServicePhase.RESTARTING
     board.set_alarm(None)
     assert read_status(path) == board.current
 
@@ -82,7 +85,7 @@ def test_a_stopped_coordinator_has_no_alarm_and_no_replica(path: Path) -> None:
     for _ in range(2):
         board.set_alarm("time stands still")
         board.set_replica("answering")
-        board.enter(Phase.STOPPED, "stopped in order")
+        board.enter(ServicePhase.STOPPED, "stopped in order")
     board.set_alarm("time stands still")
     board.set_replica("answering")
     assert (board.current.alarm, read_status(path).alarm) == (None, None)

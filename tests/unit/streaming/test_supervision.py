@@ -11,12 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.files import FolderNotWritable
+from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderNotWritable
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.supervision import SupervisedQuery, Supervisor
-from streaming.service.status import Phase, StatusBoard
+from streaming.service.status import StatusBoard
 
 FULL = "the disk is full: folder cannot take 1048576 bytes: No space left on device"
 CUT_OFF = "no broker answers"
@@ -114,7 +115,7 @@ def test_the_phase_and_a_full_disk_are_shown_although_the_query_does_not_end(
     assert query.has_started.wait(60.0)
     (running,) = query.started
     assert running.is_stopping.wait(60.0)
-    assert (status.current.phase, status.current.reason) == (Phase.RESTARTING, CUT_OFF)
+    assert (status.current.phase, status.current.reason) == (ServicePhase.RESTARTING, CUT_OFF)
     assert status.current.alarm == FULL
     running.answers.set()
     supervisor.stop()
@@ -194,7 +195,7 @@ class Lost(Supervised):
     def __init__(self, status: StatusBoard, ends: Ends) -> None:
         super().__init__()
         self.starts = 0
-        self.seen: list[tuple[Phase, int]] = []
+        self.seen: list[tuple[ServicePhase, int]] = []
         self._status, self._ends = status, ends
 
     def start(self, stopping: threading.Event) -> StreamingQuery:
@@ -229,7 +230,7 @@ def test_a_query_that_can_never_continue_ends_the_service_at_once(
     supervisor.start()
     assert ends.has_come.wait(60.0)
     supervisor.stop()
-    assert query.seen == [(Phase.STOPPED, 0)]
+    assert query.seen == [(ServicePhase.STOPPED, 0)]
     assert [str(error) for error in ends.reported] == ["records were deleted before they were handled"]
     assert (query.starts, [running.is_active for running in query.started]) == (
         1,

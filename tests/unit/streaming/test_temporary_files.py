@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import FolderNotWritable
+from kafka_why.local_files import FolderNotWritable
 from streaming.query.temporary_files import (
     JAVA_OPTIONS,
     LOCAL_DIR,

@@ -14,7 +14,7 @@ import click
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import Heartbeat
-from streaming.service.status import Phase
+from kafka_why.contract.service.status import ServicePhase
 from tests.campaigns.fault import Fault
 from tests.campaigns.planted import KILLER
 from tests.campaigns.stage import START_TIMEOUT_S
@@ -87,7 +87,7 @@ def newest_files(checkpoint: Path) -> list[Path]:
 def _failure(stage: FaultStage) -> str:
     """The reason of a batch that fails again and again, "" if there is none."""
     status = stage.status()
-    return "" if status is None or status.phase is not Phase.FAILING else status.reason
+    return "" if status is None or status.phase is not ServicePhase.FAILING else status.reason
 
 
 def kill_workers_by_record(stage: FaultStage, random: Random) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from cli.processes.family import family
-from streaming.service.status import Phase
+from kafka_why.contract.service.status import ServicePhase
 from tests.campaigns.fault import Fault, standing_still
 from tests.campaigns.keeper import LOST_ITS_TOPICS, Keeper
 from tests.campaigns.stage import START_TIMEOUT_S, signal_all
@@ -22,7 +22,7 @@ def kill_active(stage: FaultStage, _: Random) -> None:
     """
     active, standby = both(stage)
     with active.held_down(partial(signal_family, active, signal.SIGKILL)):
-        wait_until(lambda: stage.phase(standby) is Phase.READY, "the takeover", START_TIMEOUT_S)
+        wait_until(lambda: stage.phase(standby) is ServicePhase.READY, "the takeover", START_TIMEOUT_S)
 
 
 def let_active_sleep(stage: FaultStage, _: Random) -> None:
@@ -30,7 +30,7 @@ def let_active_sleep(stage: FaultStage, _: Random) -> None:
     active, standby = both(stage)
     ends, starts = len(active.ends), active.starts
     with standing_still(partial(signal_family, active)):
-        wait_until(lambda: stage.phase(standby) is Phase.READY, "the takeover", START_TIMEOUT_S)
+        wait_until(lambda: stage.phase(standby) is ServicePhase.READY, "the takeover", START_TIMEOUT_S)
     end = active.wait_for_end(ends, START_TIMEOUT_S)
     assert end.exit_code == LOST_ITS_TOPICS, end
     active.wait_until_started(starts)
@@ -44,7 +44,7 @@ def let_replica_sleep(stage: FaultStage, random: Random) -> None:
     replica = stage.replica()
     kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
     with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
-        wait_until(lambda: stage.phase(standby) is Phase.READY, "the takeover", START_TIMEOUT_S)
+        wait_until(lambda: stage.phase(standby) is ServicePhase.READY, "the takeover", START_TIMEOUT_S)
         time.sleep(random.uniform(0, 3))
         signal_all([replica], signal.SIGCONT)
         wait_until(lambda: not running([replica]), "the end of the replica", START_TIMEOUT_S)
@@ -68,7 +68,7 @@ def both(stage: FaultStage) -> tuple[Keeper, Keeper]:
 
     def are_there() -> bool:
         phases = {stage.phase(machine): machine for machine in stage.machines}
-        found[:] = [phases[phase] for phase in (Phase.READY, Phase.STANDBY) if phase in phases]
+        found[:] = [phases[phase] for phase in (ServicePhase.READY, ServicePhase.STANDBY) if phase in phases]
         return len(found) == 2
 
     wait_until(are_there, "one that works and one that waits", START_TIMEOUT_S)

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-from clients.pending import ClientError
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (
@@ -15,6 +14,7 @@ from kafka_why.contract.rocketmq.requests import (
     UnlockBatchMq,
     UnregisterConsumer,
 )
+from kafka_why.topic_layout import ClientError
 from tests.faults.campaign.load.meter import CHURN, PARTITIONS, TOPIC, Lost, Member
 
 QUEUES = tuple(MessageQueue(TOPIC, "broker", number) for number in range(PARTITIONS))

@@ -1,1 +1,0 @@
-"""Tools for people that read the topics: administration, why, what-if, metrics, the live view."""

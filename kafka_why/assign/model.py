@@ -1,0 +1,137 @@
+"""The group of a question to `assign`: an actual or a hypothetical one."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.why.assignments import Holdings
+
+MAX_PARTITIONS = 1_000_000
+"""Of a topic. Each of them is an object of the simulation."""
+
+
+class InputError(ValueError):
+    """The input of the question is invalid; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The topics a member subscribes to; its group.instance.id and its rack, None if it has none."""
+
+    topics: tuple[str, ...]
+    instance_id: str | None = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """Topics with their numbers of partitions, and the members.
+
+    `current` is the current assignment, None if it is unknown; it may name members that have left. `weights`
+    are 0 or more; a partition without an entry has weight 0. `racks` lists the racks of a topic's partitions
+    by number, the leader's rack first; missing racks are unknown. Raises InputError for inconsistent input.
+    """
+
+    topics: Mapping[str, int]
+    members: Mapping[MemberId, Member]
+    current: Holdings | None = None
+    weights: Mapping[TopicPartition, int] = field(default_factory=dict)
+    racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for topic, partitions in self.topics.items():
+            if not 1 <= partitions <= MAX_PARTITIONS:
+                raise InputError(
+                    f"topic {topic} has {partitions} partitions, but needs at least one and at most "
+                    f"{MAX_PARTITIONS}"
+                )
+        if not self.members:
+            raise InputError("the group has no members")
+        for member_id, member in self.members.items():
+            _check_topics(member_id, member.topics, self.topics)
+        for topic, racks in self.racks.items():
+            if len(racks) != self.topics.get(topic):
+                raise InputError(f"racks of topic {topic}: each of its partitions needs a list")
+        for partition, weight in self.weights.items():
+            self._check_partition(partition, "the list of weights")
+            if weight < 0:
+                raise InputError(f"weight {weight} of {_name(partition)} is negative")
+        self._check_current()
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Yield all partitions, by topic in the given order, then by number."""
+        return (TopicPartition(topic, n) for topic, count in self.topics.items() for n in range(count))
+
+    def weight(self, partitions: Iterable[TopicPartition]) -> int:
+        """Return the sum of the partitions' weights."""
+        return sum(self.weights.get(partition, 0) for partition in partitions)
+
+    def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
+        """Return what the members would send in JoinGroup if they held this since that generation.
+
+        The user data are as in `sticky`; other assignors read the owned partitions.
+        """
+        return {
+            member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
+            for member_id, member in self.members.items()
+        }
+
+    def partition_racks(self) -> PartitionRacks:
+        """Return the racks in the form that assignors take."""
+        return {topic: [frozenset(racks) for racks in partitions] for topic, partitions in self.racks.items()}
+
+    def without(self, member_id: MemberId) -> "GroupSpec":
+        """Return the group without this member; `current` keeps the member's partitions. Raises InputError if
+        it was the last member.
+        """
+        return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
+
+    def having(self, member_id: MemberId, member: Member) -> "GroupSpec":
+        """Return the group with one more member, without partitions. Raises InputError if the id is taken."""
+        if member_id in self.members:
+            raise InputError(f"{member_id} is already a member")
+        return replace(self, members={**self.members, member_id: member})
+
+    def _check_current(self) -> None:
+        held = Counter(p for partitions in (self.current or {}).values() for p in partitions)
+        for partition, holders in held.items():
+            self._check_partition(partition, "the current assignment")
+            if holders > 1:
+                raise InputError(f"the current assignment gives {_name(partition)} to {holders} members")
+
+    def _check_partition(self, partition: TopicPartition, where: str) -> None:
+        count = self.topics.get(partition.topic, 0)
+        if not 0 <= partition.partition < count:
+            there = f"{partition.topic} has {count} partitions" if count else "there is no such topic"
+            raise InputError(f"{where} has {_name(partition)}, but {there}")
+
+
+def _check_topics(member_id: MemberId, wanted: Sequence[str], topics: Mapping[str, int]) -> None:
+    if not wanted:
+        raise InputError(f"member {member_id} does not subscribe to any topic")
+    for topic in wanted:
+        if topic not in topics:
+            raise InputError(
+                f"member {member_id} subscribes to {topic}, which is none of the topics: {', '.join(topics)}"
+            )
+
+
+def _subscription(
+    member: Member, owned: tuple[TopicPartition, ...], generation_id: int
+) -> MemberSubscription:
+    user_data = encode_sticky_user_data(Claim(owned, generation_id))
+    return MemberSubscription(
+        Subscription(member.topics, user_data, owned, generation_id, member.rack), member.instance_id
+    )
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"

@@ -1,0 +1,106 @@
+"""Groups of the embedded broker's own coordinator: their clients took its address instead of the gateway's.
+
+Nothing of this project is a member of such a group. Spark's consumers and its own readers take partitions
+without one.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import GroupState
+from msgspec import Struct
+
+from kafka_why.background_thread import BackgroundThread
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
+
+INTERVAL_S = 3.0
+GROUPS_MAX = 100
+"""The largest number of groups that are shown."""
+_CLIENTS_MAX = 3
+_RETRY_S = 1.0
+_BROKER_TIMEOUT_MS = 5_000
+# The brokers' own coordinator has the share groups of clients of the gateway, too.
+_SHARE = "share"
+# Those of groups that have members.
+_STATES = (
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+    GroupState.ASSIGNING,
+    GroupState.RECONCILING,
+)
+
+
+class BrokerGroup(Struct, frozen=True):
+    """A group with members. `clients` has a client id and a host for each member of a classic group."""
+
+    group_id: str
+    protocol: str
+    state: str
+    clients: list[str]
+
+
+def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
+    """Say which group uses which coordinator, and what to do."""
+    shown = group.clients[:_CLIENTS_MAX]
+    more = f" and {len(group.clients) - len(shown)} more" if len(group.clients) > len(shown) else ""
+    clients = f", {', '.join(shown)}{more}" if shown else ""
+    instead = f"give its clients the gateway's address {gateway}" if gateway else "it needs a gateway"
+    return (
+        f"group {group.group_id!r} ({group.protocol} protocol, {group.state}{clients}) uses the broker's own "
+        f"coordinator at {broker}, so it is not among the groups here: {instead}, or see it by "
+        f"`group-coordinator observe --bootstrap-servers {broker}`"
+    )
+
+
+class BrokerGroups(BackgroundThread):
+    """Looks at the broker's coordinator until stopped. `on_new` is called once for each group."""
+
+    def __init__(
+        self, client_config: ClientConfig, on_new: Callable[[BrokerGroup], None] = lambda _: None
+    ) -> None:
+        super().__init__("broker-groups")
+        self.groups: list[BrokerGroup] = []
+        """Those of the last look, at most GROUPS_MAX."""
+        self._client_config = client_config
+        self._on_new = on_new
+        self._known: set[str] = set()
+        self._outage = OutageWarning("a look at the groups of the broker's own coordinator")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                admin = kafka_clients.admin(
+                    self._client_config,
+                    bootstrap_timeout_ms=_BROKER_TIMEOUT_MS,
+                    request_timeout_ms=_BROKER_TIMEOUT_MS,
+                )
+                with closing(admin):
+                    while not self._stopped.is_set():
+                        self._look(admin)
+                        self._outage.worked()
+                        self._stopped.wait(INTERVAL_S)
+            except Exception as error:  # noqa: BLE001 - the coordinator works without this, too
+                self._outage.failed(error)
+                self._stopped.wait(_RETRY_S)
+
+    def _look(self, admin: KafkaAdminClient) -> None:
+        found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != _SHARE]
+        listed = sorted(found, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
+        classic = [group["group_id"] for group in listed if group["group_type"] == "classic"]
+        described = admin.describe_groups(classic) if classic else {}
+        self.groups = [_group(group, described.get(group["group_id"])) for group in listed]
+        for group in self.groups:
+            if group.group_id not in self._known:
+                self._known.add(group.group_id)
+                self._on_new(group)
+
+
+def _group(listed: Mapping[str, Any], described: Mapping[str, Any] | None) -> BrokerGroup:
+    members = [] if described is None else described["members"]
+    clients = [f"{member['client_id']} at {member['client_host']}" for member in members]
+    return BrokerGroup(listed["group_id"], listed["group_type"], listed["group_state"], clients)

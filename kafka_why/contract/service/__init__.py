@@ -1,0 +1,1 @@
+"""The state of a coordinator's process, as it serves it."""

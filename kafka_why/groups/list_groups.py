@@ -1,0 +1,125 @@
+"""ListGroups: the existing groups of both protocols, from the compacted groups topic at the time of the call.
+
+The list contains every record before the topic's end offsets, which the call reads at its beginning. These
+records are the results of the coordinator's last committed batch and of all batches before it. The result of
+the running batch may be missing, even if a client has its response already. The list costs the coordinator
+nothing.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+from msgspec import Struct
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.rocketmq_group import client_version, group_state
+from kafka_why.topic_reader import TopicReader
+
+# The types as Kafka's tool prints them. Source: GroupType.java.
+CLASSIC_TYPE = "Classic"
+CONSUMER_TYPE = "Consumer"
+SHARE_TYPE = "Share"
+STREAMS_TYPE = "Streams"
+TYPES = {
+    "classic": CLASSIC_TYPE,
+    "consumer": CONSUMER_TYPE,
+    "share": SHARE_TYPE,
+    "streams": STREAMS_TYPE,
+}
+"""The types by their names in the history."""
+ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
+
+log = structlog.get_logger()
+
+
+class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and
+    `client_versions`, the versions that their connections report.
+    """
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    clients: int | None = None
+    client_versions: list[str] = []
+
+
+def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
+    """Return every group of either protocol, including empty groups, by id.
+
+    Raises KafkaTimeoutError, or another KafkaError of the broker.
+    """
+    table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
+    with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+        for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
+            _apply(table, record.key, record.value)
+    return table.groups
+
+
+def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -> None:
+    try:
+        table.apply(key, value)
+    except UNREADABLE as error:
+        log.warning("a record of the groups topic cannot be read", key=key, error=str(error))
+
+
+def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
+    """Return RocketMQ's groups, those of Kafka's that kafka-consumer-groups lists, and share and streams
+    groups.
+
+    The protocol type of a Kafka group of consumers is "consumer", or not set if the group has offsets but
+    never had members (a simple group).
+
+    Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
+    """
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or _is_of_consumers(g)]
+
+
+def _is_of_consumers(group: GroupSnapshot) -> bool:
+    return (group.protocol_type or "") in ("", PROTOCOL_TYPE) or group.group_type in ("share", "streams")
+
+
+def listed(group: AnyView) -> ListedGroup:
+    """Return the group's row."""
+    if isinstance(group, RocketMqSnapshot):
+        return ListedGroup(
+            group=group.group_id,
+            type=ROCKETMQ_TYPE,
+            state=group_state(group),
+            protocol_type="",
+            clients=len({consumer.client_id for consumer in group.consumers}),
+            client_versions=sorted({client_version(consumer) for consumer in group.consumers}),
+        )
+    return ListedGroup(
+        group=group.group_id,
+        type=TYPES[group.group_type],
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+    )
+
+
+def select_groups(
+    groups: Iterable[AnyView],
+    states: frozenset[str],
+    types: frozenset[str],
+    protocols: frozenset[str] = frozenset(),
+) -> list[ListedGroup]:
+    """Return the groups that are in one of the states, of one of the types and of one of the protocol types;
+    an empty set does not filter. Source: GroupsCommand.listGroups.
+    """
+    return [
+        row
+        for row in map(listed, groups)
+        if (not types or row.type in types)
+        and (not states or row.state in states)
+        and (not protocols or row.protocol_type in protocols)
+    ]

@@ -1,0 +1,236 @@
+"""The tables of the command, with the columns of kafka-consumer-groups."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, UnsetType
+
+from kafka_why.contract.kafka.states import ConsumerGroupState
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.groups.describe import Behind, MemberRow, PartitionRow, StateRow
+from kafka_why.groups.error_text import error_text
+from kafka_why.groups.list_groups import ListedGroup
+from kafka_why.groups.tables import Column, render_table
+
+
+class ResetRow(Struct, frozen=True, kw_only=True):
+    """The new offset of a partition, already applied or planned."""
+
+    group: str
+    topic: str
+    partition: int
+    new_offset: int
+
+
+class OffsetDeletion(Struct, frozen=True, kw_only=True):
+    """The outcome for one partition; `partition` is None for a whole topic that does not exist."""
+
+    topic: str
+    partition: int | None
+    error: str | None
+
+
+class Removal(Struct, frozen=True, kw_only=True):
+    """The outcome for one member that was to be removed."""
+
+    group: str
+    consumer_id: str | None
+    group_instance_id: str | None
+    error: str | None
+
+
+def group_list(
+    groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, with_protocol: bool = False
+) -> VisibleText:
+    """Format ids, one per line; with types, protocol types or states a table, with more columns for a
+    RocketMQ group.
+    """
+    if not (with_type or with_state or with_protocol):
+        return visible_text(group.group for group in groups)
+    with_clients = any(group.clients is not None for group in groups)
+    columns = [Column("GROUP", 25)]
+    columns += [Column("TYPE", 20)] if with_type else []
+    columns += [Column("PROTOCOL", 20)] if with_protocol else []
+    columns += [Column("STATE", 20)] if with_state else []
+    columns += [Column("#CLIENTS", 8), Column("CLIENT-VERSION", 0)] if with_clients else []
+    return render_table(
+        columns,
+        [
+            [
+                group.group,
+                *([group.type] if with_type else []),
+                *([group.protocol_type or None] if with_protocol else []),
+                *([group.state] if with_state else []),
+                *([group.clients, ", ".join(group.client_versions) or None] if with_clients else []),
+            ]
+            for group in groups
+        ],
+    )
+
+
+def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
+    """Format partitions with offsets and lag; `verbose` adds leader epochs. There is a column of pending
+    offsets if a partition has one, and of lags in time if they were asked for.
+    """
+    is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
+    is_pending = any(row.pending_offset is not None for row in rows)
+    epoch = [Column("LEADER-EPOCH")] if verbose else []
+    columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
+    offsets = ["CURRENT-OFFSET", *(["PENDING-OFFSET"] if is_pending else []), "LOG-END-OFFSET"]
+    lags = ["LAG", *(["LAG-SECONDS"] if is_timed else [])]
+    columns += [Column(name) for name in (*offsets, *lags, "CONSUMER-ID", "HOST")]
+    columns.append(Column("CLIENT-ID", 0))
+    return render_table(
+        columns,
+        [
+            [
+                *(row.group, row.topic, row.partition),
+                *([row.leader_epoch] if verbose else []),
+                row.current_offset,
+                *([row.pending_offset] if is_pending else []),
+                *(row.log_end_offset, row.lag),
+                *([row.lag_seconds] if is_timed else []),
+                *(row.consumer_id, row.host, row.client_id),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
+    """Format members; instance ids only if a member has one, lags if they were asked for, assignments only if
+    `verbose`.
+
+    In a group of the consumer protocol these are Kafka's columns of epochs, current and target assignment,
+    UPGRADED if the members are on different protocols, and a column of what the member subscribes to.
+    """
+    static = any(row.group_instance_id is not None for row in rows)
+    columns = [Column("GROUP"), Column("CONSUMER-ID")]
+    columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
+    columns += [Column("HOST"), Column("CLIENT-ID"), Column("#PARTITIONS")]
+    is_timed = any(row.behind is not None for row in rows)
+    columns += _LAG_COLUMNS if is_timed else []
+    columns += _verbose_columns(rows) if verbose else []
+    return render_table(
+        columns,
+        [
+            [
+                *(row.group, row.consumer_id),
+                *([row.group_instance_id or ""] if static else []),
+                *(row.host, row.client_id, row.partitions),
+                *(_lag_cells(row.behind) if is_timed else []),
+                *(_verbose_cells(row, mixed=_is_mixed(rows)) if verbose else []),
+            ]
+            for row in rows
+        ],
+    )
+
+
+_LAG_COLUMNS = [Column("LAG"), Column("LAG-SECONDS")]
+
+
+def _lag_cells(behind: Behind | None) -> list[int | float | None]:
+    return [None, None] if behind is None else [behind.lag, behind.lag_seconds]
+
+
+def _is_mixed(rows: Sequence[MemberRow]) -> bool:
+    return len({row.consumer.upgraded for row in rows if row.consumer is not None}) > 1
+
+
+def _verbose_columns(rows: Sequence[MemberRow]) -> list[Column]:
+    if not any(row.consumer is not None for row in rows):
+        return [Column("ASSIGNMENT", 0)]
+    columns = [Column("CURRENT-EPOCH"), Column("CURRENT-ASSIGNMENT", 20)]
+    columns += [Column("TARGET-EPOCH"), Column("TARGET-ASSIGNMENT", 20)]
+    columns += [Column("UPGRADED", 8)] if _is_mixed(rows) else []
+    return [*columns, Column("SUBSCRIPTION", 0)]
+
+
+def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
+    assignment, consumer = _assignment_text(row.assignment), row.consumer
+    if consumer is None:
+        return [assignment]
+    subscription = [*consumer.subscribed_topics]
+    if consumer.subscribed_pattern is not None:
+        subscription.append(f"/{consumer.subscribed_pattern}/")
+    return [
+        *(consumer.current_epoch, assignment),
+        *(consumer.target_epoch, _assignment_text(consumer.target_assignment)),
+        *([str(consumer.upgraded).lower()] if mixed else []),
+        ",".join(subscription) or None,
+    ]
+
+
+def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
+    """`orders:0,1;prices:3`."""
+    if not assignment:
+        return None
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
+
+
+def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
+    """Format one group's state and its type. A group of the consumer protocol has its epochs, too, and below
+    the table what it waits for.
+    """
+    with_epochs = verbose or row.group_epoch is not None
+    columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
+    columns += [Column("STATE", 20)]
+    columns += [Column("GROUP-EPOCH"), Column("TARGET-ASSIGNMENT-EPOCH", 25)] if with_epochs else []
+    columns += [Column("#MEMBERS", 8), *(_LAG_COLUMNS if row.behind is not None else []), Column("TYPE", 0)]
+    cells: list[Any] = [row.group, f"{row.coordinator} ({row.coordinator_id})"]
+    cells += [row.assignment_strategy or None, row.state]
+    cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
+    cells += [row.members, *(_lag_cells(row.behind) if row.behind is not None else []), row.type]
+    return visible_text([render_table(columns, [cells]), *_waits(row)])
+
+
+def _waits(row: StateRow) -> list[str]:
+    """What a group of the consumer protocol waits for, and what a conversion waits for."""
+    lines = []
+    if row.state == ConsumerGroupState.ASSIGNING:
+        lines += [
+            "",
+            f"The target assignment of epoch {row.group_epoch} is not computed yet: the coordinator computes",
+            "it with a member's next heartbeat.",
+        ]
+    if row.unsettled:
+        lines += ["", f"Not at the target assignment: {len(row.unsettled)} of {row.members} members"]
+        lines += [f"  {sentence}" for sentence in row.unsettled]
+    if row.classic_members:
+        classic = len(row.classic_members)
+        lines += [
+            "",
+            f"On the classic protocol: {classic} of {row.members} members. The conversion to the consumer",
+            "protocol is complete when these have left, or have joined again with it:",
+        ]
+        lines += [f"  {member_id}" for member_id in row.classic_members]
+        if others := row.members - classic:
+            lines += [
+                f"The way back is complete when the other {others} have left, or have joined again with the",
+                "classic protocol, if group.consumer.migration.policy allows it.",
+            ]
+    return lines
+
+
+def reset_table(rows: Sequence[ResetRow]) -> VisibleText:
+    """Format new offsets."""
+    columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), Column("NEW-OFFSET", 0)]
+    return render_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows])
+
+
+def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> VisibleText:
+    """Format outcomes by partition."""
+    columns = [Column("TOPIC"), Column("PARTITION", 10), Column("STATUS", 0)]
+    return render_table(columns, [[row.topic, row.partition, _status(row.error)] for row in rows])
+
+
+def removal_table(rows: Sequence[Removal]) -> VisibleText:
+    """Format outcomes by member."""
+    columns = [Column("GROUP"), Column("CONSUMER-ID"), Column("GROUP-INSTANCE-ID", 17), Column("STATUS", 0)]
+    return render_table(
+        columns, [[row.group, row.consumer_id, row.group_instance_id, _status(row.error)] for row in rows]
+    )
+
+
+def _status(error: str | None) -> str:
+    return "Successful" if error is None else f"Error: {error_text(error)}"

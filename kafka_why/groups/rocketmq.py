@@ -1,0 +1,155 @@
+"""The description of a RocketMQ group: its clients, its topics, and how it consumes.
+
+It is read from the groups topic, because no single request of RocketMQ's protocol returns all of it.
+Source of the fields: ConsumerConnection of RocketMQ's consumerConnection command.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+
+from msgspec import Struct
+
+from kafka_why.contract.rocketmq.offset_groups import OFFSET_GROUP_PREFIX
+from kafka_why.contract.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
+from kafka_why.escaping import VisibleText
+from kafka_why.groups.list_groups import ROCKETMQ_TYPE
+from kafka_why.groups.tables import Column, render_table
+from kafka_why.rocketmq_group import GroupState, group_state
+
+
+class ClientRow(Struct, frozen=True, kw_only=True):
+    """A connection; `duplicate` if another consumer's connection has the same client id."""
+
+    client_id: str
+    connection: str
+    language: str
+    client_version: int
+    duplicate: bool
+
+
+class TopicRow(Struct, frozen=True, kw_only=True):
+    """A subscription; `request_mode` is None if the clients themselves allocate the topic's queues."""
+
+    topic: str
+    filter: str
+    request_mode: str | None
+
+
+class RocketMqRow(Struct, frozen=True, kw_only=True):
+    """A group. Model, type and start are None while it has no consumers; `truncated`: see the view."""
+
+    group: str
+    type: str
+    state: str
+    message_model: str | None
+    consume_type: str | None
+    consume_from_where: str | None
+    clients: int
+    consumers: list[ClientRow]
+    producers: list[ClientRow]
+    topics: list[TopicRow]
+    duplicate_client_ids: dict[str, list[str]]
+    quarantined: str | None
+    truncated: bool
+
+
+def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
+    """Return the row of the group from its view on the groups topic."""
+    modes = {topic: mode.mode.value for topic, mode in group.request_modes.items()}
+    return RocketMqRow(
+        group=group.group_id,
+        type=ROCKETMQ_TYPE,
+        state=group_state(group),
+        message_model=group.message_model,
+        consume_type=group.consume_type,
+        consume_from_where=group.consume_from_where,
+        clients=len({consumer.client_id for consumer in group.consumers}),
+        consumers=_clients(group.consumers, group.duplicate_client_ids),
+        producers=_clients(group.producers, ()),
+        topics=[
+            TopicRow(topic=topic, filter=expression, request_mode=modes.get(topic))
+            for topic, expression in group.subscriptions.items()
+        ],
+        duplicate_client_ids=group.duplicate_client_ids,
+        quarantined=group.quarantined,
+        truncated=group.truncated,
+    )
+
+
+def _clients(connections: Sequence[ConnectionSnapshot], duplicates: Container[str]) -> list[ClientRow]:
+    return [
+        ClientRow(
+            client_id=c.client_id,
+            connection=c.connection,
+            language=c.language,
+            client_version=c.client_version,
+            duplicate=c.client_id in duplicates,
+        )
+        for c in sorted(connections, key=lambda c: (c.client_id, c.connection))
+    ]
+
+
+def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
+    """Yield the remarks for the user about the group."""
+    if row.state == GroupState.OFFLINE:
+        yield f"Consumer group '{row.group}' has no active members."
+    if row.message_model == MessageModel.CLUSTERING:
+        for client_id, connections in row.duplicate_client_ids.items():
+            yield (
+                f"Warning: {len(connections)} connections of group '{row.group}' have the client id "
+                f"'{client_id}': they take the same queues, and other queues may have no consumer."
+            )
+    if row.truncated:
+        yield f"Warning: group '{row.group}' is too large for the groups topic: its clients are not shown."
+    if row.quarantined is not None:
+        yield f"Warning: group '{row.group}' is quarantined: {row.quarantined}"
+
+
+def offsets_remark(group_id: str) -> str:
+    """Return the remark that says where a RocketMQ group's offsets are."""
+    where = offset_group(group_id)
+    return f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are in Kafka group '{where}'."
+
+
+def offset_group(group_id: str) -> str:
+    """Return the id of the group under which a RocketMQ group's offsets are committed."""
+    return f"{OFFSET_GROUP_PREFIX}{group_id}"
+
+
+def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
+    """Format how the group consumes, and its numbers of clients and connections."""
+    columns = [Column("GROUP"), Column("TYPE", 10), Column("STATE", 10), Column("MESSAGE-MODEL")]
+    columns += [Column("CONSUME-TYPE", 18), Column("CONSUME-FROM-WHERE", 25)]
+    columns += [Column("#CLIENTS", 8), Column("#CONNECTIONS", 0)]
+    model = [row.message_model, row.consume_type, row.consume_from_where]
+    return render_table(columns, [[row.group, row.type, row.state, *model, row.clients, len(row.consumers)]])
+
+
+def topic_table(row: RocketMqRow) -> VisibleText:
+    """Format the group's subscriptions: the topics of the last heartbeat apply to all of its clients."""
+    columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
+    return render_table(
+        columns,
+        [
+            [row.group, t.topic, t.filter, f"coordinator ({t.request_mode})" if t.request_mode else "clients"]
+            for t in row.topics
+        ],
+    )
+
+
+def client_table(row: RocketMqRow) -> VisibleText:
+    """Format connections; a client id that another connection has too is marked."""
+    columns = [Column("GROUP"), Column("CLIENT-ID"), Column("CONNECTION"), Column("ROLE", 8)]
+    columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]
+    return render_table(
+        columns,
+        [
+            [
+                *(row.group, client.client_id, client.connection, role),
+                *(client.language, client.client_version),
+                "DUPLICATE CLIENT ID" if client.duplicate else "",
+            ]
+            for role, clients in (("consumer", row.consumers), ("producer", row.producers))
+            for client in clients
+        ],
+    )

@@ -1,0 +1,119 @@
+"""What lag is, and when it hurts: each definition once, for the page, the metrics, the alerts and `groups`.
+
+Pure: no clock and no IO. docs/lag.md has the same in words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.owners import Ownership
+
+STUCK_MS = 120_000
+"""How long a record waits at a partition that is stuck or has no owner."""
+WINDOW_MS = 600_000
+"""The time over which a group falls behind."""
+STEPS = 10
+"""The parts of the window, of which each is known by its least and its greatest lag."""
+COMPARED_STEPS = 3
+"""So many steps at the beginning of the window are compared with so many at its end."""
+BEHIND_MS = 60_000
+"""A partition with less lag in time is not called behind, whatever its trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a committed offset is behind, and since when.
+
+    `offset` is the committed offset, `committed_ms` the time of its last commit, `stands_since_ms` the time
+    of the first commit of this offset in a row, as far as it is known. `records` is the lag in records, None
+    if the log's end is not known. `ms` is the lag in time, None if it is not known. `grew_ms` is the time at
+    which a record is known to have come after the offset stood and after the group settled, None if none is.
+    `rises` says whether the lag rises over the window.
+    """
+
+    offset: int
+    committed_ms: int
+    stands_since_ms: int
+    records: int | None = None
+    ms: int | None = None
+    grew_ms: int | None = None
+    rises: bool = False
+
+
+def next_offset(committed: int, bounds: LogBounds) -> int:
+    """The offset of the next record that a consumer can get: not before the log's beginning."""
+    return max(committed, bounds.earliest)
+
+
+def lag_records(committed: int, bounds: LogBounds) -> int:
+    """The number of offsets from the committed one to the end of the log, of those that the log still has.
+
+    Never below 0: a committed offset may be beyond the end of a topic that was made anew.
+    """
+    return max(bounds.latest - next_offset(committed, bounds), 0)
+
+
+def lag_ms(next_record_ms: int, newest_ms: int) -> int:
+    """The time of the newest record less the time of the record at the committed offset. Never below 0.
+
+    Both times are of the same kind: when the records were seen to come, or their timestamps.
+    """
+    return max(newest_ms - next_record_ms, 0)
+
+
+def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
+    """Whether the lag rises over the window, by the least and the greatest lag of each of its steps.
+
+    Each lag at the end of the window is above each lag at its beginning, so the ups and downs between two
+    commits are no rise.
+    """
+    return len(lows) >= STEPS and min(lows[-COMPARED_STEPS:]) > max(highs[:COMPARED_STEPS])
+
+
+def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
+    """Whether the committed offset stands while records come and a member with a session holds the partition.
+
+    One of the records that came while it stood has waited for STUCK_MS. A partition whose end does not grow
+    is not stuck: nobody knows whether its consumer is paused or has nothing to do.
+    """
+    return bool(owner and lag.records) and lag.grew_ms is not None and now_ms - lag.grew_ms > STUCK_MS
+
+
+def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
+    """Whether the lag rises over the window although the group commits, and is over BEHIND_MS by now."""
+    is_behind = lag.rises and (lag.ms is None or lag.ms > BEHIND_MS)
+    return is_behind and now_ms - lag.stands_since_ms < WINDOW_MS
+
+
+def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
+    """Whether records wait at a partition that no member holds, although the group wants its topic.
+
+    That has been so for STUCK_MS, in which the group settled and nobody committed: a consumer that commits
+    without joining is its owner. A group without members wants each topic of which it has an offset.
+    """
+    if not lag.records or ownership.settled_ms is None or (topic, partition) in ownership.holders:
+        return False
+    return ownership.wants(topic) and now_ms - max(ownership.settled_ms, lag.committed_ms) > STUCK_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """What hurts in one group, by partition."""
+
+    stuck: dict[Partition, PartitionLag] = field(default_factory=dict)
+    falling_behind: dict[Partition, PartitionLag] = field(default_factory=dict)
+    without_owner: dict[Partition, PartitionLag] = field(default_factory=dict)
+
+
+def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
+    """Return what hurts in a group. A partition that is stuck is not also falling behind."""
+    found = Troubles()
+    for where, lag in lags.items():
+        if is_stuck(lag, ownership.holders.get(where), now_ms):
+            found.stuck[where] = lag
+        elif has_no_owner(lag, *where, ownership, now_ms):
+            found.without_owner[where] = lag
+        elif is_falling_behind(lag, now_ms):
+            found.falling_behind[where] = lag
+    return found

@@ -1,0 +1,230 @@
+"""Committed offsets of all groups beside the logs' bounds over time: the lag of each, and since when.
+
+It is fed with the records of the offsets topic and with the brokers' answers, so it needs nothing of the
+coordinator itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_why.contract.codec import decode_offset, decode_offset_key
+from kafka_why.lag.brokers import INTERVAL_S
+from kafka_why.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.log_history import LogHistory, Seen
+from kafka_why.lag.trend import Trend
+
+SHARP_MS = int(INTERVAL_S * 1500)
+"""A record that came between two looks at the brokers so far apart has a time that is exact enough."""
+MAX_LOOK_UPS = 20
+"""Partitions whose record times are asked for at one look at the brokers."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the looks at the
+    brokers or in their time; `asked_at` the number of the look at which it was asked for. It `is_rough` if
+    the newest record was older than the looks then: nobody saw when that came.
+    """
+
+    offset: int
+    at_ms: int
+    stands_since_ms: int
+    came_offset: int = -1
+    came_ms: int = 0
+    asked_at: int = 0
+    is_rough: bool = False
+    trend: Trend | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A record's time that was asked for, with what was known then. `committed` is the offset of the commit,
+    `offset` that of the record.
+    """
+
+    commit: _Commit
+    committed: int
+    offset: int
+    newest_ms: int
+    is_rough: bool
+
+
+class LagBook:
+    """Takes commits and bounds; `lags` returns what they say. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Partition, _Commit]] = {}
+        self._logs = LogHistory()
+        self._asked: dict[Partition, _Asked] = {}
+        self._look = 0
+        self._behind: set[str] = set()
+
+    def apply_commit(self, key: bytes, value: bytes | None) -> str:
+        """Take a record of the offsets topic. Return its group. Raises one of
+        `kafka_why.contract.codec.UNREADABLE`.
+        """
+        group_id, topic, number = decode_offset_key(key)
+        where = (topic, number)
+        if value is None:
+            commits = self._groups.get(group_id, {})
+            commits.pop(where, None)
+            if not commits:
+                self._groups.pop(group_id, None)
+            return group_id
+        committed = decode_offset(value)
+        self._take(group_id, where, committed.offset, committed.committed_at_ms)
+        return group_id
+
+    def _take(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
+        commits = self._groups.setdefault(group_id, {})
+        known = commits.get(where)
+        if known is None:
+            commits[where] = _Commit(offset, at_ms, at_ms)
+            return
+        if offset != known.offset:
+            known.stands_since_ms = at_ms
+        if offset < known.offset:
+            known.came_offset = -1
+        known.offset, known.at_ms = offset, at_ms
+
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of the logs of `topics`."""
+        self._logs.add(bounds, at_ms)
+        self._look += 1
+        self._behind = set()
+        for group_id, commits in self._groups.items():
+            for where, commit in commits.items():
+                log = bounds.get(where)
+                records = 0 if log is None else lag_records(commit.offset, log)
+                if records:
+                    self._behind.add(group_id)
+                if records and commit.trend is None:
+                    commit.trend = Trend()
+                if commit.trend is not None and log is not None:
+                    commit.trend.add(records, at_ms)
+                if records and log is not None:
+                    self._remember(where, commit, next_offset(commit.offset, log))
+
+    def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
+        """Keep a time that the looks tell well, before the samples of that time are thinned out."""
+        if commit.came_offset == offset and not commit.is_rough:
+            return
+        came = self._logs.came_ms(where, offset)
+        if came is not None and _is_sharp(came):
+            commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1], False
+
+    def topics(self) -> set[str]:
+        """The topics with a committed offset."""
+        return {topic for commits in self._groups.values() for topic, _ in commits}
+
+    def behind(self) -> list[str]:
+        """Return the groups that had records to consume at the last look; nothing hurts in the others."""
+        return [group_id for group_id in self._behind if group_id in self._groups]
+
+    def offset_count(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether a group has a committed offset."""
+        return group_id in self._groups
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """Return up to MAX_LOOK_UPS offsets whose record times the looks do not tell well enough. What was
+        asked for longest ago comes first. The answer to it is `learn_times`.
+        """
+        found: dict[Partition, tuple[_Commit, int]] = {}
+        for commits in self._groups.values():
+            for where, commit in commits.items():
+                offset = self._vague(where, commit)
+                if offset is not None and (where not in found or commit.asked_at < found[where][0].asked_at):
+                    found[where] = (commit, offset)
+        oldest = sorted(found, key=lambda where: found[where][0].asked_at)[:MAX_LOOK_UPS]
+        self._asked = {where: self._asked_now(where, *found[where]) for where in oldest}
+        return {where: found[where][1] for where in oldest}
+
+    def _asked_now(self, where: Partition, commit: _Commit, offset: int) -> _Asked:
+        newest_ms, log = self._logs.newest_ms(where), self._logs.bounds(where)
+        assert newest_ms is not None and log is not None, "it is behind an end"
+        return _Asked(
+            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_sharp(where, log)
+        )
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        """Take the brokers' lags in ms of `wanted`, those that they know, as of `wanted_times`.
+
+        A group that has committed a later offset meanwhile is not as far behind: that is known better with
+        the next answer.
+        """
+        for where in wanted.keys() & self._asked.keys():
+            asked = self._asked.pop(where)
+            commit = asked.commit
+            commit.asked_at = self._look
+            is_older = asked.offset < commit.came_offset  # than what the looks have told meanwhile
+            if where in lags_ms and commit.offset >= asked.committed and not is_older:
+                commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
+                commit.came_ms = asked.newest_ms - lags_ms[where]
+
+    def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
+        """Return the lag of each partition with a committed offset. The group settled at `settled_ms`."""
+        commits = self._groups.get(group_id, {})
+        return {where: self._lag(where, commit, settled_ms or 0) for where, commit in commits.items()}
+
+    def _lag(self, where: Partition, commit: _Commit, settled_ms: int) -> PartitionLag:
+        log, stands_ms = self._logs.bounds(where), commit.stands_since_ms
+        if log is None:
+            return PartitionLag(commit.offset, commit.at_ms, stands_ms)
+        records = lag_records(commit.offset, log)
+        if not records:
+            return PartitionLag(commit.offset, commit.at_ms, stands_ms, records=0, ms=0)
+        return PartitionLag(
+            commit.offset,
+            commit.at_ms,
+            stands_ms,
+            records=records,
+            ms=self._lag_ms(where, commit, log),
+            grew_ms=self._logs.grew_ms(where, max(stands_ms, settled_ms)),
+            rises=commit.trend is not None and commit.trend.rises,
+        )
+
+    def _lag_ms(self, where: Partition, commit: _Commit, log: LogBounds) -> int | None:
+        offset = next_offset(commit.offset, log)
+        came, newest_ms = self._logs.came_ms(where, offset), self._logs.newest_ms(where)
+        if came is None or newest_ms is None:
+            return None
+        if _is_sharp(came):
+            return lag_ms(came[1], newest_ms)
+        known = Seen(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
+        between = self._logs.between(where, offset)
+        if between is None:  # it came before the first look, and nobody knows how long before
+            return None if known is None else lag_ms(known.ms, newest_ms)
+        before, last = between
+        if known is not None and known.offset > before.offset:
+            before = Seen(known.offset, min(max(known.ms, before.ms), last.ms))
+        return lag_ms(_time_between(before, last, offset), newest_ms)
+
+    def _vague(self, where: Partition, commit: _Commit) -> int | None:
+        """Return the next offset if the time of its record is not known well enough, else None."""
+        log = self._logs.bounds(where)
+        if log is None or not lag_records(commit.offset, log):
+            return None
+        offset = next_offset(commit.offset, log)
+        if commit.came_offset == offset and not (commit.is_rough and self._is_newest_sharp(where, log)):
+            return None
+        came = self._logs.came_ms(where, offset)
+        return None if came is None or _is_sharp(came) else offset
+
+    def _is_newest_sharp(self, where: Partition, log: LogBounds) -> bool:
+        came = self._logs.came_ms(where, log.latest - 1)
+        return came is not None and _is_sharp(came)
+
+
+def _time_between(before: Seen, last: Seen, offset: int) -> int:
+    """The time of a record from one to another, as if those between the two came evenly."""
+    if offset == before.offset:
+        return before.ms
+    return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)
+
+
+def _is_sharp(came: tuple[int | None, int]) -> bool:
+    return came[0] is not None and came[1] - came[0] <= SHARP_MS

@@ -1,0 +1,116 @@
+"""The bounds of logs over time, by which a lag in records becomes a lag in time."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kafka_why.lag.log import LogBounds, Partition
+
+MAX_SAMPLES = 64
+COARSENESS = 3
+"""Samples of an age stand up to this part of it apart."""
+FORGET_MS = 300_000
+"""A partition without an end for so long is forgotten. One whose leader changes has none for seconds."""
+
+
+class Seen(NamedTuple):
+    """A record, and a time at which it was there."""
+
+    offset: int
+    ms: int
+
+
+class LogHistory:
+    """Takes the bounds of logs every few seconds. For one thread at a time.
+
+    A partition has at most MAX_SAMPLES samples. The old ones are further apart than the young ones.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[Partition, _Samples] = {}
+
+    def add(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of all partitions of interest. The others are forgotten after a while."""
+        for partition in self._samples.keys() - bounds.keys():
+            if at_ms - self._samples[partition].last_ms[-1] >= FORGET_MS:
+                del self._samples[partition]
+        for partition, log in bounds.items():
+            samples = self._samples.get(partition)
+            if samples is None or log.latest < samples.ends[-1]:  # new, or the topic was made anew
+                samples = self._samples[partition] = _Samples()
+            samples.earliest = log.earliest
+            samples.add(log.latest, at_ms)
+
+    def bounds(self, partition: Partition) -> LogBounds | None:
+        """The last known bounds, None if there are none."""
+        samples = self._samples.get(partition)
+        return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
+
+    def came_ms(self, partition: Partition, offset: int) -> tuple[int | None, int] | None:
+        """When the record at `offset` came: after the first time, and not after the second. None if it is not
+        known to be there. The first is None if it was there at the first sample.
+        """
+        samples = self._samples.get(partition)
+        place = 0 if samples is None else bisect_right(samples.ends, offset)
+        if samples is None or place == len(samples.ends):
+            return None
+        return samples.last_ms[place - 1] if place else None, samples.first_ms[place]
+
+    def between(self, partition: Partition, offset: int) -> tuple[Seen, Seen] | None:
+        """The record at `offset` came after the first of these and not after the second. None if it is not
+        known to be there, or was there at the first sample.
+        """
+        samples = self._samples.get(partition)
+        place = 0 if samples is None else bisect_right(samples.ends, offset)
+        if samples is None or not 0 < place < len(samples.ends):
+            return None
+        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1])
+        return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
+
+    def newest_ms(self, partition: Partition) -> int | None:
+        """When the newest record was first seen, None if nothing is known."""
+        samples = self._samples.get(partition)
+        return None if samples is None else samples.first_ms[-1]
+
+    def grew_ms(self, partition: Partition, since_ms: int) -> int | None:
+        """When a record that came after a time was first seen, None if none is known."""
+        samples = self._samples.get(partition)
+        if samples is None:
+            return None
+        place = bisect_left(samples.last_ms, since_ms) + 1
+        return samples.first_ms[place] if place < len(samples.ends) else None
+
+
+class _Samples:
+    """End offsets, ascending, and the first and the last time at which each was seen. Arrays, because there
+    may be 100,000 partitions.
+    """
+
+    __slots__ = ("earliest", "ends", "first_ms", "last_ms")
+
+    def __init__(self) -> None:
+        self.earliest = 0
+        self.ends, self.first_ms, self.last_ms = array("q"), array("q"), array("q")
+
+    def add(self, end: int, at_ms: int) -> None:
+        if self.ends and end == self.ends[-1]:
+            self.last_ms[-1] = at_ms
+            return
+        self.ends.append(end)
+        self.first_ms.append(at_ms)
+        self.last_ms.append(at_ms)
+        if len(self.ends) > MAX_SAMPLES:
+            self._thin(at_ms)
+
+    def _thin(self, now_ms: int) -> None:
+        """Leave out each sample without which its neighbours are still close to each other for their age."""
+        kept = [len(self.ends) - 1]
+        for place in range(len(self.ends) - 2, 0, -1):
+            younger_ms = self.first_ms[kept[-1]]
+            if (younger_ms - self.last_ms[place - 1]) * COARSENESS > now_ms - younger_ms:
+                kept.append(place)
+        kept = [*kept, 0][:MAX_SAMPLES]
+        for name in ("ends", "first_ms", "last_ms"):
+            values = getattr(self, name)
+            setattr(self, name, array("q", (values[place] for place in reversed(kept))))

@@ -1,0 +1,95 @@
+"""Which member holds which partition, by the view of a group on the groups topic."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import UNSET, Struct, UnsetType
+
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.lag.log import Partition
+
+_SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
+"""A group of the consumer protocol has these states under the same names."""
+
+
+class ConsumerRow(Struct, frozen=True):
+    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerMemberSnapshot`."""
+
+    assigned: dict[str, list[int]] = {}
+
+
+class MemberRow(Struct, frozen=True):
+    """The kept fields of `kafka_why.contract.kafka.snapshot.MemberSnapshot`."""
+
+    member_id: str
+    client_id: str = ""
+    client_host: str = ""
+    assignment: bytes = b""
+    consumer: ConsumerRow | None = None
+
+
+class TopicsRow(Struct, frozen=True):
+    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
+
+    topics: dict[str, object] = {}
+
+
+class OwnersRow(Struct, frozen=True):
+    """The kept fields of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
+
+    state: str = ""
+    state_timestamp_ms: int = 0
+    protocol_type: str | None = None
+    members: list[MemberRow] = []
+    subscribed_topics: list[str] | None = None
+    truncated: bool = False
+    consumer: TopicsRow | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The holders of the partitions of a group.
+
+    `settled_ms` is the time since which the group has been in its state, None if it is rebalancing, or if its
+    view does not say who holds what. `holders` are member ids. `topics` are those that the members are known
+    to subscribe to, None if there are no members.
+    """
+
+    settled_ms: int | None = None
+    holders: Mapping[Partition, str] = field(default_factory=dict)
+    topics: frozenset[str] | None = None
+
+    def wants(self, topic: str) -> bool:
+        """Whether the group is to consume a topic. Without members it is whatever it has an offset of."""
+        return self.topics is None or topic in self.topics
+
+
+UNKNOWN = Ownership()
+
+
+def ownership(view: GroupSnapshot | OwnersRow) -> Ownership:
+    """Return who holds what in a group of Kafka's."""
+    if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
+        return UNKNOWN
+    try:
+        holders = {where: m.member_id for m in view.members for where in held(m, view.protocol_type)}
+    except ProtocolError:
+        return UNKNOWN
+    return Ownership(view.state_timestamp_ms, holders, _topics(view) if view.members else None)
+
+
+def held(member: MemberSnapshot | MemberRow, protocol_type: str | None) -> Iterator[Partition]:
+    """Yield the partitions that a member may use. Raises ProtocolError if its bytes are no assignment."""
+    if member.consumer is not None:
+        for topic, numbers in member.consumer.assigned.items():
+            yield from ((topic, number) for number in numbers)
+    elif member.assignment and protocol_type == PROTOCOL_TYPE:
+        yield from decode_assignment(member.assignment).partitions
+
+
+def _topics(view: GroupSnapshot | OwnersRow) -> frozenset[str]:
+    if not isinstance(view.consumer, UnsetType):
+        return frozenset(view.consumer.topics)
+    return frozenset(view.subscribed_topics or ())

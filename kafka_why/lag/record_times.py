@@ -1,0 +1,110 @@
+"""The lag in time by the timestamps of records, found by ListOffsets alone.
+
+ListOffsets returns the first record whose timestamp is at least a given one. The search is for the greatest
+time at which this record is not behind the committed offset. Timestamps may be in any order: the time of an
+offset is the greatest timestamp up to it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from kafka_why.lag.definitions import lag_ms
+from kafka_why.lag.log import Partition
+
+Found: TypeAlias = tuple[int, int] | None
+"""The offset and the timestamp in ms of a record, None if there is no such record."""
+Ask: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, Found]]
+"""Looks for the first record of each partition with this timestamp in ms or a greater one; for NEWEST, the
+record with the greatest.
+"""
+
+NEWEST = -3
+"""Kafka's MAX_TIMESTAMP (KIP-734)."""
+PRECISION_MS = 1_000
+"""A lag in time is too long by less than this."""
+MAX_ROUNDS = 64
+"""Requests for one partition. The search ends long before, unless timestamps span millennia."""
+
+
+def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Return the lags in ms of these committed offsets. A partition without usable timestamps is omitted, as
+    is one without records. Whatever `ask` raises goes through.
+    """
+    search = TimestampSearch(offsets)
+    while not search.step(ask):
+        pass
+    return search.lags_ms
+
+
+class TimestampSearch:
+    """A search for the times of some offsets, of one request after the other."""
+
+    def __init__(self, offsets: Mapping[Partition, int]) -> None:
+        self._offsets = dict(offsets)
+        self._newest: Mapping[Partition, Found] | None = None
+        self._searches: dict[Partition, _Search] | None = None
+        self._rounds = 0
+
+    def step(self, ask: Ask) -> bool:
+        """Ask once, for all partitions. Return whether the search is over. Raises what `ask` does."""
+        if self._newest is None:
+            self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
+            return False
+        if self._searches is None:
+            newest = self._newest
+            first = ask({where: 0 for where, found in newest.items() if found is not None and found[1] >= 0})
+            self._searches = {
+                where: _Search(self._offsets[where], found, last)
+                for where, found in first.items()
+                if found is not None and (last := newest[where]) is not None
+            }
+        else:
+            probes = {where: one.probe_ms(self._rounds) for where, one in self._open().items()}
+            for where, found in ask(probes).items():
+                self._searches[where].narrow(found)
+            self._rounds += 1
+        return not self._open() or self._rounds >= MAX_ROUNDS
+
+    def _open(self) -> "dict[Partition, _Search]":
+        return {where: one for where, one in (self._searches or {}).items() if not one.is_over}
+
+    @property
+    def lags_ms(self) -> dict[Partition, int]:
+        """The lags that were found."""
+        return {where: one.lag_ms for where, one in (self._searches or {}).items()}
+
+
+class _Search:
+    """The time of one committed offset is from `_low` on and before `_high`, each an offset and a time."""
+
+    def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
+        self._offset = offset
+        self._newest_ms = newest[1]
+        self._low, self._high = first, newest
+        self._probed_ms = 0
+        if newest[0] <= offset:  # each record behind it is older
+            self._low = newest
+
+    @property
+    def is_over(self) -> bool:
+        return self._low[0] >= self._offset or self._high[1] - self._low[1] <= PRECISION_MS
+
+    @property
+    def lag_ms(self) -> int:
+        return lag_ms(self._low[1], self._newest_ms)
+
+    def probe_ms(self, number: int) -> int:
+        """Return the next time to ask for: by turns where it should be if the records came evenly, and the
+        middle, so that each two rounds halve what is left.
+        """
+        (low, low_ms), (high, high_ms) = self._low, self._high
+        between = (self._offset - low) / max(high - low, 1) if number % 2 == 0 else 0.5
+        self._probed_ms = min(max(low_ms + int((high_ms - low_ms) * between), low_ms + 1), high_ms - 1)
+        return self._probed_ms
+
+    def narrow(self, found: Found) -> None:
+        """Take the first record at the time of the probe."""
+        if found is not None and found[0] <= self._offset:
+            self._low = found
+        else:
+            self._high = (self._high[0] if found is None else found[0], self._probed_ms)

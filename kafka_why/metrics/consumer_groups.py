@@ -1,0 +1,180 @@
+"""The metrics of groups with epochs: consumer and share groups, and streams groups that are observed. Kafka
+has the counts by state and the counts of new epochs; the others are the coordinator's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+
+from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
+from kafka_why.metrics.series import Selection, add_others
+from kafka_why.metrics.share_groups import (
+    SHARE,
+    ShareCounts,
+    ShareRow,
+    is_rebalance,
+    share_counts,
+    share_gauges,
+)
+from kafka_why.metrics.times import Times
+
+COORDINATOR = "kafka_server_group_coordinator_metrics"
+OWN = "group_coordinator_consumer_group"
+
+CONSUMER = "consumer"
+_STATES = {
+    SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
+    "streams": (*ConsumerGroupState, NOT_READY),
+}
+
+
+class MemberProgressRow(Struct, frozen=True):
+    """The kept fields of a member of a group of the consumer protocol."""
+
+    member_epoch: int
+    state: str
+
+
+class MemberRow(Struct, frozen=True):
+    """The kept field of a member; None in a classic group."""
+
+    consumer: MemberProgressRow | None = None
+
+
+class _Present(Struct, frozen=True):
+    """What is only known to be there."""
+
+
+class EpochsRow(Struct, frozen=True):
+    """The kept fields of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
+
+    assignment_epoch: int
+    share: ShareRow | None = None
+    streams: _Present | None = None
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return SHARE if self.share is not None else "streams" if self.streams is not None else CONSUMER
+
+
+class ConsumerGroupRow(Struct, frozen=True):
+    """The kept fields of the view of one group. `members` is None if the view was too large for them."""
+
+    state: str
+    generation: int
+    consumer: EpochsRow
+    members: list[MemberRow] | None
+
+    @property
+    def unsettled(self) -> int | None:
+        """The number of members that are not at the target assignment, None if the members are not known."""
+        if self.members is None:
+            return None
+        at_target = MemberProgressRow(self.consumer.assignment_epoch, MemberState.STABLE.value)
+        return sum(member.consumer != at_target for member in self.members)
+
+
+@dataclass(slots=True)
+class EpochCounts:
+    """Counts since the start of this process, from the history."""
+
+    epochs: Counter[str] = field(default_factory=Counter)  # by the type of the group
+    settling: Times = field(default_factory=Times)
+    computed: Counter[str] = field(default_factory=Counter)  # target assignments by assignor
+    moved_partitions: int = 0
+    shares: ShareCounts = field(default_factory=ShareCounts)
+
+    def count(self, event: HistoryEntry) -> None:
+        """Count an entry of a group with epochs."""
+        if event.group_type == SHARE:
+            self.shares.count(event)
+        match event.type:
+            case EntryType.GROUP_EPOCH_BUMPED if event.group_type != SHARE or is_rebalance(event):
+                self.epochs[event.group_type] += 1
+            case EntryType.TARGET_ASSIGNMENT_COMPUTED if event.group_type == CONSUMER:
+                self.computed[event.assignor_name or ""] += 1
+                self.moved_partitions += event.moved_partitions or 0
+            case EntryType.STABLE if event.took_ms is not None:
+                self.settling.add(event.took_ms)
+
+    def copy(self) -> "EpochCounts":
+        return EpochCounts(
+            Counter(self.epochs),
+            self.settling.copy(),
+            Counter(self.computed),
+            self.moved_partitions,
+            self.shares.copy(),
+        )
+
+
+def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
+    """Yield the counters from the history."""
+    for type_ in (CONSUMER, *sorted(counts.epochs.keys() - {CONSUMER})):
+        name = f"{COORDINATOR}_{type_}_group_rebalance_count"
+        yield UnknownMetricFamily(name, f"New group epochs of {type_} groups.", counts.epochs[type_])
+    yield counts.settling.metric(
+        f"{OWN}_settling_seconds", "Time from a new group epoch until every member has its target assignment."
+    )
+    computed = CounterMetricFamily(
+        f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+    )
+    for assignor, number in sorted(counts.computed.items()):
+        computed.add_metric((assignor,), number)
+    yield computed
+    yield CounterMetricFamily(
+        f"{OWN}_moved_partitions",
+        "Partitions that target assignments gave to another member.",
+        counts.moved_partitions,
+    )
+    yield from share_counts(counts.shares)
+
+
+def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow], selection: Selection) -> Iterator[Metric]:
+    """Yield the gauges from the groups' views. There are none for a type that no group has, except for
+    consumer groups.
+    """
+    states: dict[str, Counter[str]] = {CONSUMER: Counter()}
+    for group in groups.values():
+        states.setdefault(group.consumer.group_type, Counter())[group.state] += 1
+    for type_, counts in sorted(states.items()):
+        by_state = GaugeMetricFamily(
+            f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state.", labels=("state",)
+        )
+        for state in (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD):
+            by_state.add_metric((state.lower(),), counts[state])
+        yield by_state
+    own = selection.own(groups)
+    yield _by_group("epoch", "Group epoch.", {g: group.generation for g, group in own})
+    yield _by_group(
+        "target_assignment_epoch",
+        "Epoch of the target assignment.",
+        {g: group.consumer.assignment_epoch for g, group in own},
+    )
+    unsettled = _by_group(
+        "unsettled_members",
+        "Members that are not at the target assignment.",
+        {g: group.unsettled for g, group in own},
+    )
+    add_others(unsettled, (group.unsettled for group in selection.rest(groups)))
+    yield unsettled
+    yield from share_gauges(
+        {g: row.consumer.share for g, row in groups.items() if row.consumer.share}, selection
+    )
+
+
+def _by_group(name: str, meaning: str, values: Mapping[str, int | None]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
+    for group_id, value in values.items():
+        if value is not None:
+            gauge.add_metric((group_id,), value)
+    return gauge

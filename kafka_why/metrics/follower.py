@@ -1,0 +1,119 @@
+"""The thread that follows the output topics for the metrics and the logs."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.lag.polls import Looks
+from kafka_why.metrics.metrics_state import MetricsState
+from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_reader import Record, TopicReader
+
+# The maximum time of a request to the brokers. `stop` waits for a look, which ends at the first that fails.
+BROKER_TIMEOUT_MS = 5_000
+_POLL_MS = 500
+# Records are fetched after half a second or this many bytes, whichever is first. This costs the brokers and
+# this process less than a fetch for each batch, and no scraper needs fresher numbers.
+_FETCH_MIN_BYTES = 64 * 1024
+_FETCH_MAX_WAIT_MS = 500
+
+log = structlog.get_logger()
+
+
+class Follower(FollowerThread):
+    """Feeds `readings` until stopped: all groups and offsets, and the other topics' records from now on.
+
+    `on_entry` receives every new history entry, on the follower's thread. The follower survives an
+    unavailable broker and reads the missed records later. `read_age_s` returns the age of the last read.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        metrics_state: MetricsState,
+        on_entry: Callable[[HistoryEntry], None],
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._metrics_state = metrics_state
+        self._on_entry = on_entry
+        super().__init__("metrics-follower", "reading for the metrics")
+        self._read_at_s = float("nan")
+        self._looks = Looks(metrics_state)
+
+    def read_age_s(self) -> float:
+        """Return the seconds since the topics and their ends were read, or since the start; NaN before it."""
+        return time.monotonic() - self._read_at_s
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._read_at_s = time.monotonic()
+        super().start()
+
+    def _connect_and_follow(self) -> None:
+        with TopicReader(
+            self._client_config,
+            max_record_bytes=self._layout.response_record_max_bytes,
+            timeout_ms=BROKER_TIMEOUT_MS,
+            fetch_min_bytes=_FETCH_MIN_BYTES,
+            fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+        ) as reader:
+            admin = kafka_clients.admin(
+                self._client_config,
+                bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
+                request_timeout_ms=BROKER_TIMEOUT_MS,
+            )
+            try:
+                self._follow(reader, admin, self._assign(reader))
+            finally:
+                admin.close()
+
+    def _assign(self, reader: TopicReader) -> dict[TopicPartition, int]:
+        """Assign the topics to the reader. Return the current ends of the compacted topics."""
+        layout = self._layout
+        tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
+        reader.start(
+            beginning=tables,
+            end=reader.partitions_of(layout.events_topic, layout.responses_topic, layout.dead_letters_topic),
+        )
+        return reader.ends(tables)
+
+    def _follow(
+        self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
+    ) -> None:
+        """Read until stopped. `behind` are the ends up to which the compacted topics must still be read."""
+        while not self._stopped.is_set():
+            try:
+                self._apply_records(reader)
+                if behind and reader.has_read(behind):
+                    behind = {}
+                if not behind:
+                    self._metrics_state.complete()
+                    self._looks.look(admin)
+            except KafkaError as error:
+                self._retry_later(error)
+            else:
+                self._warning.worked()
+                self._read_at_s = time.monotonic()
+
+    def _apply_records(self, reader: TopicReader) -> None:
+        for record in reader.poll(_POLL_MS):
+            self._apply_record(record)
+
+    def _apply_record(self, record: Record) -> None:
+        try:
+            entry = self._metrics_state.apply(record.topic, record.key, record.value, record.headers)
+        except UNREADABLE as error:
+            log.warning("a record cannot be read", topic=record.topic, error=str(error))
+        else:
+            if entry is not None:
+                self._on_entry(entry)

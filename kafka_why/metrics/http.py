@@ -1,0 +1,113 @@
+"""The HTTP port of a process: its metrics for Prometheus, and whether it is alive and ready.
+
+`/healthz` says whether the process lives, `/readyz` whether it does its work. Both answer 200 or 503 with a
+JSON object that has each check and why it fails, and notes about checks that do not fail. `?exclude=NAME`
+leaves a check out, as at Kubernetes' own API server. `/status` is the service's state, where there is one.
+All other paths are the metrics.
+"""
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kafka_why.service_state import PATH
+from kafka_why.web import Web, listening_at, url_of
+
+MAX_CONNECTIONS = 100
+
+
+class Note(NamedTuple):
+    """A check does not fail, but there is something to say."""
+
+    text: str
+
+
+Checks = Mapping[str, str | Note | None]
+"""The reason why a check fails, by the check's name. None or a note: it does not fail."""
+Check = Callable[[Collection[str]], Checks]
+"""Makes the checks, except those of the given names."""
+Endpoint = Callable[[Request], Response]
+"""Called in a thread of its own, so that a long scrape delays no check."""
+
+
+class HttpPort:
+    """Serves until closed. `checks` are by path. `state` returns the service's state as JSON. Port 0 means
+    any free port. Raises WebUnavailable.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        checks: Mapping[str, Check] | None = None,
+        state: Callable[[], bytes] | None = None,
+    ) -> None:
+        endpoints = {path: _checked(check) for path, check in (checks or {}).items()}
+        if state is not None:
+            endpoints[PATH] = lambda _: Response(state(), media_type="application/json")
+        endpoints["/{path:path}"] = _scraped(registry)
+        self._listening = listening_at(host, port, "metrics")
+        self.url = f"{url_of(self._listening)}metrics"
+        """The URL to scrape."""
+        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        self._web = Web(Starlette(routes=routes), self._listening, max_connections=MAX_CONNECTIONS)
+        self._web.start()
+
+    def close(self) -> None:
+        """End the server."""
+        self._web.stop()
+        self._listening.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _scraped(registry: CollectorRegistry) -> Endpoint:
+    # Two scrapes at the same time would only slow each other, and the threads of the process.
+    scraping = threading.Lock()
+
+    def scrape(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        headers = {"Content-Type": content_type}
+        names = request.query_params.getlist("name[]")
+        with scraping:
+            body = encode(registry.restricted_registry(names) if names else registry)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        return Response(body, headers=headers)
+
+    return scrape
+
+
+def _checked(check: Check) -> Endpoint:
+    def answer(request: Request) -> Response:
+        try:
+            found = check(request.query_params.getlist("exclude"))
+        except Exception as error:  # noqa: BLE001 - a check that fails in any way is a reason
+            found = {"check": repr(error)}
+        failures = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        body = {
+            "ok": not failures,
+            "checks": {name: failures.get(name, "ok") for name in found},
+            "notes": {name: note.text for name, note in found.items() if isinstance(note, Note)},
+        }
+        return Response(
+            json.dumps(body).encode() + b"\n",
+            status_code=503 if failures else 200,
+            media_type="application/json",
+        )
+
+    return answer

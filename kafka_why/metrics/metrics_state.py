@@ -1,0 +1,360 @@
+"""The numbers behind the metrics, from the topics' records and the query's batches; no IO and no clock.
+
+One thread reads the topics, another follows the query, and any number of threads scrape concurrently. The
+lock is held only for one record or one copy.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.contract.codec import Reason
+from kafka_why.contract.early_answers import Headers, is_by_query
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.history_reader import (
+    INCARNATIONS_REMEMBERED,
+    KAFKA,
+    CoordinatorStarted,
+    HistoryReader,
+    decode_any_entry,
+)
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.responses import OffsetCommitResponse
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.rocketmq.history_codec import decode_snapshot as decode_rocketmq_group
+from kafka_why.contract.rocketmq.history_codec import is_expiry
+from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from kafka_why.lag.definitions import troubles
+from kafka_why.lag.lag_book import LagBook
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
+from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
+from kafka_why.metrics.lags import GroupLags, LagTotals
+from kafka_why.metrics.series import SelectedGroups, Selection, SeriesBounds
+
+G = TypeVar("G")
+
+_ENTRIES: tuple[tuple[str, str], ...] = (
+    *((GroupType.KAFKA, kind) for kind in EntryType),
+    *((GroupType.ROCKETMQ, kind) for kind in RocketMqEntryType),
+)
+_PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnection))
+
+
+class GroupRow(Struct, frozen=True):
+    """The kept fields of a record of the groups topic, for Kafka's groups. `consumer` is set in a group with
+    epochs.
+    """
+
+    state: str = ""
+    members: list[MemberRow] = []
+    truncated: bool = False
+    quarantined: str | None = None
+    protocol: str = KAFKA
+    generation: int = 0
+    consumer: EpochsRow | None = None
+
+    @property
+    def group_type(self) -> str:
+        """The type of the group as its history names it."""
+        return "classic" if self.consumer is None else self.consumer.group_type
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the record has the members, or the group has none: it loses them where it is too large."""
+        return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
+
+
+class _DeadLetterRow(Struct, frozen=True):
+    reason: str
+
+
+class _Answer(Struct, frozen=True):
+    """A response. RocketMQ's responses have a `code`; messages pushed to its clients have neither code."""
+
+    type: str
+    error_code: int | None = None
+    code: int | None = None
+
+
+_group = msgspec.json.Decoder(GroupRow)
+_owners = msgspec.json.Decoder(OwnersRow)
+_dead_letter = msgspec.json.Decoder(_DeadLetterRow)
+_answer = msgspec.json.Decoder(_Answer)
+_commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
+    topics are read to their ends, because a partly read topic would show deleted groups.
+
+    `lags` and `rebalances` are those of the groups that are selected for series of their own.
+    """
+
+    groups: dict[str, GroupRow] | None = None
+    rocketmq_groups: dict[str, RocketMqGroup] | None = None
+    selection: Selection = field(default_factory=Selection)
+    # Of each selected group with a committed offset.
+    lags: dict[str, GroupLags] | None = None
+    # Of all other groups, None if there are none.
+    other_lags: LagTotals | None = None
+    offsets: int = 0
+    rebalances: dict[str, int] = field(default_factory=dict)
+    classic_rebalances: int = 0
+    of_epochs: EpochCounts = field(default_factory=EpochCounts)
+    # By protocol and type.
+    entries: dict[tuple[str, str], int] = field(default_factory=dict)
+    expired_connections: int = 0
+    # By type and error code.
+    answers: dict[tuple[str, str], int] = field(default_factory=dict)
+    # Messages pushed to RocketMQ's clients, by type.
+    pushes: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    offsets_committed: int = 0
+    offsets_expired: int = 0
+    offsets_deleted: int = 0
+    duplicates: int = 0
+
+
+class MetricsState:
+    """Takes records and batches; `numbers` returns the totals. Counters start at 0 with this process."""
+
+    def __init__(self, layout: TopicLayout, bounds: SeriesBounds | None = None) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
+        self._is_complete = False
+        self._groups: dict[str, GroupRow] = {}
+        self._rocketmq_groups: dict[str, RocketMqGroup] = {}
+        self.bounds = bounds or SeriesBounds()
+        self._selected = SelectedGroups(self.bounds)
+        self._owners: dict[str, OwnersRow] = {}
+        self._ownerships: dict[str, Ownership] = {}  # made of the row when it is needed
+        self._lags = LagBook()
+        self._looked_ms = 0
+        self._read_to: dict[Partition, int] = {}
+        self._backlog_records: int | None = None
+        self._rebalances: Counter[str] = Counter()
+        self._classic_rebalances = 0
+        self._of_epochs = EpochCounts()
+        # Possible labels start with 0: an alert on an increase would not see a count that starts with 1.
+        self._entries: Counter[tuple[str, str]] = Counter(dict.fromkeys(_ENTRIES, 0))
+        self._expired_connections = 0
+        self._answers: Counter[tuple[str, str]] = Counter()
+        self._pushes: Counter[str] = Counter(dict.fromkeys(_PUSHES, 0))
+        self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
+        self._committed = self._expired = self._deleted = 0
+
+    def apply(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
+    ) -> HistoryEntry | None:
+        """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
+
+        An answer is counted when the query writes it, not when a replica does
+        (`kafka_why.contract.early_answers`).
+
+        Raises one of `kafka_why.contract.codec.UNREADABLE`.
+        """
+        layout = self._layout
+        with self._lock:
+            if topic == layout.groups_topic:
+                self._apply_group((key or b"").decode(), value)
+            elif topic == layout.offsets_topic:
+                self._select(self._lags.apply_commit(key or b"", value))
+            elif topic == layout.events_topic:
+                return self._apply_entry(value or b"")
+            elif topic == layout.responses_topic:
+                self._count_answers(value, headers)
+            else:
+                self._dead_letters[_dead_letter.decode(value or b"").reason] += 1
+        return None
+
+    def complete(self) -> None:
+        """Mark the groups and offsets topics as read to their ends."""
+        with self._lock:
+            self._is_complete = True
+
+    def observe_batch(self, batch: BatchProgress) -> None:
+        """Take how far the query has read."""
+        with self._lock:
+            self._read_to.update(batch.end_offsets)
+
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of logs. The backlog is the records between the query's position and the end."""
+        with self._lock:
+            self._lags.add_bounds(bounds, at_ms)
+            self._looked_ms = at_ms
+            behind = [
+                log.latest - self._read_to[partition]
+                for partition, log in bounds.items()
+                if partition in self._read_to
+            ]
+            self._backlog_records = max(sum(behind), 0) if behind else None
+
+    def topics(self) -> set[str]:
+        """Return the topics to look at: those with a committed offset, and what the query reads."""
+        with self._lock:
+            return self._lags.topics() | {self._layout.source_topic}
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """See `LagBook`, also for the next one."""
+        with self._lock:
+            return self._lags.wanted_times()
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        with self._lock:
+            self._lags.learn_times(wanted, lags_ms)
+
+    def backlog_records(self) -> int | None:
+        """The records of its source that the query has not read, None if that is not known yet."""
+        with self._lock:
+            return self._backlog_records
+
+    def numbers(self) -> Numbers:
+        numbers = self._counts()
+        if numbers.groups is not None:
+            chosen, others = numbers.selection.group_ids, LagTotals()
+            with self._lock:
+                with_offsets = [group_id for group_id in chosen if self._lags.has_offsets(group_id)]
+                behind = [group_id for group_id in self._lags.behind() if group_id not in chosen]
+            numbers.lags = {group_id: self._group_lags(group_id) for group_id in with_offsets}
+            for group_id in behind:
+                others.add(self._group_lags(group_id))
+            numbers.other_lags = others if numbers.selection.others else None
+        return numbers
+
+    def _counts(self) -> Numbers:
+        """Return the numbers without lags."""
+        with self._lock:
+            numbers = Numbers(
+                classic_rebalances=self._classic_rebalances,
+                of_epochs=self._of_epochs.copy(),
+                entries=dict(self._entries),
+                expired_connections=self._expired_connections,
+                answers=dict(self._answers),
+                pushes=dict(self._pushes),
+                dead_letters=dict(self._dead_letters),
+                offsets_committed=self._committed,
+                offsets_expired=self._expired,
+                offsets_deleted=self._deleted,
+                duplicates=self._history.duplicates,
+            )
+            if self._is_complete:
+                numbers.groups = dict(self._groups)
+                numbers.rocketmq_groups = dict(self._rocketmq_groups)
+                numbers.selection = self._selected.selection()
+                numbers.offsets = self._lags.offset_count()
+                # From 0 on: an increase does not see a count that starts with 1.
+                numbers.rebalances = {g: self._rebalances[g] for g, _ in numbers.selection.own(self._groups)}
+            return numbers
+
+    def _apply_group(self, group_id: str, value: bytes | None) -> None:
+        group = _group.decode(value) if value is not None else None
+        of_rocketmq = decode_rocketmq_group(value) if value is not None else None
+        is_kafkas = group is not None and group.protocol == KAFKA
+        owners = _owners.decode(value) if value is not None and is_kafkas else None
+        _keep(self._groups, group_id, group if is_kafkas else None)
+        _keep(self._rocketmq_groups, group_id, of_rocketmq)
+        _keep(self._owners, group_id, owners)
+        self._ownerships.pop(group_id, None)
+        if group_id not in self._groups:
+            self._rebalances.pop(group_id, None)
+        self._select(group_id)
+
+    def _select(self, group_id: str) -> None:
+        """Let a group take part in the choice for series while it has a view or a committed offset."""
+        views: tuple[Mapping[str, object], ...] = (self._groups, self._rocketmq_groups)
+        if self._lags.has_offsets(group_id) or any(group_id in view for view in views):
+            self._selected.add(group_id)
+        else:
+            self._selected.remove(group_id)
+
+    def _group_lags(self, group_id: str) -> GroupLags:
+        """The lags of one group and what hurts, as of the last look at the brokers."""
+        with self._lock:
+            owned = self._ownership(group_id)
+            lags = self._lags.lags(group_id, owned.settled_ms)
+            row = self._owners.get(group_id)
+            found = troubles(lags, owned, self._looked_ms)
+        return GroupLags(lags, owned, found, row.members if row is not None else ())
+
+    def _ownership(self, group_id: str) -> Ownership:
+        row = self._owners.get(group_id)
+        if row is None:
+            return UNKNOWN
+        if group_id not in self._ownerships:
+            self._ownerships[group_id] = ownership(row)
+        return self._ownerships[group_id]
+
+    def _apply_entry(self, value: bytes) -> HistoryEntry | None:
+        event = decode_any_entry(value)
+        if event is None or isinstance(event, CoordinatorStarted) or not self._history.is_new(event):
+            return None
+        if isinstance(event, RocketMqHistoryEntry):
+            self._entries[GroupType.ROCKETMQ, event.type] += 1
+            self._expired_connections += is_expiry(event)
+            return None
+        self._entries[GroupType.KAFKA, event.type] += 1
+        count = sum(map(len, (event.partitions or {}).values()))
+        has_epochs = event.group_type in BY_EPOCHS
+        if has_epochs:
+            self._of_epochs.count(event)
+        match event.type:
+            case EntryType.STABLE if not has_epochs or event.took_ms is not None:
+                self._rebalances[event.group_id] += 1
+                self._classic_rebalances += not has_epochs
+            case EntryType.GROUP_DELETED if event.group_id not in self._groups:
+                self._rebalances.pop(event.group_id, None)
+            case EntryType.OFFSETS_EXPIRED:
+                self._expired += count
+            case EntryType.OFFSETS_DELETED:
+                self._deleted += count
+        return event
+
+    def _count_answers(self, value: bytes | None, headers: Headers | None) -> None:
+        if is_by_query(headers):
+            for encoded in unpack(value or b""):
+                self._count_answer(encoded)
+
+    def _count_answer(self, value: bytes) -> None:
+        answer = _answer.decode(value)
+        if answer.code is not None:
+            self._answers[answer.type, _name(ResponseCode, answer.code)] += 1
+            return
+        if answer.error_code is None:
+            self._pushes[answer.type] += 1
+            return
+        self._answers[answer.type, _name(ErrorCode, answer.error_code)] += 1
+        if answer.type == "OffsetCommit":
+            topics = _commit_answer.decode(value).topics
+            outcomes = [partition.error_code for topic in topics for partition in topic.partitions]
+            self._committed += outcomes.count(ErrorCode.NONE)
+
+
+def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:
+    """Store the group's current row; None deletes the group."""
+    if group is None:
+        table.pop(group_id, None)
+    else:
+        table[group_id] = group
+
+
+def _name(codes: type[IntEnum], code: int) -> str:
+    try:
+        return codes(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,273 @@
+"""The metrics of one coordinator: fed from the topics and the query, served over HTTP."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.registry import Collector
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.service.replica import ReplicaState
+from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service.status import ServiceStatus
+from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.metrics.collector import (
+    OWN,
+    BacklogCollector,
+    MetricsStateCollector,
+    ServiceCollector,
+    TransactionsCollector,
+)
+from kafka_why.metrics.follower import Follower
+from kafka_why.metrics.http import Check, HttpPort
+from kafka_why.metrics.metrics_state import MetricsState
+from kafka_why.metrics.replica import ReplicaCollector
+from kafka_why.metrics.sentences import log_sentence
+from kafka_why.metrics.series import SeriesBounds
+from kafka_why.metrics.share_state import ShareStateCollector
+from kafka_why.service_state import BatchesState, GatewayState, ServiceState, durations
+
+# A series more for each counter and histogram, which nothing here reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
+REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
+
+
+class BatchMetrics:
+    """Metrics of the query's batches."""
+
+    def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
+        self._wall_s = wall_s
+        self._rows_dropped = 0
+        self._last_s = float("nan")
+        self._watermark_s: float | None = None
+        self._batch_at_s: float | None = None
+        self._duration = Histogram(
+            f"{OWN}_batch_duration_seconds",
+            "From the beginning of a batch to its commit.",
+            registry=registry,
+            buckets=BATCH_BUCKETS_S,
+        )
+        self._rows = Counter(
+            f"{OWN}_batch_input_rows", "Records read, including clock records.", registry=registry
+        )
+        self._dropped = Counter(
+            f"{OWN}_rows_dropped_by_watermark", "Requests that Spark lost.", registry=registry
+        )
+        self._lag = Gauge(
+            f"{OWN}_event_time_lag_seconds",
+            "Seconds that the watermark is behind the clock.",
+            registry=registry,
+        )
+        self._lag.set_function(self._event_time_lag_s)
+        self._last = Gauge(
+            f"{OWN}_last_batch_duration_seconds", "Duration of the last committed batch.", registry=registry
+        )
+        self._last.set_function(lambda: self._last_s)
+        self._age = Gauge(
+            f"{OWN}_last_batch_age_seconds", "Seconds since a batch was last committed.", registry=registry
+        )
+        self._age.set_function(self._batch_age_s)
+
+    def observe(self, batch: BatchProgress) -> None:
+        """Count one batch."""
+        self._duration.observe(batch.total_ms / 1000)
+        self._last_s = batch.total_ms / 1000
+        self._rows_dropped += batch.rows_dropped
+        self._batch_at_s = self._wall_s()
+        self._rows.inc(batch.num_input_rows)
+        self._dropped.inc(batch.rows_dropped)
+        if batch.watermark_ms:
+            self._watermark_s = batch.watermark_ms / 1000
+
+    def state(self) -> BatchesState:
+        """Return the figures of the batches so far."""
+        (family,) = self._duration.collect()
+        counted = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+        (sum_s,) = (sample.value for sample in family.samples if sample.name.endswith("_sum"))
+        return BatchesState(
+            last_ms=_ms(self._last_s),
+            age_ms=_ms(self._batch_age_s()),
+            durations=durations(BATCH_BUCKETS_S, counted, sum_s),
+            time_lag_ms=_ms(self._event_time_lag_s()),
+            rows_dropped=self._rows_dropped,
+        )
+
+    def _event_time_lag_s(self) -> float:
+        """Return the lag in seconds; NaN, Prometheus' "unknown", until there is a watermark."""
+        return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
+
+    def _batch_age_s(self) -> float:
+        """Return the seconds since the last batch; NaN until there is one."""
+        return float("nan") if self._batch_at_s is None else self._wall_s() - self._batch_at_s
+
+
+class RebalanceMetrics:
+    """The durations of rebalances in the log's time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._began_ms: dict[str, int] = {}
+        self._duration = Histogram(
+            f"{OWN}_rebalance_duration_seconds",
+            "From the beginning of a rebalance to the assignment, in the log's time.",
+            registry=registry,
+            buckets=REBALANCE_BUCKETS_S,
+        )
+
+    def observe(self, event: HistoryEntry) -> None:
+        """Take one history entry. A rebalance that restarts before it ends counts as one. One of an observed
+        classic group has no known beginning, so it does not count.
+        """
+        match event.type:
+            case EntryType.PREPARING_REBALANCE if not event.observed:
+                self._began_ms.setdefault(event.group_id, event.at_ms)
+            case EntryType.STABLE if event.group_id in self._began_ms:
+                began_ms = self._began_ms.pop(event.group_id)
+                self._duration.observe((event.at_ms - began_ms) / 1000)
+            case EntryType.EMPTY | EntryType.GROUP_DELETED | EntryType.GROUP_CONVERTED:
+                self._began_ms.pop(event.group_id, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
+    no transactions, no tasks of share groups, no replica and no gateway.
+    """
+
+    status: Callable[[], ServiceStatus]
+    ticker_age_s: Callable[[], float]
+    spark_restarts: Callable[[], int]
+    transactions: Callable[[], TransactionsSummary] | None = None
+    share_state: Callable[[], ShareStateSummary] | None = None
+    replica: Callable[[], ReplicaState] | None = None
+    gateway: Callable[[], GatewayState] | None = None
+
+
+def service_state(readings: Readings, batches: BatchesState, backlog_records: int | None) -> ServiceState:
+    """Return the state of the service. `backlog_records` is None if it is not known."""
+    return ServiceState(
+        status=readings.status(),
+        spark_restarts=readings.spark_restarts(),
+        ticker_age_ms=_ms(readings.ticker_age_s()),
+        backlog_records=backlog_records,
+        batches=batches,
+        replica=None if readings.replica is None else readings.replica(),
+        transactions=None if readings.transactions is None else readings.transactions(),
+        gateway=None if readings.gateway is None else readings.gateway(),
+    )
+
+
+def _ms(seconds: float) -> int | None:
+    """Return milliseconds, or None for NaN."""
+    return None if math.isnan(seconds) else max(round(seconds * 1000), 0)
+
+
+class Metrics:
+    """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged, and
+    with `with_members` there are series of single members. `series` bounds those of groups. `collectors` are
+    served besides, and `checks` by their paths: see `kafka_why.metrics.http`.
+
+    `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
+    and a check have to be answered. It raises WebUnavailable if the port cannot be bound; port 0 means
+    any free port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch`
+    may be called at any time.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        host: str,
+        port: int,
+        readings: Readings,
+        *,
+        log_rebalances: bool,
+        with_members: bool = False,
+        series: SeriesBounds | None = None,
+        collectors: Sequence[Collector] = (),
+        checks: Mapping[str, Check] | None = None,
+    ) -> None:
+        self._readings = readings
+        self._host = host
+        self._port = port
+        self._log_rebalances = log_rebalances
+        self._metrics_state = MetricsState(layout, series)
+        self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
+        self._registry = CollectorRegistry()
+        self._registry.register(
+            MetricsStateCollector(
+                self._metrics_state, with_members=with_members, is_observed=layout.is_observed
+            )
+        )
+        self._registry.register(BacklogCollector(self._metrics_state))
+        self._registry.register(
+            ServiceCollector(
+                readings.status, readings.ticker_age_s, self._follower.read_age_s, readings.spark_restarts
+            )
+        )
+        if readings.transactions is not None:
+            self._registry.register(TransactionsCollector(readings.transactions))
+        if readings.share_state is not None:
+            self._registry.register(ShareStateCollector(readings.share_state))
+        if readings.replica is not None:
+            self._registry.register(ReplicaCollector(readings.replica))
+        for collector in collectors:
+            self._registry.register(collector)
+        self._checks = checks
+        self._http: HttpPort | None = None
+        self._is_following = False
+        self._batches = BatchMetrics(self._registry)
+        self._rebalances = RebalanceMetrics(self._registry)
+
+    @property
+    def url(self) -> str:
+        """Return the URL to scrape, after the start."""
+        assert self._http is not None
+        return self._http.url
+
+    def start(self) -> None:
+        self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._state)
+
+    def follow(self) -> None:
+        """Read the groups, their offsets and what happens from now on."""
+        self._follower.start()
+        self._is_following = True
+
+    def stop(self) -> None:
+        if self._http is not None:
+            self._http.close()
+        if self._is_following:
+            self._follower.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def observe_batch(self, batch: BatchProgress) -> None:
+        """Count one committed batch."""
+        self._metrics_state.observe_batch(batch)
+        self._batches.observe(batch)
+
+    def _state(self) -> bytes:
+        """Return the state of the service as JSON."""
+        backlog_records = self._metrics_state.backlog_records()
+        return msgspec.json.encode(service_state(self._readings, self._batches.state(), backlog_records))
+
+    def _observe_entry(self, event: HistoryEntry) -> None:
+        self._rebalances.observe(event)
+        if self._log_rebalances:
+            log_sentence(event)

@@ -1,0 +1,133 @@
+"""Carries messages from the outbox to the receiver: when, how many, and what follows from its answer."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from kafka_why.background_thread import BackgroundThread
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.local_files import FolderNotWritable
+from kafka_why.notify.messages import Message
+from kafka_why.notify.outbox import Outbox
+from kafka_why.notify.pace import BackOff, RateLimit
+from kafka_why.notify.receiver import Answer, Verdict
+from kafka_why.notify.request_bodies import Shape
+from kafka_why.notify.state_file import Kept
+
+KEEP_INTERVAL_S = 5.0
+"""How often positions are kept while there is nothing to send."""
+
+log = structlog.get_logger()
+
+
+class Courier:
+    """`turn` sends once, if there is something to send and it is time to. For one thread.
+
+    `post` sends a body. `now_s` is a clock that does not go back, `now_ms` the time of day.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        post: Callable[[bytes], Answer],
+        shape: Shape,
+        kept: Kept,
+        rate_limit: RateLimit,
+        back_off: BackOff,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._outbox = outbox
+        self._post = post
+        self._shape = shape
+        self._kept = kept
+        self._rate_limit = rate_limit
+        self._back_off = back_off
+        self._now_s = now_s
+        self._now_ms = now_ms
+        self._failing = OutageWarning("sending to the receiver", now_s)
+        self._keeping = OutageWarning("keeping the position", now_s)
+        self._at_once = shape.max_messages
+        self._pause_until_s = self._kept_at_s = float("-inf")
+        self._is_kept = True
+
+    def turn(self) -> float | None:
+        """Send once at most. Return the seconds until the next turn, None if there is nothing to send."""
+        now_s = self._now_s()
+        messages = self._outbox.head(self._at_once)
+        if not messages:
+            if now_s - self._kept_at_s >= KEEP_INTERVAL_S:
+                self.keep()
+            return None
+        wait_s = max(self._pause_until_s - now_s, self._rate_limit.wait_s(now_s))
+        if wait_s > 0:
+            return wait_s
+        self._rate_limit.sent(now_s)
+        answer = self._post(self._shape.body(messages, self._now_ms()))
+        if answer.verdict is Verdict.FAILED:
+            self._failing.failed(ReceiverFailed(answer.reason))
+            self._pause_until_s = self._now_s() + self._back_off.failed(answer.retry_after_s)
+            return 0
+        self._back_off.worked()
+        self._failing.worked()
+        if answer.verdict is Verdict.REFUSED and len(messages) > 1:
+            self._at_once = len(messages) // 2  # one of them is refused: the others must not be
+        else:
+            self._delivered(messages, answer)
+        return 0
+
+    def keep(self) -> None:
+        """Keep what was delivered. What cannot be kept is sent again after the next start."""
+        taken = self._outbox.take(0)
+        if taken.positions is not None:
+            self._kept.deliver([], taken)
+        if taken.positions is not None or not self._is_kept:
+            self._save()
+
+    def _delivered(self, messages: Sequence[Message], answer: Answer) -> None:
+        for message in messages:
+            about = {"kind": message.kind, "status": str(message.status), "group": message.group}
+            if answer.verdict is Verdict.REFUSED:
+                log.error("the receiver refuses a message, which is dropped", why=answer.reason, **about)
+            else:
+                log.info("told", **about)
+        self._at_once = self._shape.max_messages
+        self._kept.deliver(messages, self._outbox.take(len(messages)))
+        self._save()
+
+    def _save(self) -> None:
+        self._kept_at_s = self._now_s()
+        try:
+            self._kept.save()
+        except FolderNotWritable as error:
+            self._is_kept = False
+            self._keeping.failed(error)
+        else:
+            self._is_kept = True
+            self._keeping.worked()
+
+
+class ReceiverFailed(Exception):
+    """The receiver did not accept a request. The message says why, without its address."""
+
+
+class CourierThread(BackgroundThread):
+    """Turns until stopped, for which the outbox has to be closed before. `stop` waits for a request that is
+    under way, and keeps what was delivered.
+    """
+
+    def __init__(self, courier: Courier, outbox: Outbox) -> None:
+        self._courier = courier
+        self._outbox = outbox
+        super().__init__("notify-courier")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            wait_s = self._courier.turn()
+            if wait_s is None:
+                self._outbox.wait(KEEP_INTERVAL_S)
+            else:
+                self._stopped.wait(wait_s)
+        self._courier.keep()

@@ -1,0 +1,126 @@
+"""The messages to a receiver: one for each rebalance that ended, and two for what was wrong for a while.
+
+The sentences are those of `why` and of the page. Nothing is decided here about a group.
+"""
+
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from hashlib import sha256
+from itertools import islice
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from kafka_why.escaping import visible
+from kafka_why.page.findings import Kind
+from kafka_why.why.model import Rebalance
+from kafka_why.why.names import Names
+from kafka_why.why.text import cause_text, details
+
+MAX_TEXT_CHARS = 500
+"""Of a sentence or a line, which may quote what clients sent."""
+MAX_NAME_CHARS = 200
+"""Of a word in a sentence or line, and of an id: a client may choose one of 32,767 bytes."""
+MAX_LINES = 30
+_LONG_WORD = re.compile(rf"\S{{{MAX_NAME_CHARS + 1},}}")
+# What chats and mail programs make a link of: a scheme, `www.`, a domain with a path.
+_LINK = re.compile(r"(://)|((?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
+
+Link: TypeAlias = Callable[[str | None], str | None]
+"""Returns the address of a group on the page, of all groups for None; None if there is no page."""
+
+
+class Status(StrEnum):
+    """HAPPENED: it is over, and one message tells it. BEGAN and ENDED: the two messages of what lasts."""
+
+    HAPPENED = "happened"
+    BEGAN = "began"
+    ENDED = "ended"
+
+
+def name_of(kind: Kind) -> str:
+    """Return the name of a kind of finding: `falling-behind`."""
+    return kind.name.lower().replace("_", "-")
+
+
+REBALANCE = "rebalance"
+ALARM = "alarm"
+KINDS = (REBALANCE, *map(name_of, Kind), ALARM)
+"""The kinds of messages: a rebalance, what the page finds wrong with a group, an alarm of the coordinator."""
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message. Times are milliseconds since the epoch.
+
+    `id` names what it is about: the message about it has the same id if it is sent again, and BEGAN and ENDED
+    of one thing have the same. `subject` is the group, or what tells an alarm of the coordinator from its
+    other alarms; `group` is None for an alarm. `lines` are the lines of `why`, each with its label.
+    `ended_ms` is None while it lasts.
+    """
+
+    id: str
+    kind: str
+    status: Status
+    subject: str
+    group: str | None
+    sentence: str
+    lines: list[tuple[str, str]] = []
+    began_ms: int
+    ended_ms: int | None = None
+    page: str | None = None
+
+    @property
+    def name(self) -> tuple[str, Status]:
+        """What tells it from every other message."""
+        return self.id, self.status
+
+
+def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
+    """Return the message about a rebalance that has ended: the words of `why`."""
+    assert r.ended_ms is not None, "a message is about a rebalance that has ended"
+    told = islice(details(r, r.ended_ms, names), MAX_LINES)
+    return Message(
+        id=f"{REBALANCE}:{group_id}:{r.incarnation}:{r.ended_ms}:{r.generation_to}",
+        kind=REBALANCE,
+        status=Status.HAPPENED,
+        subject=group_id,
+        group=group_id,
+        sentence=shown(cause_text(r, names)),
+        lines=[(label, shown(text)) for label, text in told],
+        began_ms=r.began_ms,
+        ended_ms=r.ended_ms,
+        page=page_of(group_id, link),
+    )
+
+
+def page_of(group_id: str | None, link: Link) -> str | None:
+    """Return the link to a group on the page, or to all groups if its id is too long for a link."""
+    is_long = group_id is not None and len(group_id) > MAX_NAME_CHARS
+    return link(None if is_long else group_id)
+
+
+def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Return a text on one line, cut if it is too long, with control characters escaped and without links."""
+    words = _LONG_WORD.sub(lambda word: _cut(word[0], MAX_NAME_CHARS), visible(text))
+    return _cut(_LINK.sub(lambda found: "[:]//" if found[1] else "[.]", words), max_chars)
+
+
+def shortened_id(name: str) -> str:
+    """Return an id that is not too long. One that is cut ends with a digest, which keeps it unique."""
+    return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
+
+
+def label_of(name: str) -> str:
+    """Return an id as `shown` writes it. One that is changed by that ends with a digest."""
+    text = shown(name, MAX_NAME_CHARS)
+    return text if text == name else _with_digest(text, name)
+
+
+def _with_digest(text: str, name: str) -> str:
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{_cut(text, MAX_NAME_CHARS - len(digest) - 1)}#{digest}"
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."

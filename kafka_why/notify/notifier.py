@@ -1,0 +1,118 @@
+"""Notify as a process runs it: the threads that read and look, the outbox, and the thread that sends."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
+from kafka_why.notify.courier import Courier, CourierThread
+from kafka_why.notify.episodes import Episodes
+from kafka_why.notify.events import EventsFollower, ends_of
+from kafka_why.notify.filters import Filter
+from kafka_why.notify.messages import Link
+from kafka_why.notify.outbox import Outbox, Taken
+from kafka_why.notify.pace import BackOff, RateLimit
+from kafka_why.notify.problems import Sources, TroublesThread
+from kafka_why.notify.receiver import Answer
+from kafka_why.notify.request_bodies import Shape
+from kafka_why.notify.state_file import Kept
+from kafka_why.page.fleet import Fleet
+from kafka_why.page.follower import Follower
+from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
+from kafka_why.service_state import StateReader
+
+SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
+"""So long after its start this process may not see yet what the one before it saw: see `Episodes`."""
+_READER = "notify"
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How messages are sent. `post` sends a body, and `per_minute` is the limit of requests."""
+
+    post: Callable[[bytes], Answer]
+    shape: Shape
+    per_minute: int
+
+
+class Notifier:
+    """Tells a receiver what happens until stopped. `folder` has what outlives it: see
+    `kafka_why.notify.state_file`.
+
+    At the first start the constructor keeps the ends of the events topic. It raises FolderError if the folder
+    is of other topics or cannot be written, and KafkaError.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        folder: Path,
+        sending: Sending,
+        wanted: Filter,
+        link: Link,
+        metrics_url: str | None = None,
+    ) -> None:
+        kept = Kept(folder, layout.events_topic)
+        if not kept.positions:  # the first start
+            kept.deliver([], Taken(ends_of(client_config, layout), []))
+            kept.save()
+        self._outbox = outbox = Outbox()
+        now_ms = time.time_ns() // 1_000_000
+        fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
+        follower = Follower(client_config, layout, fleet, _READER)
+        state = None if metrics_url is None else StateReader(metrics_url)
+        sources = Sources(fleet, topics, state, follower.read_age_s)
+        episodes = Episodes(
+            kept.open,
+            settled_ms=now_ms + SETTLED_MS,
+            is_wanted=wanted.wants,
+            link=link,
+            again_ms=sending.shape.again_ms,
+        )
+        events = EventsFollower(
+            client_config, layout, outbox, wanted, link, positions=kept.positions, told=kept.told
+        )
+        self._readers = (
+            events,
+            follower,
+            ServiceFollower(client_config, layout, topics, _READER),
+            TroublesThread(sources, episodes, outbox),
+        )
+        courier = Courier(
+            outbox,
+            sending.post,
+            sending.shape,
+            kept,
+            RateLimit(sending.per_minute),
+            BackOff(random.random),
+        )
+        self._courier = CourierThread(courier, outbox)
+
+    def start(self) -> None:
+        """Read, look and send."""
+        self._courier.start()
+        for reader in self._readers:
+            reader.start()
+
+    def stop(self) -> None:
+        """End the request under way, keep what was delivered, and stop reading. What waits is found again."""
+        self._outbox.close()
+        self._courier.stop()
+        for reader in self._readers:
+            reader.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

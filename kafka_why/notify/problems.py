@@ -1,0 +1,83 @@
+"""The thread that looks what is wrong: the findings of the page, of its groups and of the coordinator."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+from kafka_why.background_thread import BackgroundThread
+from kafka_why.notify.episodes import Episodes, Trouble
+from kafka_why.notify.messages import ALARM, name_of
+from kafka_why.notify.outbox import Outbox
+from kafka_why.page.coordinator import coordinator_page
+from kafka_why.page.fleet import Fleet
+from kafka_why.page.overview import Overview
+from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.service_state import StateReader
+
+LOOK_INTERVAL_S = 5.0
+MAX_READ_AGE_S = 30.0
+"""What was read longer ago says nothing of now: nothing begins then, and nothing ends."""
+_FIGURES = re.compile(r"[:\d]")
+
+
+class Sources:
+    """What the page knows of groups and of the coordinator. `read_age_s` returns how long ago the topics were
+    read. `state` is None if nobody said where the coordinator's metrics are.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        topics: ServiceTopics,
+        state: StateReader | None,
+        read_age_s: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._overview = Overview(fleet)
+        self._topics = topics
+        self._state = state
+        self._read_age_s = read_age_s
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the topics were read to their ends, and not long ago."""
+        return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
+
+    def troubles(self, now_ms: int) -> Iterator[Trouble]:
+        """Yield what is wrong now, as the page has it."""
+        for line in self._overview.lines(now_ms, with_members=False):
+            for finding in line.findings:
+                kind = name_of(finding.kind)
+                yield Trouble(kind, line.group_id, line.group_id, finding.sentence, finding.since_ms)
+        for sentence in self._alarms(now_ms):
+            yield Trouble(ALARM, alarm_of(sentence), None, sentence)
+
+    def _alarms(self, now_ms: int) -> list[str]:
+        asked = None if self._state is None else self._state.asked()
+        facts = self._topics.facts(now_ms)
+        return coordinator_page(facts, (), asked, self._read_age_s(), now_ms).findings
+
+
+def alarm_of(sentence: str) -> str:
+    """Return what tells an alarm from others: its sentence up to the first figure or colon, which change."""
+    return _FIGURES.split(sentence)[0].strip()
+
+
+class TroublesThread(BackgroundThread):
+    """Looks again and again until stopped, for which the outbox has to be closed before."""
+
+    def __init__(self, sources: Sources, episodes: Episodes, outbox: Outbox) -> None:
+        self._sources = sources
+        self._episodes = episodes
+        self._outbox = outbox
+        super().__init__("notify-troubles")
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._stopped.wait(pause_s):
+            began_s = time.monotonic()
+            if self._sources.is_current:
+                now_ms = time.time_ns() // 1_000_000
+                self._outbox.put(self._episodes.look(self._sources.troubles(now_ms), now_ms))
+            # A third of the interpreter at most: the events are read meanwhile.
+            pause_s = max(LOOK_INTERVAL_S, 2 * (time.monotonic() - began_s))

@@ -1,0 +1,107 @@
+"""The rebalances that ended, as `kafka_why.why` finds them in the entries of the events topic."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from kafka_why.contract.history_reader import INCARNATIONS_REMEMBERED, HistoryReader
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.why.course import course_of
+from kafka_why.why.model import Rebalance
+from kafka_why.why.names import Names
+
+KEPT_REBALANCES = 3
+"""The last ones of a group, whose entries are kept: the assignments before it say what moves in the next."""
+KEPT_ENTRIES = 500
+"""The entries of a group below which none is forgotten. Where members were assigned long ago needs them."""
+MAX_GROUP_ENTRIES = 20_000
+"""Entries of one group that are kept. Of a rebalance with more, the beginning is lost."""
+MAX_ENTRIES = 120_000
+"""Of all groups, some 1.8 kB each. The groups that rebalanced longest ago are forgotten first."""
+
+_Name: TypeAlias = tuple[str, int | None, int | None]
+
+
+class Ended(NamedTuple):
+    """A rebalance that has ended, with the names of the group's members."""
+
+    group_id: str
+    rebalance: Rebalance
+    names: Names
+
+
+@dataclass(slots=True)
+class _Group:
+    """`told` are the rebalances that need not be returned, None before the first look."""
+
+    entries: deque[HistoryEntry] = field(default_factory=deque)
+    told: set[_Name] | None = None
+
+
+class Rebalances:
+    """Takes the entries of all groups, of each group in their order; `ended` returns what they have ended.
+
+    A repeated entry has no effect. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._reader = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
+        self._groups: OrderedDict[str, _Group] = OrderedDict()
+        self._changed: dict[str, None] = {}
+        self._entries = 0
+
+    def add(self, entry: HistoryEntry, *, is_told: bool) -> None:
+        """Take an entry. `is_told`: what it ended has been told, it only says what was before."""
+        if not self._reader.is_new(entry):
+            return
+        group = self._groups.setdefault(entry.group_id, _Group())
+        self._groups.move_to_end(entry.group_id)
+        if not is_told:
+            if group.told is None:
+                group.told = set(map(_name, _ended(group.entries)))
+            self._changed[entry.group_id] = None
+        group.entries.append(entry)
+        self._entries += 1
+        if len(group.entries) > MAX_GROUP_ENTRIES:
+            group.entries.popleft()
+            self._entries -= 1
+
+    def ended(self) -> list[Ended]:
+        """Return the rebalances that ended since the last call, of each group in their order."""
+        found = []
+        for group_id in self._changed:
+            found += self._look(group_id, self._groups[group_id])
+        self._changed.clear()
+        while self._entries > MAX_ENTRIES and len(self._groups) > 1:
+            _, forgotten = self._groups.popitem(last=False)
+            self._entries -= len(forgotten.entries)
+        return found
+
+    def _look(self, group_id: str, group: _Group) -> list[Ended]:
+        assert group.told is not None, "only changed groups are looked at"
+        course = course_of(group.entries, from_start=False)
+        ended = [r for r in course.rebalances if r.ended_ms is not None]
+        new = [r for r in ended if _name(r) not in group.told]
+        group.told = set(map(_name, ended))
+        self._forget(group, course.rebalances)
+        return [Ended(group_id, r, course.names) for r in new]
+
+    def _forget(self, group: _Group, found: list[Rebalance]) -> None:
+        """Forget the entries before the last rebalances, unless there are few."""
+        if len(found) < KEPT_REBALANCES:
+            return
+        kept_ms = found[-KEPT_REBALANCES].began_ms
+        while len(group.entries) > KEPT_ENTRIES and group.entries[0].at_ms < kept_ms:
+            group.entries.popleft()
+            self._entries -= 1
+
+
+def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
+    known = list(entries)
+    return [r for r in course_of(known).rebalances if r.ended_ms is not None] if known else []
+
+
+def _name(r: Rebalance) -> _Name:
+    """What names a rebalance also when its first entries were forgotten."""
+    return r.incarnation, r.ended_ms, r.generation_to

@@ -1,0 +1,152 @@
+"""The bodies of requests: JSON of our own, Slack's, Alertmanager's API and Alertmanager's webhooks."""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from kafka_why.notify.messages import (
+    ALARM,
+    MAX_NAME_CHARS,
+    REBALANCE,
+    Message,
+    Status,
+    label_of,
+    shortened_id,
+    shown,
+)
+from kafka_why.page.words import iso
+
+VERSION = 1
+FIRES_MS = 300_000
+"""So long an alert that reports a rebalance fires, and one that nobody refreshes."""
+REFRESH_MS = 60_000
+"""Alertmanager ends an alert that is not sent again. Prometheus sends each one again after a minute."""
+_SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")
+_NEVER = "0001-01-01T00:00:00Z"
+"""What Alertmanager writes where an alert has no end."""
+
+
+class Shape(NamedTuple):
+    """How messages are written. `body` returns the body of a request, in JSON, from messages and the time in
+    milliseconds. A request has `max_messages`. `again_ms` is the time after which what lasts is sent again,
+    None for never.
+    """
+
+    body: Callable[[Sequence[Message], int], bytes]
+    max_messages: int = 100
+    again_ms: int | None = None
+
+
+def _json(messages: Sequence[Message], now_ms: int) -> bytes:
+    return msgspec.json.encode(
+        {"version": VERSION, "sent_ms": now_ms, "messages": list(map(_short, messages))}
+    )
+
+
+def _short(message: Message) -> Message:
+    """The message for a program: ids are as they are, unless they are too long."""
+    group = None if message.group is None else shortened_id(message.group)
+    return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
+
+
+def _slack(messages: Sequence[Message], now_ms: int) -> bytes:
+    """A message of an incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
+    text = "\n".join(map(_slack_text, messages))
+    return msgspec.json.encode({"text": text, "unfurl_links": False, "unfurl_media": False})
+
+
+def _slack_text(message: Message) -> str:
+    who = "The coordinator" if message.group is None else message.group
+    verb = " rebalanced" if message.kind == REBALANCE else ""
+    over = "It is over: " if message.status is Status.ENDED else ""
+    link = "" if message.page is None else f" <{_slack_escaped(message.page)}|page>"
+    name = _slack_escaped(shown(who, MAX_NAME_CHARS))
+    head = f"*{name}*{verb}: {over}{_slack_escaped(message.sentence)}{link}"
+    lines = [f"{label}: {text}" for label, text in message.lines if label in _SLACK_LABELS]
+    return "\n".join([head, *(f"> {_slack_escaped(line)}" for line in lines)])
+
+
+def _slack_escaped(text: str) -> str:
+    """Slack's three control characters, so that no name of a group mentions a channel or makes a link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _alerts(messages: Sequence[Message], now_ms: int) -> bytes:
+    """The body of `POST /api/v2/alerts` of Alertmanager."""
+    return msgspec.json.encode([_alert(message, _fires_until_ms(message, now_ms)) for message in messages])
+
+
+def _fires_until_ms(message: Message, now_ms: int) -> int:
+    return (message.ended_ms or now_ms) if message.status is Status.ENDED else now_ms + FIRES_MS
+
+
+def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
+    """An alert. Its labels are its name for Alertmanager: two rebalances of a group within the time that an
+    alert fires are one alert.
+    """
+    labels = {"alertname": _alert_name(message.kind), "severity": _severity(message.kind)}
+    labels |= (
+        {"alarm": label_of(message.subject)}
+        if message.group is None
+        else {"consumergroup": label_of(message.group)}
+    )
+    annotations = {"summary": message.sentence}
+    if message.lines:
+        annotations["description"] = "\n".join(f"{label} {text}".strip() for label, text in message.lines)
+    if message.page is not None:
+        annotations["page"] = message.page
+    return {
+        "labels": labels,
+        "annotations": annotations,
+        "startsAt": iso(message.began_ms),
+        "endsAt": _NEVER if ends_ms is None else iso(ends_ms),
+        "generatorURL": message.page or "",
+    }
+
+
+def _alert_name(kind: str) -> str:
+    """`GroupRebalance`, `GroupWithoutMembers`, `CoordinatorAlarm`."""
+    words = "".join(word.capitalize() for word in kind.split("-"))
+    return f"{'Coordinator' if kind == ALARM else 'Group'}{words}"
+
+
+def _severity(kind: str) -> str:
+    return {REBALANCE: "info", ALARM: "critical"}.get(kind, "warning")
+
+
+def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:
+    """What Alertmanager sends to webhooks, version 4: https://prometheus.io/docs/alerting/latest/configuration
+
+    A rebalance is an alert that is resolved already. The whole fires if one of its alerts does.
+    """
+    alerts = []
+    for message in messages:
+        status = "firing" if message.status is Status.BEGAN else "resolved"
+        fingerprint = sha256(message.id.encode()).hexdigest()[:16]
+        alerts.append(_alert(message, message.ended_ms) | {"status": status, "fingerprint": fingerprint})
+    fires = any(alert["status"] == "firing" for alert in alerts)
+    return msgspec.json.encode(
+        {
+            "version": "4",
+            "groupKey": "{}:{}",
+            "truncatedAlerts": 0,
+            "status": "firing" if fires else "resolved",
+            "receiver": "group-coordinator",
+            "groupLabels": {},
+            "commonLabels": {},
+            "commonAnnotations": {},
+            "externalURL": messages[0].page or "",
+            "alerts": alerts,
+        }
+    )
+
+
+SHAPES = {
+    "json": Shape(_json),
+    "slack": Shape(_slack, max_messages=20),
+    "alertmanager": Shape(_alerts, again_ms=REFRESH_MS),
+    "alertmanager-webhook": Shape(_webhook),
+}

@@ -1,0 +1,91 @@
+"""What outlives the process, as one file: how far the events topic was told, and what is wrong and was told.
+
+It is replaced as a whole, after the receiver has accepted a message. So a crash between the two repeats the
+message, and none is lost.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.local_files import FolderError, LocalFiles
+from kafka_why.notify.messages import Message, Status
+from kafka_why.notify.outbox import Position, Taken
+
+FILE = "notify.json"
+VERSION = 1
+
+
+class _Content(Struct, kw_only=True):
+    """`told` are the ids of the messages that were accepted and end behind the positions."""
+
+    version: int
+    topic: str
+    positions: dict[int, Position] = {}
+    told: list[str] = []
+    open: dict[str, Message] = {}
+
+
+_decoder = msgspec.json.Decoder(_Content)
+
+
+class Kept:
+    """The file of a folder, for the events topic of this name. Only the thread that sends changes it.
+
+    The constructor reads it. Raises FolderError if it cannot be read, or is of another topic.
+    """
+
+    def __init__(self, folder: Path, topic: str) -> None:
+        self._files = LocalFiles(folder)
+        self._content = _read(self._files, folder / FILE, topic)
+
+    @property
+    def positions(self) -> dict[int, Position]:
+        """The positions by partition, {} before the first start."""
+        return dict(self._content.positions)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The ids of messages that need not be sent, although what they tell ends behind the positions."""
+        return frozenset(self._content.told)
+
+    @property
+    def open(self) -> list[Message]:
+        """What is wrong, as far as receivers were told."""
+        return list(self._content.open.values())
+
+    def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
+        """The receiver has these messages, or will never accept them. `save` keeps that."""
+        content = self._content
+        for message in messages:
+            if message.status is Status.BEGAN:
+                content.open[message.id] = message
+            elif message.status is Status.ENDED:
+                content.open.pop(message.id, None)
+        ids = [message.id for message in taken.beyond if message.status is Status.HAPPENED]
+        if taken.positions is None:
+            content.told += ids
+        else:
+            content.positions, content.told = dict(taken.positions), ids
+
+    def save(self) -> None:
+        """Write the file, or replace it. Raises FolderNotWritable."""
+        self._files.write(FILE, msgspec.json.encode(self._content))
+
+
+def _read(files: LocalFiles, path: Path, topic: str) -> _Content:
+    try:
+        content = _decoder.decode(files.read(FILE))
+    except FileNotFoundError:
+        return _Content(version=VERSION, topic=topic)
+    except msgspec.DecodeError as error:
+        raise FolderError(
+            f"{path} is damaged: {error}. Without it, notify begins at the end of the topic"
+        ) from None
+    if content.version != VERSION:
+        raise FolderError(f"{path} has version {content.version}, and this code reads version {VERSION}")
+    if content.topic != topic:
+        raise FolderError(f"{path} is of the topic {content.topic}, not of {topic}: use another folder")
+    return content

@@ -1,0 +1,92 @@
+"""What an address of the page selects: its parameters, read strictly where they matter and leniently else."""
+
+from starlette.requests import Request
+
+from kafka_why.numbers import parse_whole_number
+from kafka_why.page.members import MEMBER_SORTS, By, MembersSelection
+from kafka_why.page.overview import SORTS, Selection
+from kafka_why.why.since import parse_since
+
+MAX_TEXT_CHARS = 32_767
+"""Of a parameter in an address: a group id is not longer."""
+_MAX_TIME_CHARS = 64
+_MAX_TIME_MS = 10**15 - 1
+_MAX_PAGE = 999_999
+
+
+class Refused(Exception):
+    """A request that cannot be answered. The message is for the reader."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def parameter(request: Request, name: str) -> str:
+    """A parameter that must be there. Raises Refused."""
+    found = request.query_params.get(name)
+    if not found or len(found) > MAX_TEXT_CHARS:
+        raise Refused(400, f"the address has no {name}, or one that is too long")
+    return found
+
+
+def time_parameter(request: Request) -> int:
+    """The time in milliseconds since the epoch, which must be there. Raises Refused."""
+    try:
+        return _time_ms(parameter(request, "at"))
+    except ValueError as error:
+        raise Refused(400, "`at` is a time in milliseconds") from error
+
+
+def selection(request: Request) -> Selection:
+    """Which groups."""
+    query = request.query_params
+    return Selection(
+        text=query.get("q", "")[:MAX_TEXT_CHARS],
+        state=query.get("state", ""),
+        protocol=query.get("protocol", ""),
+        sort=query.get("sort", SORTS[0]),
+        page=_page_number(request),
+    )
+
+
+def members_selection(request: Request) -> MembersSelection:
+    """Which clients or hosts."""
+    query = request.query_params
+    return MembersSelection(
+        by=By.HOST if query.get("by") == By.HOST else By.CLIENT,
+        text=query.get("q", "")[:MAX_TEXT_CHARS],
+        sort=query.get("sort", MEMBER_SORTS[0]),
+        page=_page_number(request),
+    )
+
+
+def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
+    """The times between which the reader wants to see a group. Raises Refused."""
+    query = request.query_params
+    try:
+        to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
+        since = query.get("since", "1h")[:_MAX_TIME_CHARS]
+        from_ms = _time_ms(query["from"]) if "from" in query else parse_since(since, now_ms)
+    except ValueError as error:
+        raise Refused(400, f"a time cannot be read: {error}") from error
+    if not 0 <= from_ms < to_ms:
+        raise Refused(400, "the time from which to show the group is not before that to which")
+    return from_ms, to_ms
+
+
+def is_only_time(request: Request) -> bool:
+    """Whether the reader has the page, and asks for another time of it."""
+    return request.query_params.get("part") == "time"
+
+
+def _page_number(request: Request) -> int:
+    """The number of the page of a list, 1 if the address has none that can be read."""
+    try:
+        return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
+    except ValueError:
+        return 1
+
+
+def _time_ms(text: str) -> int:
+    return parse_whole_number(text, 0, _MAX_TIME_MS)

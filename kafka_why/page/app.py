@@ -1,0 +1,394 @@
+"""The page's addresses: pages for people, JSON for programs, and what is live."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from kafka.errors import KafkaError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from kafka_why.broker_groups import BrokerGroup
+from kafka_why.connection_limit import ClientSlots
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.page import words
+from kafka_why.page.address import (
+    Refused,
+    is_only_time,
+    limits_ms,
+    members_selection,
+    parameter,
+    selection,
+    time_parameter,
+)
+from kafka_why.page.command_pages import Asked
+from kafka_why.page.commands import Source
+from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
+from kafka_why.page.courses import Courses
+from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
+from kafka_why.page.deliveries import routes as delivery_routes
+from kafka_why.page.direction import exact, finalize
+from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
+from kafka_why.page.group import GroupPage, group_page
+from kafka_why.page.histories import Histories
+from kafka_why.page.live import Held, LivePage
+from kafka_why.page.members import By, Members, causes_text, columns_of, sentence
+from kafka_why.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
+from kafka_why.page.rebalance import rebalance_page
+from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
+from kafka_why.page.security import Access, Guard
+from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.service_state import StateReader
+from kafka_why.why.clock import duration_text
+from kafka_why.why.history import HistoryUnavailable
+
+MAX_LIVE = 200
+"""Pages that are live at the same time. One beyond takes the place of another, which asks again after some
+seconds.
+"""
+CHANGES_MS = 5_000
+"""The page of the coordinator counts as changed so often."""
+_LIVE_INTERVAL_S = 0.25
+_ALIVE_INTERVAL_S = 10.0
+_HERE = Path(__file__).parent
+
+log = structlog.get_logger()
+
+
+class Sources(NamedTuple):
+    """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_state` is None if
+    the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
+    `broker_groups` are groups of the embedded broker's own coordinator.
+    """
+
+    fleet: Fleet
+    lines: Callable[[], list[GroupLine]]
+    members: Callable[[], Members]
+    lines_version: Callable[[], int]
+    histories: Histories
+    courses: Courses
+    read_age_s: Callable[[], float]
+    service_topics: ServiceTopics
+    service_state: StateReader | None
+    connect_to: str
+    deliveries: KeptDeliveries = NO_DELIVERIES
+    log: Source | None = None
+    broker_groups: Callable[[], list[BrokerGroup]] = list
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+def app(sources: Sources, access: Access) -> Starlette:
+    """Return the application."""
+    pages = _Pages(sources)
+    asked = Asked(sources.histories, sources.log, sources.now_ms, pages.text)
+    return Starlette(
+        routes=[
+            Route("/", pages.groups, name="groups"),
+            Route("/group", pages.group),
+            Route("/rebalance", pages.rebalance),
+            Route("/members", pages.members),
+            Route("/coordinator", pages.coordinator),
+            Route("/api/groups", pages.groups_json),
+            Route("/api/group", pages.group_json),
+            Route("/api/rebalance", pages.rebalance_json),
+            Route("/api/members", pages.members_json),
+            Route("/api/coordinator", pages.coordinator_json),
+            *asked.routes,
+            *delivery_routes(sources.deliveries, sources.now_ms),
+            Route("/live", pages.live),
+            Mount("/static", StaticFiles(directory=_HERE / "static")),
+        ],
+        middleware=[
+            Middleware(Guard, access=access),
+            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
+        ],
+        exception_handlers={
+            Refused: pages.refused,
+            HistoryUnavailable: pages.refused,
+            KafkaError: pages.refused,
+            Exception: pages.failed,
+        },
+    )
+
+
+class _Pages:
+    """The handlers. What reads from brokers or reckons runs in threads, which Starlette starts and bounds."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._live = ClientSlots[LivePage](MAX_LIVE, lambda live: False, ends_busy=True)
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=finalize,
+        )
+        self._templates.filters.update(
+            iso=words.iso, utc_time=words.utc_time, exact=exact, merged=lambda ours, more: {**ours, **more}
+        )
+        self._templates.globals.update(
+            duration=duration_text,
+            thousands=words.thousands,
+            ago=words.ago,
+            causes_text=causes_text,
+            columns_of=columns_of,
+        )
+
+    def groups(self, request: Request) -> Response:
+        """All groups, or those that the address selects."""
+        version = self._sources.lines_version()  # before what it is of: then nothing newer is missed
+        shown = self._selected(request)
+        return self._page(
+            "groups.html",
+            now_ms=self._sources.now_ms(),
+            sorts=SORTS,
+            protocols=list(Protocol),
+            version=version,
+            broker_groups=self._sources.broker_groups(),
+            **shown,
+        )
+
+    def groups_json(self, request: Request) -> Response:
+        shown = self._selected(request)
+        told = {"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]}
+        return _json({**told, "broker_groups": self._sources.broker_groups()})
+
+    def group(self, request: Request) -> Response:
+        """One group, of Kafka's or of RocketMQ's."""
+        group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
+        version = self._sources.fleet.group_version(group_id) or 0
+        try:
+            found = self._group(request, group_id, between_ms)
+        except (HistoryUnavailable, Refused):
+            alone = self._only_deliveries(request, group_id, between_ms)
+            if alone is None:
+                raise
+            return alone
+        is_shared = isinstance(found, GroupPage) and found.protocol == Protocol.SHARE
+        return self._page(
+            "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
+            group=found,
+            now_ms=found.now_ms,
+            window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
+            is_live="to" not in request.query_params,
+            only_time=is_only_time(request),
+            version=version,
+            deliveries=self._sources.deliveries.view(group_id, between_ms) if is_shared else None,
+        )
+
+    def _only_deliveries(
+        self, request: Request, group_id: str, between_ms: tuple[int, int]
+    ) -> Response | None:
+        """The page of a group without a history, which a share group of the brokers has not. None if there
+        are no deliveries either.
+        """
+        found = self._sources.deliveries.view(group_id, between_ms)
+        if found is None:
+            return None
+        window = request.query_params.get("since", "1h")
+        return self._page(
+            "deliveries.html",
+            group_id=group_id,
+            deliveries=found,
+            window=window,
+            now_ms=self._sources.now_ms(),
+        )
+
+    def group_json(self, request: Request) -> Response:
+        return _json(
+            self._group(request, parameter(request, "id"), limits_ms(request, self._sources.now_ms()))
+        )
+
+    def rebalance(self, request: Request) -> Response:
+        """One rebalance."""
+        return self._page("rebalance.html", it=self._rebalance(request), now_ms=self._sources.now_ms())
+
+    def rebalance_json(self, request: Request) -> Response:
+        return _json(self._rebalance(request))
+
+    def members(self, request: Request) -> Response:
+        """The clients or the hosts of all groups, or those that the address selects."""
+        version = self._sources.lines_version()
+        shown = self._selected_members(request)
+        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, version=version, **shown)
+
+    def members_json(self, request: Request) -> Response:
+        shown = self._selected_members(request)
+        told = {name: shown[name] for name in ("sentence", "by", "lines", "found", "total")}
+        return _json(
+            {**told, "rebalances": shown["members"].rebalances, "of_nobody": shown["members"].of_nobody}
+        )
+
+    def coordinator(self, request: Request) -> Response:
+        """The coordinator itself."""
+        found = self._coordinator()
+        return self._page("coordinator.html", it=found, now_ms=found.now_ms, version=self._version_of_time())
+
+    def coordinator_json(self, request: Request) -> Response:
+        return _json(self._coordinator())
+
+    async def live(self, request: Request) -> Response:
+        """Server-sent events: what the page shows has changed, and how old the data is."""
+        return StreamingResponse(self._events(request), media_type="text/event-stream")
+
+    def refused(self, request: Request, error: Exception) -> Response:
+        """The answer to what cannot be answered."""
+        status = (
+            error.status
+            if isinstance(error, Refused)
+            else 404
+            if isinstance(error, HistoryUnavailable)
+            else 503
+        )
+        message = str(error) if not isinstance(error, KafkaError) else f"no broker answers: {error}"
+        if request.url.path.startswith("/api/"):
+            return _json({"error": message}, status)
+        return self._page("message.html", status, message=message, now_ms=self._sources.now_ms())
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """The answer where the page itself fails."""
+        log.error("the page failed", path=request.url.path, exc_info=error)
+        return _json({"error": f"unexpected {type(error).__name__}"}, 500)
+
+    def _page(self, template: str, status: int = 200, **values: Any) -> Response:
+        return HTMLResponse(self.text(template, **values), status)
+
+    def text(self, template: str, **values: Any) -> str:
+        """The HTML of a page."""
+        fleet = self._sources.fleet
+        text: str = self._templates.get_template(template).render(
+            version=values.pop("version", self._sources.lines_version()),
+            last_entry_ms=fleet.last_entry_ms,
+            read_age_s=self._sources.read_age_s(),
+            is_complete=fleet.is_complete,
+            connect_to=self._sources.connect_to,
+            here=template.removesuffix(".html"),
+            **values,
+        )
+        return text
+
+    def _selected(self, request: Request) -> dict[str, Any]:
+        lines = self._sources.lines()
+        wanted = selection(request)
+        found = wanted.of(lines)
+        first = (wanted.page - 1) * PAGE_LINES
+        return {
+            "selection": wanted,
+            "lines": found[first : first + PAGE_LINES],
+            "found": len(found),
+            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            "total": len(lines),
+            "unwell": [line for line in lines if line.is_unwell],
+        }
+
+    def _selected_members(self, request: Request) -> dict[str, Any]:
+        members = self._sources.members()
+        wanted = members_selection(request)
+        found = wanted.of(members)
+        first = (wanted.page - 1) * PAGE_LINES
+        return {
+            "members": members,
+            "selection": wanted,
+            "by": wanted.by,
+            "sentence": sentence(members, wanted.by),
+            "lines": found[first : first + PAGE_LINES],
+            "found": len(found),
+            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            "total": len(members.lines[wanted.by]),
+        }
+
+    def _coordinator(self) -> CoordinatorPage:
+        sources, now_ms = self._sources, self._sources.now_ms()
+        return coordinator_page(
+            sources.service_topics.facts(now_ms),
+            sources.fleet.starts(now_ms),
+            None if sources.service_state is None else sources.service_state.asked(),
+            sources.read_age_s(),
+            now_ms,
+        )
+
+    def _version_of_time(self) -> int:
+        """The version of a page that changes all the time: another one every few seconds."""
+        return self._sources.now_ms() // CHANGES_MS
+
+    def _group(self, request: Request, group_id: str, between_ms: tuple[int, int]) -> Any:
+        now_ms = self._sources.now_ms()
+        needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
+        is_told = request.url.path == "/group" and "to" not in request.query_params
+        made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)
+        unfolded = "all" in request.query_params
+        if made.rocketmq:
+            return rocketmq_page(group_id, made.rocketmq, between_ms, now_ms, unfolded=unfolded)
+        facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
+        if made.course is None and not isinstance(facts.view, GroupSnapshot):
+            raise Refused(404, "the history of this group is older than the events topic's retention")
+        notes = []
+        if made.since_ms > needed_ms[0]:
+            notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")
+        only_time = is_only_time(request)
+        return group_page(
+            facts, made.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
+        )
+
+    def _rebalance(self, request: Request) -> Any:
+        group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
+        at_ms = time_parameter(request)
+        found = None
+        for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
+            made = self._sources.courses.made(group_id, (since_ms, now_ms), now_ms, is_patient=True)
+            found = None if made.course is None else rebalance_page(group_id, made.course, at_ms, now_ms)
+            if found is None or found.earlier_ms is not None or made.from_start:
+                break  # else it may have an earlier neighbour
+        if found is None:
+            raise Refused(404, "the history has no rebalance that began then")
+        return found
+
+    def _version(self, request: Request) -> int | None:
+        """The version of what a reader looks at: the coordinator, a group, or all groups."""
+        group_id, fleet = request.query_params.get("group"), self._sources.fleet
+        if "coordinator" in request.query_params:
+            return self._version_of_time()
+        return self._sources.lines_version() if group_id is None else fleet.group_version(group_id)
+
+    def _shows_newest(self, request: Request) -> bool:
+        """Whether a page of what a reader looks at would have all that is known of it."""
+        group_id = request.query_params.get("group")
+        return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
+
+    async def _events(self, request: Request) -> AsyncIterator[str]:
+        fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
+        held, live = Held(), LivePage()
+        ended = self._live.add(request.client.host if request.client else "", live)
+        if ended is not None:
+            ended.has_ended = True
+        try:
+            while not live.has_ended and not await request.is_disconnected():
+                version = held.version(
+                    self._version(request), lambda: self._shows_newest(request), time.monotonic()
+                )
+                state = (version, self._sources.read_age_s() < 5)
+                if state != sent or time.monotonic() - said_at_s > _ALIVE_INTERVAL_S:
+                    told = {"version": version, "read": state[1], "last_entry_ms": fleet.last_entry_ms}
+                    yield f"data: {json.dumps(told)}\n\n"
+                    sent, said_at_s = state, time.monotonic()
+                await asyncio.sleep(_LIVE_INTERVAL_S)
+        finally:
+            self._live.remove(live)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -1,0 +1,178 @@
+"""The pages that run a command for their reader: `/assign`, `/whatif` and `/replay`, and two of them as JSON.
+
+An address alone runs nothing, unless the reader typed it or came from this page, because another site may
+link to it. The answer is written as it comes: first the page, then a sign of life each second, then what was
+said.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from kafka_why.assign.model import InputError
+from kafka_why.assign.recorded import recorded_group
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.page.address import Refused, parameter, time_parameter
+from kafka_why.page.commands import (
+    LIMIT_S,
+    MAX_TRIES,
+    MAX_TRY_CHARS,
+    Command,
+    Ended,
+    Runner,
+    Source,
+    assign_command,
+    replay_command,
+    tries_for,
+    whatif_command,
+)
+from kafka_why.page.direction import isolated
+from kafka_why.page.fleet import WINDOW_MS
+from kafka_why.page.histories import Histories
+from kafka_why.why.clock import duration_text
+from kafka_why.why.model import Rebalance
+from kafka_why.why.report import report
+
+ASSIGN, WHATIF, REPLAY = "assign", "whatif", "replay"
+_NO_LOG = "this page does not know where the checkpoint is; run the command beside the coordinator"
+
+
+class Question(NamedTuple):
+    """What a reader asks. `tries` are the settings of a what-if."""
+
+    kind: str
+    group_id: str
+    at_ms: int
+    tries: Sequence[str]
+    command: Command
+
+
+class Asked:
+    """The handlers. `render` makes the HTML of a template."""
+
+    def __init__(
+        self,
+        histories: Histories,
+        log: Source | None,
+        now_ms: Callable[[], int],
+        render: Callable[..., str],
+    ) -> None:
+        self._histories = histories
+        self._log = log
+        self._now_ms = now_ms
+        self._render = render
+        self._runner = Runner()
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            *(Route(f"/{kind}", self._page) for kind in (ASSIGN, WHATIF, REPLAY)),
+            *(Route(f"/api/{kind}", self._json) for kind in (ASSIGN, WHATIF)),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        kind = request.url.path.removeprefix("/")
+        question = await asyncio.to_thread(self._question, kind, request)
+        runs = "run" in request.query_params and _is_asked_here(request)
+        mark = secrets.token_hex(16)
+        text = self._render(
+            "asked.html", it=question, runs=runs, answer=mark, now_ms=self._now_ms(), limit_s=int(LIMIT_S)
+        )
+        before, _, after = text.partition(mark)
+        if not runs:
+            return Response(before + after, media_type="text/html")
+        self._check_room()
+        # A middleware that compresses would hold the signs of life back.
+        plain = {"Content-Encoding": "identity"}
+        parts = self._written(before, question.command, request, after)
+        return StreamingResponse(parts, media_type="text/html", headers=plain)
+
+    async def _written(
+        self, before: str, command: Command, request: Request, after: str
+    ) -> AsyncIterator[str]:
+        yield before
+        async for seen in self._runner.run(command, request.is_disconnected):
+            if isinstance(seen, Ended):
+                yield _said(seen)
+            else:
+                yield f"<span>{duration_text(int(seen) * 1000)}</span> "
+        yield after
+
+    async def _json(self, request: Request) -> Response:
+        kind = request.url.path.removeprefix("/api/")
+        question = await asyncio.to_thread(self._question, kind, request, as_json=True)
+        if not _is_asked_here(request):
+            raise Refused(403, "another site may not ask this")
+        self._check_room()
+        async for seen in self._runner.run(question.command, request.is_disconnected):
+            if isinstance(seen, Ended) and seen.output:
+                return Response(seen.output, media_type="application/json")
+            if isinstance(seen, Ended):
+                return Response(
+                    msgspec.json.encode({"error": _error(seen)}), 503, media_type="application/json"
+                )
+        return Response(status_code=499)
+
+    def _check_room(self) -> None:
+        if self._runner.is_full:
+            raise Refused(503, "this page already runs as many questions as it may; ask again later")
+
+    def _question(self, kind: str, request: Request, *, as_json: bool = False) -> Question:
+        """Raises Refused, HistoryUnavailable and KafkaError."""
+        group_id, at_ms = parameter(request, "group"), time_parameter(request)
+        tries = [text for text in request.query_params.getlist("try") if text.strip()]
+        if len(tries) > MAX_TRIES or any(len(text) > MAX_TRY_CHARS for text in tries):
+            raise Refused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")
+        if kind != ASSIGN and self._log is None:
+            raise Refused(404, f"{kind} reads the coordinator's log: {_NO_LOG}")
+        if kind == WHATIF and not tries:
+            _, rebalance = self._rebalance(group_id, at_ms)
+            tries = tries_for(rebalance)
+        command = self._command(kind, group_id, at_ms, tries, as_json=as_json)
+        return Question(kind, group_id, at_ms, tries, command)
+
+    def _command(self, kind: str, group_id: str, at_ms: int, tries: list[str], *, as_json: bool) -> Command:
+        if kind == ASSIGN:
+            try:
+                return assign_command(recorded_group(*self._rebalance(group_id, at_ms)), as_json=as_json)
+            except InputError as error:
+                raise Refused(404, f"this rebalance cannot be compared: {error}") from error
+        assert self._log is not None, "it was refused"
+        if kind == REPLAY:
+            return replay_command(self._log, group_id, at_ms)
+        return whatif_command(self._log, group_id, tries, as_json=as_json)
+
+    def _rebalance(self, group_id: str, at_ms: int) -> tuple[list[HistoryEntry], Rebalance]:
+        now_ms = self._now_ms()
+        history = self._histories.read(group_id, max(at_ms - WINDOW_MS, 0), now_ms).history
+        entries = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
+        found = report(group_id, entries, now_ms, unread=history.unread, from_start=history.from_start)
+        at = [rebalance for rebalance in found.rebalances if rebalance.began_ms == at_ms]
+        if not at:
+            raise Refused(404, "the history has no rebalance that began then")
+        return entries, at[-1]
+
+
+def _is_asked_here(request: Request) -> bool:
+    """Whether no other site led the browser here."""
+    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+def _said(ended: Ended) -> Markup:
+    text = escape(isolated(ended.output or _error(ended)))
+    return (
+        Markup('done.</p>\n<pre class="report answer" tabindex="0" id="answer">') + text + Markup("</pre><p>")
+    )
+
+
+def _error(ended: Ended) -> str:
+    if ended.code is None:
+        return f"It took longer than {duration_text(int(LIMIT_S * 1000))}, and was ended."
+    return ended.error.strip() or f"It ended with code {ended.code} and said nothing."

@@ -1,0 +1,197 @@
+"""What would have helped, and what the log says: `assign`, `whatif` and `replay`, run for a reader.
+
+Each runs as a process of its own, as a person would run it in a terminal. So one that takes long costs the
+other readers nothing, it can be ended, and the page says in which words to ask again.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import sys
+import sysconfig
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from kafka_why.assign.parsing import group_file
+from kafka_why.assign.recorded import Recorded
+from kafka_why.page.words import iso
+from kafka_why.why.model import Rebalance
+
+MAX_RUNNING = 2
+LIMIT_S = 120.0
+"""A process that runs so long is ended."""
+MAX_OUTPUT_BYTES = 1 << 20
+"""Of an answer; what is beyond is dropped."""
+MAX_TRIES, MAX_TRY_CHARS = 4, 300
+_SILENCE = re.compile(r"session timeout of (\d+) ms")
+_COOPERATIVE = "cooperative-sticky"
+_INPUT = "/dev/stdin"
+_NICENESS = 10
+_JSON = ["-o", "json"]
+_LOOK_S, _GRACE_S = 1.0, 3.0
+_PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+
+
+class Command(NamedTuple):
+    """A command of `group-coordinator`, and what it reads from its standard input."""
+
+    arguments: list[str]
+    given: bytes = b""
+
+    def __str__(self) -> str:
+        """As a person types it. What the page gives by standard input is a file then."""
+        return shlex.join(["group-coordinator", *("FILE" if a == _INPUT else a for a in self.arguments)])
+
+    def __repr__(self) -> str:
+        """Return the text without the standard input, which may have secrets."""
+        return f"Command({str(self)!r})"
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Where `whatif` and `replay` find the coordinator's log: the path or URI of its checkpoint, and the
+    cluster, whose settings are in the format of Java's properties and may be secret.
+    """
+
+    checkpoint: str
+    properties: str
+
+    def __repr__(self) -> str:
+        return f"Source(checkpoint={self.checkpoint!r})"
+
+    def command(self, *arguments: str) -> Command:
+        place = [f"--checkpoint={self.checkpoint}", "--client-config", _INPUT]
+        return Command([*arguments, *place], self.properties.encode())
+
+
+def assign_command(recorded: Recorded, *, as_json: bool = False) -> Command:
+    """What each of the clients' assignors would have done in a rebalance."""
+    gone = [f"--without={member_id}" for member_id in recorded.gone]
+    form = _JSON if as_json else ["--summary"]
+    return Command(["assign", "--input", _INPUT, *gone, *form], group_file(recorded.group))
+
+
+def whatif_command(source: Source, group_id: str, tries: Sequence[str], *, as_json: bool = False) -> Command:
+    """What other settings would have made of the group's recorded time."""
+    tried = [f"--try={text}" for text in tries]
+    command = source.command("whatif", *tried, *(_JSON if as_json else []))
+    return command._replace(arguments=[*command.arguments, "--", group_id])
+
+
+def tries_for(rebalance: Rebalance) -> list[str]:
+    """The settings of which a reader of this rebalance would think first."""
+    silences = (_SILENCE.search(removed.reason) for removed in rebalance.removed)
+    longest_ms = max((int(silence[1]) for silence in silences if silence), default=0)
+    tries = [f"session.timeout.ms={2 * longest_ms}"] if longest_ms else []
+    tries.append("group.instance.id=client.id")
+    if rebalance.protocol_name != _COOPERATIVE:
+        tries.append(f"partition.assignment.strategy={_COOPERATIVE}")
+    return tries
+
+
+def replay_command(source: Source, group_id: str, at_ms: int) -> Command:
+    """The group as it was at a time, by its log."""
+    return source.command("replay", "--from-topic", f"--group={group_id}", f"--at={iso(at_ms)}")
+
+
+class Ended(NamedTuple):
+    """How a process ended, and what it said. `code` is None if it was ended because of its time."""
+
+    code: int | None
+    output: str
+    error: str
+
+
+class Runner:
+    """Runs commands, MAX_RUNNING at the same time."""
+
+    def __init__(
+        self, program: Sequence[str] = (sys.executable, str(_PROGRAM)), limit_s: float = LIMIT_S
+    ) -> None:
+        self._program = program
+        self._limit_s = limit_s
+        self._running = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many processes run as may."""
+        return self._running >= MAX_RUNNING
+
+    async def run(
+        self, command: Command, has_left: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[float | Ended]:
+        """Yield the seconds that it has run, again and again, and at last how it ended.
+
+        It is ended if the reader has left.
+        """
+        self._running += 1
+        try:
+            process = await self._start(command)
+            try:
+                async for seen in self._follow(process, has_left):
+                    yield seen
+            finally:
+                await _end(process)
+        finally:
+            self._running -= 1
+
+    async def _start(self, command: Command) -> asyncio.subprocess.Process:
+        with tempfile.TemporaryFile() as given:  # asyncio's pipe is a socket, which /dev/stdin cannot open
+            given.write(command.given)
+            given.seek(0)
+            process = await asyncio.create_subprocess_exec(
+                *self._program,
+                *command.arguments,
+                stdin=given,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        with suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        return process
+
+    async def _follow(
+        self, process: asyncio.subprocess.Process, has_left: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[float | Ended]:
+        saying = asyncio.gather(_read(process.stdout), _read(process.stderr))
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            while not (await asyncio.wait({saying}, timeout=_LOOK_S))[0]:
+                ran_s = loop.time() - began_s
+                if await has_left():
+                    return
+                if ran_s > self._limit_s:
+                    yield Ended(None, "", "")
+                    return
+                yield ran_s
+            output, error = saying.result()
+            yield Ended(await process.wait(), output, error)
+        finally:
+            saying.cancel()
+
+
+async def _read(stream: asyncio.StreamReader | None) -> str:
+    assert stream is not None
+    found = bytearray()
+    while part := await stream.read(65_536):
+        found += part[: MAX_OUTPUT_BYTES - len(found)]
+    return found.decode(errors="replace")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End what still runs, with what it started. It is asked first, because it may have folders to delete."""
+    for number, wait_s in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
+        if process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), wait_s)

@@ -1,0 +1,97 @@
+"""The deliveries of a share group, for its page and for `/api/deliveries`."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kafka_why.contract.deliveries import Counted
+from kafka_why.page.address import Refused, limits_ms, parameter
+from kafka_why.why.deliveries.model import DeliveryReport, Interval
+from kafka_why.why.deliveries.text import lines, names_of, place_text
+from kafka_why.why.names import Names
+
+KEPT_MS = 5_000
+"""What was read is shown for so long: a live page asks often, and gateways write once a minute."""
+_GROUPS_MAX = 32
+_ROWS_MAX = 500
+
+Read = Callable[[str, int, int], DeliveryReport | None]
+
+
+class DeliveriesView(Struct, frozen=True, kw_only=True):
+    """What the template shows: the conclusions with their labels, the rows with the members' names, and the
+    counts of the intervals, the latest first.
+    """
+
+    report: DeliveryReport
+    lines: list[tuple[str, str]]
+    rows: list[tuple[str, str, Counted]]
+    rows_left_out: int
+    intervals: list[Interval]
+
+
+class KeptDeliveries:
+    """Returns views, to several threads."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int, int], tuple[float, DeliveryReport | None]] = OrderedDict()
+
+    def report(self, group_id: str, between_ms: tuple[int, int]) -> DeliveryReport | None:
+        """What gateways counted between two times. Raises KafkaError."""
+        from_ms, to_ms = between_ms
+        key = group_id, from_ms // KEPT_MS, to_ms // KEPT_MS
+        now_s = time.monotonic()
+        with self._lock:
+            known = self._known.get(key)
+        if known is not None and now_s - known[0] < KEPT_MS / 1000:
+            return known[1]
+        found = self._read(group_id, from_ms, to_ms)
+        with self._lock:
+            self._known[key] = now_s, found
+            while len(self._known) > _GROUPS_MAX:
+                self._known.popitem(last=False)
+        return found
+
+    def view(
+        self, group_id: str, between_ms: tuple[int, int], names: Names | None = None
+    ) -> DeliveriesView | None:
+        """The same for the template. `names` are those of the page of the group."""
+        found = self.report(group_id, between_ms)
+        if found is None:
+            return None
+        called = names or names_of(found)
+        rows = [*found.rows, *([] if found.others is None else [found.others])]
+        return DeliveriesView(
+            report=found,
+            lines=list(lines(found, called)),
+            rows=[(place_text(row), called.of(row.member_id), row) for row in rows[:_ROWS_MAX]],
+            rows_left_out=len(rows[_ROWS_MAX:]),
+            intervals=found.intervals[::-1],
+        )
+
+
+NO_DELIVERIES = KeptDeliveries(lambda group_id, from_ms, to_ms: None)
+
+
+def routes(kept: KeptDeliveries, now_ms: Callable[[], int]) -> list[Route]:
+    """The addresses of programs."""
+    return [Route("/api/deliveries", partial(_json, kept, now_ms))]
+
+
+def _json(kept: KeptDeliveries, now_ms: Callable[[], int], request: Request) -> Any:
+    group_id = parameter(request, "id")
+    found = kept.report(group_id, limits_ms(request, now_ms()))
+    if found is None:
+        raise Refused(404, "no gateway counted deliveries of this group in this time")
+    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -1,0 +1,220 @@
+"""What is wrong with a group, each in one sentence. The gravest is first.
+
+What lag is and when it hurts is defined in `kafka_why.lag.definitions`. `kafka_why.why`, which knows the
+rules, is asked what happened to the group.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+
+from msgspec import Struct, UnsetType
+
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.lag.definitions import WINDOW_MS, PartitionLag, troubles
+from kafka_why.lag.log import Partition
+from kafka_why.page.fleet import GroupFacts
+from kafka_why.page.shares import overdue
+from kafka_why.page.words import thousands
+from kafka_why.why.clock import duration_text
+from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
+from kafka_why.why.report import Report, client_of
+from kafka_why.why.text import names_of
+from kafka_why.why.wording import count, shortened
+
+OFTEN = 5
+"""So many rebalances in the last hour are often."""
+LONG_MS = 30_000
+"""A rebalance that takes longer is long."""
+
+_NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", NOT_READY)
+
+
+class Kind(IntEnum):
+    """What can be wrong, the gravest first."""
+
+    QUARANTINED = 0
+    REBALANCING = 1
+    STUCK = 2
+    NO_OWNER = 3
+    NOT_INITIALIZED = 4
+    FALLING_BEHIND = 5
+    OFTEN = 6
+
+
+class Finding(Struct, frozen=True):
+    """Something that is wrong. `since_ms` is None where there is no beginning."""
+
+    kind: Kind
+    sentence: str
+    since_ms: int | None = None
+
+
+def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Finding]:
+    """Return what is wrong with the group now. `report` is that of its last hour, None without entries."""
+    if facts.view is None:
+        return []
+    found = [*_quarantined(facts)]
+    if isinstance(facts.view, GroupSnapshot):
+        found += [*_rebalancing(facts.view, report, now_ms)]
+        found += [*_hurts(facts, report, now_ms)]
+        if (late := overdue(facts.view, now_ms)) is not None:
+            found.append(Finding(Kind.NOT_INITIALIZED, *late))
+    if report is not None:
+        found += [*_often(report.rebalances, report)]
+    return sorted(found, key=lambda one: one.kind)
+
+
+def _quarantined(facts: GroupFacts) -> Iterator[Finding]:
+    if facts.view is not None and facts.view.quarantined is not None:
+        yield Finding(
+            Kind.QUARANTINED, f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
+        )
+
+
+def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """A rebalance that takes long, and the members that it waits for."""
+    last = report.rebalances[-1] if report is not None and report.rebalances else None
+    under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
+    since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
+    if view.state not in _NOT_SETTLED or now_ms - since_ms < LONG_MS:
+        return
+    awaited = awaited_members(last) if last is not None and under_way else []
+    names = names_of(report) if report is not None else None
+    listed = shortened([names.of(m) if names is not None else m for m in awaited])
+    took = duration_text(now_ms - since_ms)
+    if view.state == NOT_READY:
+        sentence = f"Topics of its topology are missing or have wrong numbers of partitions, for {took}"
+        yield Finding(Kind.REBALANCING, sentence, since_ms)
+        return
+    whom = f" and waits for {listed}" if awaited else ""
+    yield Finding(Kind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
+
+
+def awaited_members(rebalance: Rebalance) -> list[str]:
+    """Return the members that a rebalance under way still waits for."""
+    if rebalance.goes_by_epochs:
+        return [way.member_id for way in rebalance.progress if way.settled_after_ms is None]
+    came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
+    if rebalance.generation_to is not None:
+        return [rebalance.leader_id] if rebalance.leader_id is not None else []
+    return [member_id for member_id in rebalance.waited_for if member_id not in came]
+
+
+def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """Partitions whose records are not consumed, or not fast enough, as `kafka_why.lag.definitions` has
+    it.
+    """
+    found = troubles(facts.lags, facts.ownership, now_ms)
+    if found.stuck:
+        worst, lag = _worst(found.stuck)
+        stands = duration_text(now_ms - lag.stands_since_ms)
+        owner = facts.ownership.holders[worst]
+        named = owner if report is None else names_of(report).of(owner)
+        keeps = "keeps its session"
+        if _is_rebalance_unseen(facts.view):
+            keeps = "has not left, unless a rebalance is under way, which the log does not show"
+        yield Finding(
+            Kind.STUCK,
+            f"{_named(worst)} has stood at the same committed offset for {stands} while records come, "
+            f"{_behind(lag)}; its owner {named} {keeps}{_more(found.stuck)}",
+            lag.stands_since_ms,
+        )
+    if found.without_owner:
+        worst, lag = _worst(found.without_owner)
+        since_ms = max(facts.ownership.settled_ms or 0, lag.committed_ms)
+        if facts.ownership.topics is None:
+            records = sum(lag.records or 0 for lag in found.without_owner.values())
+            sentence = f"It has no members, and {thousands(records)} records wait for it"
+        else:
+            sentence = f"No member holds {_named(worst)}, {_behind(lag)}{_more(found.without_owner)}"
+        yield Finding(Kind.NO_OWNER, sentence, since_ms)
+    if found.falling_behind:
+        worst, lag = _worst(found.falling_behind)
+        yield Finding(
+            Kind.FALLING_BEHIND,
+            f"{_named(worst)} has fallen behind within {duration_text(WINDOW_MS)} although the group "
+            f"commits, {_behind(lag)}{_more(found.falling_behind)}",
+        )
+
+
+def _is_rebalance_unseen(view: object) -> bool:
+    """Whether a rebalance of a group begins without a record: that of a classic group of the cluster's own
+    coordinator, whose log has it when the assignment is there.
+    """
+    return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
+
+
+def _worst(lags: Mapping[Partition, PartitionLag]) -> tuple[Partition, PartitionLag]:
+    return max(lags.items(), key=lambda item: (item[1].records or 0, item[0]))
+
+
+def _named(where: Partition) -> str:
+    return f"{where[0]}-{where[1]}"
+
+
+def _behind(lag: PartitionLag) -> str:
+    """`48 210 records (12 min 5 s) behind`."""
+    time = f" ({duration_text(lag.ms)})" if lag.ms is not None else ""
+    return f"{thousands(lag.records or 0)} records{time} behind"
+
+
+def _more(lags: Mapping[Partition, PartitionLag]) -> str:
+    return f", and {count(len(lags) - 1, 'partition')} more" if len(lags) > 1 else ""
+
+
+def _often(rebalances: Sequence[Rebalance], report: Report) -> Iterator[Finding]:
+    if len(rebalances) >= OFTEN:
+        yield Finding(
+            Kind.OFTEN, f"{len(rebalances)} rebalances in the last hour{_main_cause(rebalances)}", None
+        )
+
+
+_SENTENCES = {
+    CauseKind.MEMBER_JOINED: "{client} joined",
+    CauseKind.MEMBER_LEFT: "{client} left",
+    CauseKind.MEMBER_GONE: "{client} left or expired",
+    CauseKind.MEMBERS_CHANGED: "members came and went",
+    CauseKind.JOINED_AGAIN: "a member joined again",
+    CauseKind.SESSION_TIMEOUT: "the session of {client} timed out",
+    CauseKind.SYNC_TIMEOUT: "{client} sent no SyncGroup in time",
+    CauseKind.REQUEST_TOO_LARGE: "the SyncGroup of {client} was too large",
+    CauseKind.METADATA_CHANGED: "{client} changed its metadata",
+    CauseKind.LEADER_REJOINED: "the leader {client} joined again",
+    CauseKind.STATIC_MEMBER_RETURNED: "the static member {client} came back",
+    CauseKind.SUBSCRIPTION_CHANGED: "{client} changed its subscription",
+    CauseKind.TOPICS_CHANGED: "topics changed",
+    CauseKind.PATTERN_RESOLVED: "a pattern matched other topics",
+    CauseKind.REBALANCE_TIMEOUT: "{client} did not give partitions up in time",
+    CauseKind.JOIN_TIMEOUT: "{client} did not join in time",
+    CauseKind.CONVERTED: "the group changed its protocol",
+    CauseKind.MEMBER_CHANGED: "{client} changed its settings",
+    CauseKind.SETTINGS_CHANGED: "settings of the assignment changed",
+    CauseKind.PARTITIONS_INITIALIZED: "share partitions were initialized",
+    CauseKind.OFFSETS_ALTERED: "offsets were altered",
+    CauseKind.COORDINATED_ELSEWHERE: "the share coordinator had a later state",
+    CauseKind.UNKNOWN: "the cause is not in the history",
+}
+
+
+def _main_cause(rebalances: Sequence[Rebalance]) -> str:
+    """Return `: before 13 of them the session of worker-3 timed out`.
+
+    It names one client and one kind of cause if these are half of all, else one client, else one kind.
+    """
+    whole = len(rebalances)
+    (kind, client), times = Counter((r.cause.kind, client_of(r)) for r in rebalances).most_common(1)[0]
+    if times * 2 >= whole:
+        return f": before {_of(times, whole)} {_SENTENCES[kind].format(client=client)}"
+    client, times = Counter(map(client_of, rebalances)).most_common(1)[0]
+    if times * 2 >= whole:
+        kinds = Counter(r.cause.kind for r in rebalances if client_of(r) == client)
+        told = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(3))
+        return f": {client} caused {_of(times, whole)} ({told})"
+    kind, times = Counter(r.cause.kind for r in rebalances).most_common(1)[0]
+    return f": before {_of(times, whole)} {_SENTENCES[kind].format(client='a member')}"
+
+
+def _of(times: int, whole: int) -> str:
+    return "each" if times == whole else f"{times} of them"

@@ -1,0 +1,253 @@
+"""What the page knows of all groups: their views, their committed offsets, and the entries of the last hour.
+
+One thread feeds it with the records of the topics, and others read it at the same time. The lock is held for
+one record or one copy.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
+from kafka_why.contract.history_reader import CoordinatorStarted, decode_any_entry, decode_any_snapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.lag_book import LagBook
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
+
+WINDOW_MS = 3_600_000
+"""The last hour: of this time all entries are kept."""
+MAX_ENTRIES = 20_000
+"""Entries of one group that are kept. Of a group with more in an hour the oldest go."""
+MAX_STARTS = 20
+"""Starts of coordinators that are kept, the newest."""
+
+
+@dataclass(slots=True)
+class _Group:
+    view: AnyView | None = None
+    ownership: Ownership | None = None
+    entries: deque[AnyHistoryEntry] = field(default_factory=deque)
+    names: set[tuple[str, int]] = field(default_factory=set)
+    version: int = 0
+    entries_version: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.view is None and not self.entries
+
+    def add(self, entry: AnyHistoryEntry) -> bool:
+        """Keep an entry. Return whether it is new: a reader that connects again reads the window again."""
+        name = entry.incarnation, entry.seq
+        if name in self.names:
+            return False
+        self.names.add(name)
+        self.entries.append(entry)
+        self.entries_version += 1
+        if len(self.entries) > MAX_ENTRIES:
+            self.forget_first()
+        return True
+
+    def forget_before(self, at_ms: int) -> bool:
+        """Forget the entries before a time. Return whether there were any."""
+        number = len(self.entries)
+        while self.entries and self.entries[0].at_ms < at_ms:
+            self.forget_first()
+        return len(self.entries) < number
+
+    def forget_first(self) -> None:
+        gone = self.entries.popleft()
+        self.names.discard((gone.incarnation, gone.seq))
+        self.entries_version += 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A copy of what is known of one group. `version` grows with each change of its view, its committed
+    offsets or its entries, `entries_version` with each change of its entries.
+
+    `view` is None for a group that has ended.
+    """
+
+    group_id: str
+    view: AnyView | None
+    lags: Mapping[Partition, PartitionLag]
+    entries: tuple[AnyHistoryEntry, ...]
+    version: int
+    entries_version: int = 0
+    ownership: Ownership = UNKNOWN
+
+
+class Fleet:
+    """Takes records; `facts` returns what they say."""
+
+    def __init__(self, layout: TopicLayout) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Group] = {}
+        self._lags = LagBook()
+        self._version = 0
+        self._last_entry_ms: int | None = None
+        self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
+        self._is_complete = False
+
+    def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
+        """Take one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+        with self._lock:
+            if topic == self._layout.groups_topic:
+                self._apply_view((key or b"").decode(), value)
+            elif topic == self._layout.offsets_topic:
+                self._apply_commit(key or b"", value)
+            elif topic == self._layout.events_topic:
+                self._apply_entry(value or b"", now_ms)
+
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
+        """Take the bounds of the logs of the topics of `topics`."""
+        with self._lock:
+            self._lags.add_bounds(bounds, at_ms)
+
+    def wanted_times(self) -> dict[Partition, int]:
+        """See `LagBook`, also for the next one."""
+        with self._lock:
+            return self._lags.wanted_times()
+
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        with self._lock:
+            self._lags.learn_times(wanted, lags_ms)
+
+    def complete(self) -> None:
+        """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
+        with self._lock:
+            if not self._is_complete:
+                self._is_complete = True
+                self._touch(None)
+
+    def trim(self, now_ms: int) -> None:
+        """Forget the entries that are older than the window."""
+        with self._lock:
+            for group_id, group in list(self._groups.items()):
+                if group.forget_before(now_ms - WINDOW_MS):
+                    self._touch(group)
+                if group.is_empty and not self._lags.has_offsets(group_id):
+                    del self._groups[group_id]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the topics have been read to their ends once."""
+        return self._is_complete
+
+    @property
+    def last_entry_ms(self) -> int | None:
+        """The time of the youngest entry."""
+        return self._last_entry_ms
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of any group."""
+        return self._version
+
+    def topics(self) -> set[str]:
+        """The topics with a committed offset."""
+        with self._lock:
+            return self._lags.topics()
+
+    def starts(self, now_ms: int) -> list[CoordinatorStarted]:
+        """The starts of coordinators of the last hour, MAX_STARTS at most."""
+        with self._lock:
+            return [one for one in self._starts.values() if one.at_ms >= now_ms - WINDOW_MS]
+
+    def group_ids(self) -> list[str]:
+        """All groups, those that ended within the window too."""
+        with self._lock:
+            return list(self._groups)
+
+    def group_version(self, group_id: str) -> int | None:
+        """The version of a group, None if it is not known."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return None if group is None else group.version
+
+    def entries_version(self, group_id: str) -> int:
+        """The version of a group's entries, 0 if it is not known."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return 0 if group is None else group.entries_version
+
+    def entry_count(self, group_id: str) -> int:
+        """How many entries of a group there are."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            return 0 if group is None else len(group.entries)
+
+    def touch(self, group_id: str) -> None:
+        """Let the version of a group grow, because there is more to show of it."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._touch(group)
+
+    def facts(self, group_id: str) -> GroupFacts | None:
+        """What is known of a group, None if it is not known."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            if group is None:
+                return None
+            owned = _ownership(group)
+            lags = self._lags.lags(group_id, owned.settled_ms)
+            entries = tuple(group.entries)
+            return GroupFacts(
+                group_id, group.view, lags, entries, group.version, group.entries_version, owned
+            )
+
+    def all_facts(self) -> Iterable[GroupFacts]:
+        """Yield what is known of each group, one after the other."""
+        for group_id in self.group_ids():
+            facts = self.facts(group_id)
+            if facts is not None:
+                yield facts
+
+    def _apply_view(self, group_id: str, value: bytes | None) -> None:
+        group = self._groups.setdefault(group_id, _Group())
+        group.view = None if value is None else decode_any_snapshot(value)
+        group.ownership = None
+        self._touch(group)
+
+    def _apply_commit(self, key: bytes, value: bytes | None) -> None:
+        group_id = self._lags.apply_commit(key, value)
+        self._touch(self._groups.setdefault(group_id, _Group()))
+
+    def _apply_entry(self, value: bytes, now_ms: int) -> None:
+        entry = decode_any_entry(value)
+        if entry is None:
+            return
+        self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
+        if entry.at_ms < now_ms - WINDOW_MS:
+            return
+        if isinstance(entry, CoordinatorStarted):
+            self._apply_start(entry)
+            return
+        group = self._groups.setdefault(entry.group_id, _Group())
+        if group.add(entry):
+            self._touch(group)
+
+    def _apply_start(self, entry: CoordinatorStarted) -> None:
+        """Keep a start. The topic may have it twice."""
+        self._starts[entry.at_ms, entry.from_batch] = entry
+        if len(self._starts) > MAX_STARTS:
+            del self._starts[min(self._starts)]
+        self._touch(None)
+
+    def _touch(self, group: _Group | None) -> None:
+        if group is not None:
+            group.version += 1
+        self._version += 1
+
+
+def _ownership(group: _Group) -> Ownership:
+    """Who holds what in a group, made of its view once."""
+    if group.ownership is None:
+        group.ownership = ownership(group.view) if isinstance(group.view, GroupSnapshot) else UNKNOWN
+    return group.ownership

@@ -1,0 +1,269 @@
+"""One group, for its page and `/api/group`: what it is now, what is wrong, its timeline, its rebalances."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.log import Partition
+from kafka_why.live_view import holdings, progress
+from kafka_why.page.findings import Finding, awaited_members, findings
+from kafka_why.page.fleet import WINDOW_MS, GroupFacts
+from kafka_why.page.shares import lines_of
+from kafka_why.page.timeline import Timeline, end_ms, timeline
+from kafka_why.why.clock import duration_text
+from kafka_why.why.course import Course
+from kafka_why.why.model import Rebalance, RebalanceOutcome
+from kafka_why.why.names import Names
+from kafka_why.why.report import Summary, report_of, summary
+from kafka_why.why.state_timelines import StateTimeline
+from kafka_why.why.text import cause_text
+from kafka_why.why.wording import shortened
+
+
+class MemberLine(Struct, frozen=True, kw_only=True):
+    """A member now. `holds` is what it has in words, `since_ms` when that began, None before the history."""
+
+    name: str
+    member_id: str
+    client_id: str
+    host: str
+    is_leader: bool
+    holds: str
+    partitions: int | None
+    since_ms: int | None
+
+
+class PartitionLine(Struct, frozen=True, kw_only=True):
+    """A partition with a committed offset. `committed_ms` is the time of the last commit, `stands_since_ms`
+    the time since which the offset stands.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    committed_ms: int
+    stands_since_ms: int
+    lag_records: int | None
+    lag_ms: int | None
+
+
+class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rebalance in one line. `sentence` is as in `why`, and `is_begin_unknown` as in its rebalance.
+
+    `within_ms` is its `began_within_ms`.
+    """
+
+    number: int
+    at_ms: int
+    sentence: str
+    outcome: str
+    took_ms: int | None
+    waited: str
+    moved: int | None
+    needless: int | None
+    is_begin_unknown: bool = False
+    within_ms: int | None = None
+
+
+class GroupPage(Struct, frozen=True, kw_only=True):
+    """A group. Of one that has ended, it is what the history says. `shares` are lines about a share group's
+    partitions.
+    """
+
+    group_id: str
+    protocol: str
+    state: str
+    since_ms: int
+    generation: int
+    assignor: str
+    now_ms: int
+    findings: list[Finding]
+    awaited: str
+    member_count: int
+    members: list[MemberLine]
+    partitions: list[PartitionLine]
+    picture: Timeline
+    rebalances: list[RebalanceLine]
+    notes: list[str]
+    summary: str
+    shares: list[str] = []
+
+
+def group_page(
+    facts: GroupFacts,
+    course: Course | None,
+    limits_ms: tuple[int, int],
+    now_ms: int,
+    *,
+    unfolded: bool = False,
+    only_time: bool = False,
+    notes: Sequence[str] = (),
+) -> GroupPage:
+    """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
+    by the last hour. There is a `course`, or `facts` have a view. `only_time` leaves out what does not depend
+    on the limits: members and committed offsets. `notes` come before the notes of `why`.
+    """
+    if course is None:
+        return _page_of_view(facts, limits_ms, now_ms)
+    hour_ms = now_ms - WINDOW_MS
+    found = report_of(facts.group_id, course, now_ms, min(limits_ms[0], hour_ms))
+    names = course.names
+    view = facts.view if isinstance(facts.view, GroupSnapshot) else None
+    within = [r for r in found.rebalances if limits_ms[0] <= end_ms(r, now_ms) and r.began_ms <= limits_ms[1]]
+    of_hour = replace(found, rebalances=[r for r in found.rebalances if end_ms(r, now_ms) >= hour_ms])
+    last = found.rebalances[-1] if found.rebalances else None
+    awaited = awaited_members(last) if last is not None and last.outcome is RebalanceOutcome.UNDER_WAY else []
+    shown_ms = _shown_ms(limits_ms, found.from_ms)
+    return GroupPage(
+        group_id=facts.group_id,
+        protocol=found.group_type,
+        state=found.state if view is None else view.state,
+        since_ms=found.state_since_ms if view is None else view.state_timestamp_ms,
+        generation=found.generation if view is None else view.generation,
+        assignor=_assignor(view),
+        now_ms=now_ms,
+        findings=findings(facts, of_hour, now_ms),
+        awaited=shortened([names.of(member_id) for member_id in awaited]),
+        member_count=0 if view is None else len(view.members),
+        members=[] if view is None or only_time else _members(view, course.lanes, names),
+        partitions=[] if only_time else _partitions(facts.lags),
+        picture=timeline(
+            course.lanes,
+            within,
+            course.removals,
+            names,
+            course.clients,
+            shown_ms,
+            now_ms,
+            unfolded=unfolded,
+        ),
+        rebalances=[rebalance_line(r, names) for r in reversed(within)],
+        notes=[*notes, *(names.put_in(note) for note in found.notes)],
+        summary=_summary(summary(within, now_ms)),
+        shares=[] if view is None or only_time else lines_of(view, now_ms),
+    )
+
+
+def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) -> GroupPage:
+    """The page of a group whose whole history is older than the topic's retention."""
+    view = facts.view
+    assert isinstance(view, GroupSnapshot), "a group without a history has a view"
+    names = Names([member.member_id for member in view.members])
+    return GroupPage(
+        group_id=facts.group_id,
+        protocol=view.group_type,
+        state=view.state,
+        since_ms=view.state_timestamp_ms,
+        generation=view.generation,
+        assignor=_assignor(view),
+        now_ms=now_ms,
+        findings=findings(facts, None, now_ms),
+        awaited="",
+        member_count=len(view.members),
+        members=_members(view, (), names),
+        partitions=_partitions(facts.lags),
+        picture=timeline((), (), (), names, {}, limits_ms, now_ms),
+        rebalances=[],
+        notes=["its whole history is older than the events topic's retention"],
+        summary="",
+        shares=lines_of(view, now_ms),
+    )
+
+
+def _shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
+    """Return what the picture shows: the time before the history is left out, but for a margin."""
+    from_ms, to_ms = limits_ms
+    return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
+
+
+def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
+    """Return a rebalance in one line."""
+    return RebalanceLine(
+        number=r.number,
+        at_ms=r.began_ms,
+        sentence=cause_text(r, names),
+        outcome=r.outcome,
+        took_ms=None if r.ended_ms is None or r.is_begin_unknown else r.ended_ms - r.began_ms,
+        is_begin_unknown=r.is_begin_unknown,
+        within_ms=r.began_within_ms,
+        waited=_waited(r, names),
+        moved=None if r.moves is None else r.moves.moved,
+        needless=None if r.moves is None else r.moves.needless,
+    )
+
+
+def _waited(r: Rebalance, names: Names) -> str:
+    """`2.9 s of it waiting for worker-2`, "" if it waited for no member, as in a share group."""
+    if r.is_shared:
+        return ""
+    came = chain(
+        ((way.member_id, way.settled_after_ms) for way in reversed(r.progress)),
+        ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),
+        ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
+    )
+    after_ms = next((after_ms for member_id, after_ms in came if member_id == r.last), None)
+    inferred = " (inferred)" if r.began_within_ms is not None else ""
+    return (
+        f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}{inferred}" if after_ms else ""
+    )
+
+
+def _assignor(view: GroupSnapshot | None) -> str:
+    if view is None:
+        return ""
+    return view.consumer.assignor_name if view.consumer else view.protocol_name or ""
+
+
+def _members(view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names) -> list[MemberLine]:
+    by_id = {lane.member_id: lane for lane in lanes if lane.is_open}
+    return [_member(member, view, by_id.get(member.member_id), names) for member in view.members]
+
+
+def _member(
+    member: MemberSnapshot, view: GroupSnapshot, lane: StateTimeline | None, names: Names
+) -> MemberLine:
+    holds = progress(member.consumer) if member.consumer else holdings(member.assignment, view.protocol_type)
+    return MemberLine(
+        name=names.of(member.member_id),
+        member_id=member.member_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        is_leader=member.member_id == view.leader_id,
+        holds=holds,
+        partitions=None if lane is None else lane.partitions,
+        since_ms=None if lane is None else lane.spans[-1].from_ms,
+    )
+
+
+def _partitions(lags: Mapping[Partition, PartitionLag]) -> list[PartitionLine]:
+    found = []
+    for (topic, number), lag in sorted(lags.items()):
+        found.append(
+            PartitionLine(
+                topic=topic,
+                partition=number,
+                offset=lag.offset,
+                committed_ms=lag.committed_ms,
+                stands_since_ms=lag.stands_since_ms,
+                lag_records=lag.records,
+                lag_ms=lag.ms,
+            )
+        )
+    return found
+
+
+def _summary(figures: Summary) -> str:
+    """`It rebalanced 14 times in this time: 13 x session timeout (worker-3); 1 x member left (worker-1).`"""
+    number = figures.rebalances
+    if not number:
+        return "It did not rebalance in this time."
+    times = "once" if number == 1 else f"{number} times"
+    causes = "; ".join(
+        f"{cause.rebalances} x {cause.kind} ({', '.join(list(cause.by_client)[:3])})"
+        for cause in figures.causes[:3]
+    )
+    return f"It rebalanced {times} in this time: {causes}."

@@ -1,0 +1,265 @@
+"""Clients and hosts across all groups: where they are members now, and which rebalances they caused.
+
+The causes are those of the reports that the overview makes of each group's last hour.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import nsmallest
+from itertools import takewhile
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.page.fleet import GroupFacts
+from kafka_why.page.words import thousands
+from kafka_why.why.assignments import read_holdings
+from kafka_why.why.model import CauseKind, Rebalance
+from kafka_why.why.wording import count
+
+GROUPS_KEPT = 5
+"""Groups of a line that are named, those with most of its rebalances first. The others are counted."""
+
+
+class By(StrEnum):
+    """What the lines are of."""
+
+    CLIENT = "client"
+    HOST = "host"
+
+
+class OfGroup(Struct, frozen=True):
+    """A group in which a client is a member, or was when it caused rebalances."""
+
+    group_id: str
+    rebalances: int
+
+
+class MemberLine(Struct, frozen=True, kw_only=True):
+    """A client id or a host. `groups` has at most GROUPS_KEPT of the `groups_number`. `partitions` is None if
+    those of no member are known. `causes` are the kinds of causes with the rebalances of the last hour.
+    """
+
+    name: str
+    members: int
+    partitions: int | None
+    rebalances: int
+    causes: dict[str, int]
+    groups_number: int
+    groups: list[OfGroup]
+
+
+class Members(Struct, frozen=True, kw_only=True):
+    """All lines, those that caused most first. `rebalances` are all of the last hour, `of_nobody` those that
+    no client caused, or whose cause is not known. `groups_without_members` have members that their views
+    leave out, because there are too many.
+    """
+
+    lines: dict[By, list[MemberLine]]
+    rebalances: int = 0
+    of_nobody: dict[str, int] = {}
+    groups_without_members: int = 0
+
+
+EMPTY = Members(lines={by: [] for by in By})
+
+
+class _Member(NamedTuple):
+    client_id: str
+    host: str
+    partitions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfView:
+    """What a view says of the members. It is true as long as the group has this view."""
+
+    view: AnyView
+    members: tuple[_Member, ...]
+    is_cut: bool
+
+
+def of_view(view: AnyView) -> OfView:
+    """Return the members of a view. RocketMQ's name no host, and do not report their queues."""
+    if not isinstance(view, GroupSnapshot):
+        clients = {consumer.client_id for consumer in view.consumers}
+        members = tuple(_Member(client_id, "", None) for client_id in sorted(clients))
+        return OfView(view, members, view.truncated and not members)
+    held = _held(view)
+    members = tuple(_Member(m.client_id, m.client_host, held.get(m.member_id)) for m in view.members)
+    return OfView(view, members, view.truncated and not members)
+
+
+def _held(view: GroupSnapshot) -> Mapping[str, int]:
+    """The number of partitions by member, without those whose assignment is not known or cannot be read."""
+    if view.consumer:
+        return {m.member_id: _assigned(m) for m in view.members if m.consumer is not None}
+    if view.protocol_type != PROTOCOL_TYPE:
+        return {}
+    holdings = read_holdings({m.member_id: m.assignment for m in view.members})
+    return {} if holdings is None else {member_id: len(held) for member_id, held in holdings.items()}
+
+
+def _assigned(member: MemberSnapshot) -> int:
+    return 0 if member.consumer is None else sum(map(len, member.consumer.assigned.values()))
+
+
+@dataclass(slots=True)
+class _Sum:
+    members: int = 0
+    partitions: int | None = None
+    causes: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, int] = field(default_factory=dict)
+
+    def add(self, group_id: str, partitions: int | None) -> None:
+        self.members += 1
+        self.groups.setdefault(group_id, 0)
+        if partitions is not None:
+            self.partitions = (self.partitions or 0) + partitions
+
+    def line(self, name: str) -> MemberLine:
+        # A negative number first, because tuples are compared without a call.
+        first = nsmallest(GROUPS_KEPT, [(-number, group_id) for group_id, number in self.groups.items()])
+        return MemberLine(
+            name=name,
+            members=self.members,
+            partitions=self.partitions if self.members else 0,
+            rebalances=self.causes.total(),
+            causes=dict(self.causes.most_common()),
+            groups_number=len(self.groups),
+            groups=[OfGroup(group_id, -number) for number, group_id in first],
+        )
+
+
+class MembersSum:
+    """Takes the groups one after the other; `members` returns the lines."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Sum] = {}
+        self._hosts: dict[str, _Sum] = {}
+        self._of_nobody: Counter[str] = Counter()
+        self._rebalances = self._cut = 0
+
+    def add(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
+        """Take a group with the rebalances of its last hour."""
+        self._cut += seen.is_cut
+        group_id = facts.group_id
+        for client_id, host, partitions in seen.members:
+            if client_id:
+                _sum(self._clients, client_id).add(group_id, partitions)
+            if host:
+                _sum(self._hosts, host).add(group_id, partitions)
+        for rebalance in rebalances:
+            self._add_cause(group_id, rebalance)
+
+    def members(self) -> Members:
+        """All lines, those that caused most rebalances first, then those with most members."""
+        return Members(
+            lines={By.CLIENT: _lines(self._clients), By.HOST: _lines(self._hosts)},
+            rebalances=self._rebalances,
+            of_nobody=dict(self._of_nobody.most_common()),
+            groups_without_members=self._cut,
+        )
+
+    def _add_cause(self, group_id: str, rebalance: Rebalance) -> None:
+        cause = rebalance.cause
+        self._rebalances += 1
+        if not cause.client_id:
+            self._of_nobody[cause.kind] += 1
+        for sums, name in ((self._clients, cause.client_id), (self._hosts, cause.client_host)):
+            if name:
+                found = _sum(sums, name)
+                found.causes[cause.kind] += 1
+                found.groups[group_id] = found.groups.get(group_id, 0) + 1
+
+
+def _sum(sums: dict[str, _Sum], name: str) -> _Sum:
+    found = sums.get(name)
+    if found is None:
+        found = sums[name] = _Sum()
+    return found
+
+
+def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
+    return sorted((one.line(name) for name, one in sums.items()), key=_ORDERS["rebalances"])
+
+
+def sentence(members: Members, by: By) -> str:
+    """Return which client or host caused most rebalances of the last hour.
+
+    `worker-3 caused 13 of the 14 rebalances of the last hour: 13 x session timeout.`
+    """
+    whole = members.rebalances
+    if not whole:
+        return "No group has rebalanced in the last hour."
+    first = next((line for line in members.lines[by] if line.rebalances), None)
+    if first is None:
+        them = "the one rebalance" if whole == 1 else f"one of the {thousands(whole)} rebalances"
+        return f"No {by} is known to have caused {them} of the last hour."
+    as_many = takewhile(lambda line: line.rebalances == first.rebalances, members.lines[by])
+    others = sum(1 for _ in as_many) - 1
+    if others:
+        each = f"{_named(first.name, by)} and {count(others, f'other {by}')} each caused {first.rebalances}"
+        return f"{each} of the {thousands(whole)} rebalances of the last hour."
+    if whole == 1:
+        part = "the one rebalance"
+    else:
+        number = "all" if first.rebalances == whole else f"{thousands(first.rebalances)} of the"
+        part = f"{number} {thousands(whole)} rebalances"
+    return f"{_named(first.name, by)} caused {part} of the last hour: {causes_text(first.causes)}."
+
+
+def _named(name: str, by: By) -> str:
+    return name if by is By.CLIENT else f"Host {name}"
+
+
+def causes_text(causes: Mapping[str, int]) -> str:
+    """`13 x session timeout, 1 x member joined`."""
+    return ", ".join(f"{number} x {kind}" for kind, number in causes.items())
+
+
+_OFTEN_ASKED = (CauseKind.SESSION_TIMEOUT, CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT)
+
+
+def columns_of(line: MemberLine) -> Iterator[int]:
+    """Yield the rebalances by session timeouts, by joins, by leaves, and by all other causes."""
+    yield from (line.causes.get(kind, 0) for kind in _OFTEN_ASKED)
+    yield sum(number for kind, number in line.causes.items() if kind not in _OFTEN_ASKED)
+
+
+class MembersSelection(Struct, frozen=True, kw_only=True):
+    """Which lines the reader wants: from the address, so that a view can be sent to somebody."""
+
+    by: By = By.CLIENT
+    text: str = ""
+    sort: str = "rebalances"
+    page: int = 1
+
+    def of(self, members: Members) -> list[MemberLine]:
+        """Return the lines that fit, in the order that is wanted. They are searched by their own names."""
+        wanted = self.text.casefold()
+        found = [line for line in members.lines[self.by] if wanted in line.name.casefold()]
+        order = _ORDERS.get(self.sort)
+        return found if order is None else sorted(found, key=order)
+
+
+def _timeouts(line: MemberLine) -> int:
+    return line.causes.get(CauseKind.SESSION_TIMEOUT, 0)
+
+
+_ORDERS = {
+    "rebalances": lambda line: (-line.rebalances, -_timeouts(line), -line.members, line.name),
+    "name": lambda line: line.name,
+    "groups": lambda line: (-line.groups_number, line.name),
+    "members": lambda line: (-line.members, line.name),
+    "partitions": lambda line: (-(line.partitions or 0), line.name),
+    "timeouts": lambda line: (-_timeouts(line), line.name),
+    "joins": lambda line: (-line.causes.get(CauseKind.MEMBER_JOINED, 0), line.name),
+    "leaves": lambda line: (-line.causes.get(CauseKind.MEMBER_LEFT, 0), line.name),
+}
+MEMBER_SORTS = tuple(_ORDERS)

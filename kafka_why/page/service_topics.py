@@ -1,0 +1,268 @@
+"""What the topics say of the coordinator itself: who owns them, whether time goes on, dead letters, open
+transactions.
+"""
+
+import threading
+import time
+from collections import deque
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from msgspec import Struct
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.claims import Claim, Claims
+from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_record
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.fleet import WINDOW_MS
+from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_reader import Record, TopicReader
+
+MAX_DEAD_LETTERS = 1_000
+"""Those of the last hour that are read and kept, the newest."""
+MAX_MESSAGE_CHARS = 400
+MAX_KEY_CHARS = 200
+MAX_PENDING = 20
+"""Open transactions that are named, the oldest."""
+LOOK_INTERVAL_S = 5.0
+"""The pause after a look for a clock record."""
+LOOK_S = 5.0
+"""So long a look waits. Without a replica and without members a coordinator appends one each 2 s."""
+_BROKER_TIMEOUT_MS = 5_000
+_POLL_MS = 250
+
+log = structlog.get_logger()
+
+
+class _DeadLetter(Struct, frozen=True):
+    """The fields of `kafka_why.contract.codec.DeadLetter` that are shown, with reasons of other versions."""
+
+    reason: str
+    message: str
+    request: str
+    answered: bool = False
+    key: bytes = b""
+
+
+class DeadLetterLine(Struct, frozen=True):
+    """A dead letter: when it was written, the record's id and key (for people), and why."""
+
+    at_ms: int
+    reason: str
+    message: str
+    request: str
+    key: str
+    answered: bool
+
+
+class Pending(Struct, frozen=True):
+    """Offsets of a group that are pending in a transaction since a time."""
+
+    at_ms: int
+    group_id: str
+    transactional_id: str
+    partitions: int
+
+
+class ServiceFacts(Struct, frozen=True, kw_only=True):
+    """What the topics say. `is_complete`: they were read to their ends, so that what is not there is none.
+    `is_observed`: they are an observer's, which has dead letters, and neither claims nor clock records.
+
+    `clock_ms` is the append time of the last clock record that was seen, `is_silent` whether the last look
+    found none, None before the first one. `dead_letters` are those of the last hour, the newest first, and
+    `has_more` says that there are more than are kept. `pending` are the oldest of `pending_number`.
+    """
+
+    is_complete: bool
+    claim: Claim | None
+    clock_ms: int | None
+    is_silent: bool | None
+    dead_letters: list[DeadLetterLine]
+    has_more: bool
+    pending: list[Pending]
+    pending_number: int
+    is_observed: bool = False
+
+
+class ServiceTopics:
+    """Takes records; `facts` returns what they say. For several threads. `is_observed`: see ServiceFacts."""
+
+    def __init__(self, *, is_observed: bool = False) -> None:
+        self._is_observed = is_observed
+        self._lock = threading.Lock()
+        self._claims = Claims()
+        self._dead_letters: deque[DeadLetterLine] = deque()
+        self._dropped_ms: int | None = None
+        self._pending: dict[bytes, Pending] = {}
+        self._is_complete = False
+        self._clock_ms: int | None = None
+        self._is_silent: bool | None = None
+
+    def restart(self) -> None:
+        """The topics are read again from where they were read before."""
+        with self._lock:
+            self._dead_letters.clear()
+            self._pending.clear()
+            self._is_complete = False
+
+    def apply_claim(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        with self._lock:
+            self._claims.apply(offset, key, value)
+
+    def apply_dead_letter(self, at_ms: int, value: bytes | None) -> None:
+        """Raises one of UNREADABLE."""
+        read = _dead_letter.decode(value or b"")
+        line = DeadLetterLine(
+            at_ms=at_ms,
+            reason=read.reason[:MAX_KEY_CHARS],
+            message=read.message[:MAX_MESSAGE_CHARS],
+            request=read.request[:MAX_KEY_CHARS],
+            key=read.key[: 4 * MAX_KEY_CHARS].decode(errors="replace")[:MAX_KEY_CHARS],
+            answered=read.answered,
+        )
+        with self._lock:
+            self._dead_letters.append(line)
+            if len(self._dead_letters) > MAX_DEAD_LETTERS:
+                self._drop_before(self._dead_letters.popleft().at_ms)
+
+    def leave_out_dead_letters(self, at_ms: int) -> None:
+        """Those before this time are not read, because there are too many."""
+        with self._lock:
+            self._drop_before(at_ms)
+
+    def apply_pending(self, key: bytes | None, value: bytes | None) -> None:
+        """Raises one of UNREADABLE."""
+        read = None if value is None else _pending.decode(value)
+        with self._lock:
+            if read is None:
+                self._pending.pop(key or b"", None)
+            else:
+                self._pending[key or b""] = Pending(
+                    read.at_ms, read.group_id, read.transactional_id, read.partitions
+                )
+
+    def apply_clock(self, at_ms: int | None) -> None:
+        """A look for a clock record found one of this time, or none."""
+        with self._lock:
+            self._is_silent = at_ms is None
+            self._clock_ms = self._clock_ms if at_ms is None else at_ms
+
+    def complete(self) -> None:
+        with self._lock:
+            self._is_complete = True
+
+    def facts(self, now_ms: int) -> ServiceFacts:
+        """What is known at this time."""
+        with self._lock:
+            since_ms = now_ms - WINDOW_MS
+            while self._dead_letters and self._dead_letters[0].at_ms < since_ms:
+                self._dead_letters.popleft()
+            oldest = sorted(self._pending.values(), key=lambda one: one.at_ms)[:MAX_PENDING]
+            return ServiceFacts(
+                is_complete=self._is_complete,
+                claim=self._claims.in_force(),
+                clock_ms=self._clock_ms,
+                is_silent=self._is_silent,
+                dead_letters=list(reversed(self._dead_letters)),
+                has_more=self._dropped_ms is not None and self._dropped_ms >= since_ms,
+                pending=oldest,
+                pending_number=len(self._pending),
+                is_observed=self._is_observed,
+            )
+
+    def _drop_before(self, at_ms: int) -> None:
+        self._dropped_ms = max(at_ms, self._dropped_ms or 0)
+
+
+_dead_letter = msgspec.json.Decoder(_DeadLetter)
+_pending = msgspec.json.Decoder(PendingTransaction)
+
+
+class ServiceFollower(FollowerThread):
+    """Feeds a ServiceTopics until stopped. It survives that no broker is there. `reader` is whom it reads
+    for, in its warnings.
+    """
+
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, topics: ServiceTopics, reader: str = "page"
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._topics = topics
+        super().__init__(
+            f"{reader}-service-follower", f"reading the coordinator's own topics for the {reader}"
+        )
+
+    def _connect_and_follow(self) -> None:
+        layout = self._layout
+        with (
+            self._reader(layout.response_record_max_bytes) as reader,
+            self._reader(layout.request_record_max_bytes) as clock,
+        ):
+            behind = self._start(reader)
+            looked_at_s = float("-inf")
+            while not self._stopped.is_set():
+                for record in reader.poll(_POLL_MS):
+                    self._apply(record)
+                if behind and reader.has_read(behind):
+                    behind = {}
+                if not behind:
+                    self._topics.complete()
+                if not layout.is_observed and time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
+                    self._look(clock)
+                    looked_at_s = time.monotonic()
+                self._warning.worked()
+
+    def _reader(self, max_record_bytes: int) -> TopicReader:
+        return TopicReader(
+            self._client_config, max_record_bytes=max_record_bytes, timeout_ms=_BROKER_TIMEOUT_MS
+        )
+
+    def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
+        """Assign the topics to the reader. Return their ends."""
+        layout = self._layout
+        names = () if layout.is_observed else (layout.owner_topic, layout.transactions_topic)
+        tables = reader.partitions_of(*names)
+        letters = reader.partitions_of(layout.dead_letters_topic)
+        ends = reader.ends([*tables, *letters])
+        found = reader.offsets_at(letters, _now_ms() - WINDOW_MS)
+        at = {}
+        self._topics.restart()
+        for partition in letters:
+            first = found[partition]
+            at[partition] = ends[partition] if first is None else first
+            if at[partition] < ends[partition] - MAX_DEAD_LETTERS:
+                at[partition] = ends[partition] - MAX_DEAD_LETTERS
+                self._topics.leave_out_dead_letters(_now_ms())
+        reader.start(beginning=tables, at=at)
+        return ends
+
+    def _apply(self, record: Record) -> None:
+        layout = self._layout
+        try:
+            if record.topic == layout.owner_topic:
+                self._topics.apply_claim(record.offset, record.key, record.value)
+            elif record.topic == layout.dead_letters_topic:
+                self._topics.apply_dead_letter(record.timestamp, record.value)
+            else:
+                self._topics.apply_pending(record.key, record.value)
+        except UNREADABLE as error:
+            log.warning("a record cannot be read", topic=record.topic, error=str(error))
+
+    def _look(self, clock: TopicReader) -> None:
+        """Wait for a clock record. One partition is enough, because a ticker appends to all of them."""
+        clock.start(end=[TopicPartition(self._layout.requests_topic, 0)])
+        give_up_s = time.monotonic() + LOOK_S
+        while time.monotonic() < give_up_s and not self._stopped.is_set():
+            for record in clock.poll(_POLL_MS):
+                if is_clock_record(record.key, record.value):
+                    self._topics.apply_clock(record.timestamp)
+                    return
+        if not self._stopped.is_set():
+            clock.ends([TopicPartition(self._layout.requests_topic, 0)])  # raises if no broker answers
+            self._topics.apply_clock(None)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,148 @@
+"""The state of a coordinator's process, which it serves as JSON beside its metrics (`/status`)."""
+
+import math
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPException
+from urllib.parse import urljoin
+
+import msgspec
+from msgspec import Struct
+
+from kafka_why.connections.http_exchange import exchange
+from kafka_why.contract.service.replica import ReplicaState
+from kafka_why.contract.service.status import ServiceStatus
+from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.why.clock import duration_text
+
+PATH = "/status"
+FRESH_S = 2.0
+"""The greatest age of a state that is returned without another request."""
+TIMEOUT_S = 3.0
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Durations(Struct, frozen=True):
+    """Durations since the process began: their number, their mean, and upper bounds of the median and of the
+    99th percentile. A bound is None if it is above the largest one of the histogram.
+    """
+
+    number: int
+    mean_ms: int
+    half_ms: int | None
+    most_ms: int | None
+
+    @property
+    def text(self) -> str:
+        """`half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
+        half, most = (
+            "beyond what is measured" if ms is None else f"within {duration_text(ms)}"
+            for ms in (self.half_ms, self.most_ms)
+        )
+        return f"half {half}, 99 % {most}, mean {duration_text(self.mean_ms)}"
+
+
+def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: float) -> Durations | None:
+    """Return the figures of a histogram, or None if it has counted nothing. `cumulative` has how many values
+    were at most each of the bounds, and then the number of all values.
+    """
+    number = cumulative[-1]
+    if not number:
+        return None
+
+    def bound_ms(share: float) -> int | None:
+        bounds = zip((*bounds_s, math.inf), cumulative, strict=True)
+        bound_s = next(bound for bound, counted in bounds if counted >= share * number)
+        return round(bound_s * 1000) if math.isfinite(bound_s) else None
+
+    return Durations(round(number), round(sum_s * 1000 / number), bound_ms(0.5), bound_ms(0.99))
+
+
+class BatchesState(Struct, frozen=True, kw_only=True):
+    """The batches since the start. `last_ms` and `age_ms` are of the last one; `time_lag_ms` is how far the
+    watermark is behind the clock. All but `rows_dropped` are None if they are not known yet.
+    """
+
+    last_ms: int | None
+    age_ms: int | None
+    durations: Durations | None
+    time_lag_ms: int | None
+    rows_dropped: int
+
+
+class GatewayState(Struct, frozen=True):
+    """The gateway in the same process: its latencies by Kafka's API, and those of the coordinator as it sees
+    them, by request.
+    """
+
+    connections: int
+    latencies: dict[str, Durations]
+    answers: dict[str, Durations]
+
+
+class ServiceState(Struct, frozen=True, kw_only=True):
+    """The state of the process. An observer has no replica, transactions and gateway.
+
+    `ticker_age_ms` and `backlog_records` are None if they are not known yet.
+    """
+
+    status: ServiceStatus
+    spark_restarts: int
+    ticker_age_ms: int | None
+    backlog_records: int | None
+    batches: BatchesState
+    replica: ReplicaState | None = None
+    transactions: TransactionsSummary | None = None
+    gateway: GatewayState | None = None
+
+
+class Unreadable(Exception):
+    """The process does not answer, or something else does. The message says why."""
+
+
+class StateReader:
+    """Reads the state of the coordinator whose metrics are at this URL. Safe for threads."""
+
+    def __init__(self, metrics_url: str) -> None:
+        self._url = urljoin(metrics_url, PATH.removeprefix("/"))
+        self._lock = threading.Lock()
+        self._read_at_s = float("-inf")
+        self._state: ServiceState | Unreadable = Unreadable("it was not asked yet")
+
+    def asked(self) -> ServiceState | Unreadable:
+        """Return the state, FRESH_S old at most, or why it is not known."""
+        with self._lock:
+            if time.monotonic() - self._read_at_s > FRESH_S:
+                try:
+                    self._state = self._read()
+                except Unreadable as error:
+                    self._state = error
+                self._read_at_s = time.monotonic()
+            return self._state
+
+    def _read(self) -> ServiceState:
+        try:
+            with (
+                exchange(TIMEOUT_S, handlers=(urllib.request.ProxyHandler({}),)) as opener,
+                opener.open(self._url) as response,
+            ):
+                found: bytes = response.read(MAX_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            raise Unreadable(f"it answers {error.code}") from error
+        except (OSError, HTTPException, ValueError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise Unreadable(str(reason) or type(error).__name__) from error
+        return decoded(found)
+
+
+def decoded(document: bytes) -> ServiceState:
+    """Return the state in this document. Raises Unreadable."""
+    if len(document) > MAX_BYTES:
+        raise Unreadable(f"its answer has more than {MAX_BYTES} bytes")
+    try:
+        return msgspec.json.decode(document, type=ServiceState)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable("that address does not serve a coordinator's state") from error

@@ -1,0 +1,176 @@
+"""What members' clients said of themselves (KIP-714) about the moments at which members left, were removed,
+or were waited for.
+
+A client says how many whole seconds ago it polled. A push that comes after the moment and has an earlier poll
+shows which poll was the last before it. A push that came before the moment does not, because the client may
+have polled between both, unless the client leaves because its poll timeout has expired.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
+from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
+
+SLOWEST = 3
+"""So many members that were waited for are asked about, the slowest."""
+LEAST_WAIT_MS = 1_000
+"""A member that joined earlier was not waited for to speak of."""
+
+# Of these causes the members are gone, and those of all others are there.
+_GONE = (
+    CauseKind.MEMBER_LEFT,
+    CauseKind.SESSION_TIMEOUT,
+    CauseKind.SYNC_TIMEOUT,
+    CauseKind.REBALANCE_TIMEOUT,
+    CauseKind.JOIN_TIMEOUT,
+)
+# In the reason with which Java's consumers leave (AbstractCoordinator.HeartbeatThread).
+_POLL_TIMEOUT = "poll timeout has expired"
+_LEFT = "left the group"  # in the coordinator's reasons
+_SECOND_MS = 1_000
+
+
+class Push(NamedTuple):
+    """What one push said, by Kafka's names of metrics as in `kafka_why.contract.telemetry`, and when it
+    came.
+    """
+
+    at_ms: int
+    metrics: Mapping[str, float]
+
+    def time_of(self, metric: str) -> int | None:
+        """The latest time at which something can have happened that was so many whole seconds ago."""
+        ago_s = self.metrics.get(metric)
+        return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The pushes of a group's members in the order of time, and the `max.poll.interval.ms` of members that
+    were removed, as far as it is known.
+    """
+
+    pushes: Mapping[MemberId, Sequence[Push]] = field(default_factory=dict)
+    poll_intervals_ms: Mapping[MemberId, int] = field(default_factory=dict)
+
+
+NOTHING_SAID = Telemetry()
+
+
+class _Moment(NamedTuple):
+    """A moment at which something happened to a member. `leaves`: its client asked for it, for `reason`."""
+
+    about: About
+    member_id: MemberId
+    at_ms: int
+    leaves: bool = False
+    reason: str | None = None
+
+    @property
+    def is_of_poll_timeout(self) -> bool:
+        """Whether the client says so."""
+        return self.reason is not None and _POLL_TIMEOUT in self.reason
+
+    def is_explained_by(self, said: ClientSaid) -> bool:
+        """Clients leave for many reasons. Their polls are worth a line if they were too late."""
+        poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
+        is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
+        return not self.leaves or self.is_of_poll_timeout or is_late
+
+
+def with_clients_said(found: Sequence[Rebalance], telemetry: Telemetry) -> list[Rebalance]:
+    """Return the rebalances with what clients said about them."""
+    if not telemetry.pushes:
+        return list(found)
+    return [replace(r, clients_said=list(_said(r, telemetry))) for r in found]
+
+
+def _said(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientSaid]:
+    for moment in _moments(r):
+        said = _about(moment, telemetry)
+        if said is not None and moment.is_explained_by(said):
+            yield said
+
+
+def _moments(r: Rebalance) -> Iterator[_Moment]:
+    gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
+    leaves = r.cause.kind is CauseKind.MEMBER_LEFT
+    for member_id in r.cause.member_ids if gone else ():
+        yield _Moment(About.CAUSE, member_id, r.began_ms, leaves, r.cause.client_reason)
+    for removed in r.removed:
+        if removed.member_id not in gone:
+            gone.add(removed.member_id)
+            at_ms = r.began_ms + removed.after_ms
+            leaves = _LEFT in removed.reason
+            yield _Moment(About.REMOVED, removed.member_id, at_ms, leaves, removed.client_reason)
+    joined = {joined.member_id: joined.after_ms for joined in r.joined}
+    waits = [(joined.get(member_id), member_id) for member_id in r.waited_for if member_id not in gone]
+    slow = [(ms, member_id) for ms, member_id in waits if ms is None or ms >= LEAST_WAIT_MS]
+    slow.sort(key=lambda wait: float("-inf") if wait[0] is None else -wait[0])
+    for _, member_id in slow[:SLOWEST]:
+        yield _Moment(About.AWAITED, member_id, r.began_ms)
+
+
+def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
+    """What the member's client said about the moment, None if it said nothing."""
+    pushes = telemetry.pushes.get(moment.member_id, ())
+    interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
+    before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
+    later = (push for push in pushes if push.at_ms > moment.at_ms)
+    after = [push for push in later if _shows(push, LAST_POLL, moment)]
+    if after:
+        return _certain(moment, after, interval_ms)
+    if before is None or moment.about is About.AWAITED:
+        return None  # what a member that comes in the end said before is nothing to explain
+    is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
+    if moment.is_of_poll_timeout and is_within:
+        return _certain(moment, [before], interval_ms)
+    return ClientSaid(
+        about=moment.about,
+        member_id=moment.member_id,
+        said_before_ms=moment.at_ms - before.at_ms,
+        last_poll_before_ms=_before(moment, before.time_of(LAST_POLL)),
+        last_heartbeat_before_ms=_before(moment, before.time_of(LAST_HEARTBEAT)),
+        poll_idle_ratio=before.metrics.get(POLL_IDLE_RATIO),
+        max_poll_interval_ms=interval_ms,
+        is_certain=False,
+    )
+
+
+def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientSaid:
+    """What pushes say that show the last poll before the moment. The earliest time that they allow is the
+    closest one, because a push takes its time. Seconds are whole, so half a second is added. A client that
+    has left because of its interval had not polled for so long.
+    """
+    push = pushes[0]
+    polls_ms = [poll_ms for one in pushes if (poll_ms := one.time_of(LAST_POLL)) is not None]
+    poll_ms = moment.at_ms - min(polls_ms) + _SECOND_MS // 2 if polls_ms else None
+    if moment.is_of_poll_timeout and poll_ms is not None and interval_ms is not None:
+        poll_ms = max(poll_ms, interval_ms)
+    is_later = push.at_ms > moment.at_ms
+    beats = is_later and _shows(push, LAST_HEARTBEAT, moment)
+    return ClientSaid(
+        about=moment.about,
+        member_id=moment.member_id,
+        said_before_ms=moment.at_ms - push.at_ms,
+        last_poll_before_ms=poll_ms,
+        last_heartbeat_before_ms=_before(moment, push.time_of(LAST_HEARTBEAT)) if beats else None,
+        poll_idle_ratio=push.metrics.get(POLL_IDLE_RATIO),
+        max_poll_interval_ms=interval_ms,
+        is_certain=poll_ms is not None,
+    )
+
+
+def _shows(push: Push, metric: str, moment: _Moment) -> bool:
+    """Whether a push after the moment says that this happened before it, and not since."""
+    at_ms = push.time_of(metric)
+    return at_ms is not None and at_ms <= moment.at_ms
+
+
+def _before(moment: _Moment, at_ms: int | None) -> int | None:
+    return None if at_ms is None else max(moment.at_ms - at_ms, 0)

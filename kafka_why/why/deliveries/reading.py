@@ -1,0 +1,49 @@
+"""Reads what gateways counted of a share group from the telemetry topic."""
+
+from kafka import TopicPartition
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.deliveries import decode_deliveries, is_of_deliveries
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
+from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.deliveries.report import Sums
+
+RECORDS_MAX = 100_000
+"""So many records are read at most, the last ones, of all groups in the group's partition of the topic."""
+DEFAULT_MS = 24 * 3_600_000
+"""What is read if nobody says since when."""
+
+
+def read_since(
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, now_ms: int
+) -> DeliveryReport | None:
+    """Return what was written since a time, or in the last day. Raises KafkaError."""
+    from_ms = now_ms - DEFAULT_MS if since_ms is None else since_ms
+    return read_deliveries(client_config, layout, group_id, from_ms, now_ms)
+
+
+def read_deliveries(
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, from_ms: int, to_ms: int
+) -> DeliveryReport | None:
+    """Return what was written between two times, None if nothing was. Raises KafkaError."""
+    partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
+    sums = Sums(group_id, from_ms, to_ms)
+    with TopicReader(client_config) as reader:
+        if partition not in reader.partitions_of(partition.topic):
+            return None
+        first = reader.offsets_at([partition], from_ms)[partition]
+        if first is None:
+            return None
+        end = reader.ends([partition])[partition]
+        begin = max(first, end - RECORDS_MAX)
+        reader.start(at={partition: begin})
+        for record in reader.read_to({partition: end}):
+            if record.timestamp > to_ms:
+                break
+            if record.value is not None and is_of_deliveries(record.key, group_id):
+                found = decode_deliveries(record.value)
+                if found is not None:
+                    sums.add(found, record.timestamp)
+    return sums.report(is_cut=begin > first)

@@ -1,0 +1,177 @@
+"""What is said of a share group's deliveries, as text and as sentences."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from kafka_why.contract.deliveries import ACCEPTED, GONE, REJECTED, Counted
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
+from kafka_why.why.names import Names
+from kafka_why.why.wording import columns, count, shortened
+
+MAX_ROWS, MAX_SUSPECTS = 20, 20
+_SLOW = 0.8
+"""A member is slow if its longest time from delivery to acknowledgement is such a share of the lock's."""
+_RENEWS = 1
+"""A member renews often if it renews each record so many times."""
+_HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
+
+
+def strangers(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
+    """Yield a sentence about who got records and is none of the group's known members, former ones included.
+    The brokers ask for no membership.
+    """
+    found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
+    if found:
+        got = f"{shortened(found)} got records and {'was' if len(found) == 1 else 'were'} never a member here"
+        yield f"{got}: leaders give them to whoever may READ the group and the topic"
+
+
+def names_of(report: DeliveryReport) -> Names:
+    """Return names for all members in the report."""
+    return Names({*(one.member_id for one in report.members), *_named(report.suspects)})
+
+
+def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> VisibleText:
+    """Return the table of deliveries, and what follows from it."""
+    head = f"Deliveries from {clock.time(report.from_ms)} to {clock.time(report.to_ms)}"
+    seen = f"{head}, as {count(report.gateways, 'gateway')} saw them:"
+    return visible_text([seen, *table(report, names), *columns(lines(report, names))])
+
+
+def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
+    """Return the same of a group of which the history has nothing."""
+    report = alone.deliveries
+    head = f"Group {report.group_id} has no history here: the brokers may coordinate it."
+    return visible_text([head, "", deliveries_text(report, clock, names_of(report))])
+
+
+def table(report: DeliveryReport, names: Names) -> Iterator[str]:
+    """Yield the counts by partition and member, those with most deliveries if there are too many."""
+    most = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
+    shown = [row for row in report.rows if row in most]
+    rows: list[tuple[str, ...]] = [_HEADS, *(_cells(row, place_text(row), names) for row in shown)]
+    beyond = [row for row in report.rows if row not in most]
+    if beyond or report.others is not None:
+        others = Counted()
+        for row in (*beyond, *([] if report.others is None else [report.others])):
+            others.add(row)
+        rows.append(_cells(others, place_text(others), names))
+    widths = [max(len(line[at]) for line in rows) for at in range(len(_HEADS))]
+    for line in rows:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        cells[:2] = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
+    """Yield the conclusions, each with its label."""
+    verdict = verdict_text(report, names)
+    if verdict:
+        yield "Verdict", verdict
+    poison = [one for one in reversed(report.suspects) if one.outcome != ACCEPTED]
+    for place, one in enumerate(poison[:MAX_SUSPECTS]):
+        yield "" if place else "Poison?", f"{place_of(one)}: {suspect_text(one, report, names)}"
+    if len(poison) > MAX_SUSPECTS:
+        yield "", f"{len(poison) - MAX_SUSPECTS} more: see them with -o json"
+    slow = list(slow_texts(report, names))
+    for place, text in enumerate(slow):
+        yield "" if place else "Slow", text
+    if not report.is_limit_known:
+        limit = "the brokers did not tell a gateway share.delivery.count.limit"
+        yield "Note", f"{limit}: {report.delivery_limit} is assumed"
+    if report.is_cut:
+        yield "Note", "earlier counts of this time are too many to read"
+
+
+def verdict_text(report: DeliveryReport, names: Names) -> str:
+    """What is probably wrong, "" if nothing is."""
+    if report.verdict is Verdict.BAD_MEMBER:
+        who = names.of(report.member_id or "")
+        return f"{who} fails with most of its records, and the other members do not: look at {who}"
+    if report.verdict is Verdict.OUTAGE and report.member_id is not None:
+        who = names.of(report.member_id)
+        return f"{who}, its only member, fails with most of its records: it, or what it depends on, is bad"
+    if report.verdict is Verdict.OUTAGE:
+        return "all members fail with most of their records: what they depend on is probably down"
+    if report.verdict is Verdict.POISON:
+        number = sum(one.outcome != ACCEPTED for one in report.suspects)
+        fails = "record fails" if number == 1 else "records fail"
+        return f"{number} {fails}, and others pass: probably poison"
+    return ""
+
+
+def place_text(row: Counted) -> str:
+    """`orders-2`, `others` for a sum."""
+    return f"{row.topic}-{row.partition}" if row.topic else "others"
+
+
+def place_of(one: SuspectLine) -> str:
+    """`orders-2@4711`."""
+    return f"{one.topic}-{one.partition}@{one.offset}"
+
+
+def suspect_text(one: SuspectLine, report: DeliveryReport, names: Names) -> str:
+    """`delivered 5 times (limit 5), released 4 times by a, b; archived or a dead letter (inferred)`."""
+    limit = f" (limit {report.delivery_limit})" if one.deliveries >= report.delivery_limit else ""
+    told = [f"delivered {_times(one.deliveries)}{limit}"]
+    if one.releases:
+        told.append(f"released {_times(one.releases)} by {shortened([names.of(m) for m in one.released_by])}")
+    if one.rejected_by:
+        told.append(f"rejected by {names.of(one.rejected_by)}")
+    return f"{', '.join(told)}; {_OUTCOMES.get(one.outcome, 'it will be delivered again')}"
+
+
+def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
+    """Yield the members whose processing takes nearly as long as the lock, or that renew it often."""
+    for one in report.members:
+        text = _slow_text(one, report.lock_ms)
+        if text:
+            yield f"{names.of(one.member_id)}: {text}"
+
+
+_OUTCOMES = {
+    REJECTED: "archived, or a dead letter",
+    GONE: "archived, or a dead letter (inferred: its last delivery came to nothing)",
+    ACCEPTED: "accepted in the end",
+}
+
+
+def _slow_text(one: MemberSum, lock_ms: int) -> str:
+    if one.processing_ms is None or one.processing_max_ms is None or not lock_ms:
+        return ""
+    told = []
+    if one.processing_max_ms >= _SLOW * lock_ms:
+        longest = (
+            f"{duration_text(one.processing_ms)} a record, {duration_text(one.processing_max_ms)} at most"
+        )
+        told.append(
+            f"{longest}, {one.processing_max_ms / lock_ms:.0%} of the lock's {duration_text(lock_ms)}"
+        )
+    if one.renewed and one.renewed >= _RENEWS * one.acknowledged:
+        told.append(f"{one.renewed} renewals of {count(one.acknowledged, 'record')}")
+    return f"{'; '.join(told)}: it needs a longer share.record.lock.duration.ms" if told else ""
+
+
+def _cells(row: Counted, place: str, names: Names) -> tuple[str, ...]:
+    numbers = (
+        row.delivered,
+        row.redelivered,
+        row.accepted,
+        row.released,
+        row.rejected,
+        row.expired,
+        row.late,
+    )
+    return place, names.of(row.member_id), *map(str, numbers)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _named(suspects: Sequence[SuspectLine]) -> Iterator[str]:
+    for one in suspects:
+        yield from one.released_by
+        if one.rejected_by:
+            yield one.rejected_by

@@ -1,0 +1,117 @@
+"""The lines about a rebalance that only a consumer, share or streams group has: its epochs, and each member's
+way to its target assignment.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kafka_why.partition_text import number_list
+from kafka_why.why.clock import duration_text
+from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
+from kafka_why.why.names import Names
+from kafka_why.why.wording import Lines, count, shortened
+
+MAX_MEMBERS = 8
+_WITHOUT_MEMBER = (
+    CauseKind.TOPICS_CHANGED,
+    CauseKind.PATTERN_RESOLVED,
+    CauseKind.SETTINGS_CHANGED,
+    CauseKind.PARTITIONS_INITIALIZED,
+    CauseKind.OFFSETS_ALTERED,
+    CauseKind.COORDINATED_ELSEWHERE,
+    CauseKind.UNKNOWN,
+)
+
+
+def epoch_lines(r: Rebalance, names: Names) -> Lines:
+    """Yield the epochs, and what each member gave up and waited for."""
+    first, last = r.generation_from, r.generation_to
+    epochs = f"{last}" if first == last else f"{first} -> {last}"
+    yield "epoch", f"{epochs}{', the group is empty' if r.outcome is RebalanceOutcome.EMPTY else ''}"
+    if len(r.epochs) == 1:
+        yield "target", _target(r.epochs[0])
+    elif r.epochs:
+        for new in r.epochs:
+            what = f"{new.cause.kind}{_of(new, names)}; target {_target(new)}"
+            yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
+    yield from _of_share_group(r, names)
+    progress = sorted(r.progress, key=lambda way: not way.revoked)
+    ways = [(way, text) for way in progress if (text := _way(way, r, names))]
+    shown = [(names.of(way.member_id), text) for way, text in ways[:MAX_MEMBERS]]
+    width = max((len(name) for name, _ in shown), default=0)
+    for place, (name, text) in enumerate(shown):
+        yield "" if place else "members", f"{name:<{width}}  {text}"
+    if len(ways) > MAX_MEMBERS:
+        yield "", f"and {count(len(ways) - MAX_MEMBERS, 'member')} more"
+
+
+def _of_share_group(r: Rebalance, names: Names) -> Lines:
+    """Yield what newcomers waited for, and the member whose heartbeat brought it to the target last."""
+    waits = [text for new in r.epochs if (text := _first_target(new, names))]
+    for place, text in enumerate(waits[:MAX_MEMBERS]):
+        yield "" if place else "waits", text
+    if len(waits) > MAX_MEMBERS:
+        yield "", f"and {len(waits) - MAX_MEMBERS} more"
+    target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
+    settled = next((way.settled_after_ms for way in r.progress if way.member_id == r.last), None)
+    if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:
+        after = duration_text(settled - target_ms)
+        yield "last", f"{names.of(r.last)}: its heartbeat came {after} after the target was computed"
+
+
+def _first_target(new: EpochChange, names: Names) -> str:
+    """`B joined 200 ms after the last assignment: its first target waited 4.8 s`, "" if it did not wait."""
+    since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
+    if since_ms is None or target_ms is None or target_ms <= new.after_ms:
+        return ""
+    if new.cause.kind is not CauseKind.MEMBER_JOINED:
+        return ""
+    joined = (
+        f"{_of(new, names).removeprefix(': ')} joined {duration_text(since_ms)} after the last assignment"
+    )
+    return f"{joined}: its first target waited {duration_text(target_ms - new.after_ms)}"
+
+
+def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
+    """`orders 0-3 7, prices 1`."""
+    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()])
+
+
+def _of(change: EpochChange, names: Names) -> str:
+    if change.cause.kind in _WITHOUT_MEMBER:
+        return f" ({names.put_in(change.cause.reason)})"
+    return f": {shortened([names.of(m) for m in change.cause.member_ids])}"
+
+
+def _target(change: EpochChange) -> str:
+    if change.target_after_ms is None:
+        return "not computed"
+    waited_ms = change.target_after_ms - change.after_ms
+    when = f"{duration_text(waited_ms)} later" if waited_ms else "at once"
+    changed = f", which changed {count(change.changed_targets, 'member')}" if change.changed_targets else ""
+    by = "" if change.assignor_name is None else f" by {change.assignor_name}"
+    return f"computed {when}{by}{changed}"
+
+
+def _way(way: Progress, r: Rebalance, names: Names) -> str:
+    """`gave up orders 3-5 after 1.0 s; waited 4.0 s for prices 0 of a`."""
+    parts = []
+    is_gone = any(gone.member_id == way.member_id for gone in r.removed)
+    if way.revoked:
+        revoked = partitions_text(way.revoked)
+        if way.revoking_ms is not None:
+            parts.append(f"gave up {revoked} in {duration_text(way.revoking_ms)}")
+        elif is_gone:
+            parts.append(f"did not give up {revoked}")
+        else:
+            parts.append(f"has to give up {revoked}")
+    if way.waited_for:
+        awaited = " and ".join(_awaited(over, names) for over in way.waited_for)
+        waits = "waited in vain" if is_gone else "waits"
+        waited = waits if way.waiting_ms is None else f"waited {duration_text(way.waiting_ms)}"
+        parts.append(f"{waited} for {awaited}")
+    return "; ".join(parts)
+
+
+def _awaited(over: HandedOver, names: Names) -> str:
+    whose = "" if over.of_member_id is None else f" of {names.of(over.of_member_id)}"
+    return f"{partitions_text(over.partitions)}{whose}"

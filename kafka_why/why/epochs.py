@@ -1,0 +1,320 @@
+"""The rebalances of a consumer, share or streams group: the changes of the group epoch until every member has
+its target assignment.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import ConsumerGroupState
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.why.assignments import Holdings
+from kafka_why.why.causes import LOST, conversion
+from kafka_why.why.epoch_causes import cause_of_epoch
+from kafka_why.why.incarnations import IncarnationHistory
+from kafka_why.why.known_state import KnownState
+from kafka_why.why.model import EpochChange, Joined, Moves, Rebalance, RebalanceOutcome, Removed
+from kafka_why.why.moves import compare, compare_shared
+from kafka_why.why.reconciling import Reconciling
+from kafka_why.why.topic_names import TopicNames
+
+_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
+_NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
+_ENDS = {
+    EntryType.STABLE: RebalanceOutcome.STABLE,
+    EntryType.EMPTY: RebalanceOutcome.EMPTY,
+    EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
+}
+_SHARE, _STREAMS = "share", "streams"
+_NEWS = (EntryType.TOPICS_CHANGED, EntryType.SHARE_PARTITIONS_INITIALIZED)
+_OF_A_TARGET = (
+    EntryType.GROUP_EPOCH_BUMPED,
+    EntryType.TARGET_ASSIGNMENT_COMPUTED,
+    EntryType.MEMBER_RECONCILED,
+    EntryType.STABLE,
+)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Entries of one rebalance, with those of the request or deadline that began it. `opening` is None if the
+    beginning is not in the history. `before` is the assignment before, None if it is not known. `news` are
+    entries that can be the reason of a new epoch and came before: changed topics, initialized partitions.
+    `last_target_ms` is the time of the target assignment before, None if it is not known.
+    """
+
+    entries: list[HistoryEntry]
+    opening: HistoryEntry | None
+    before: Holdings | None
+    news: list[HistoryEntry] = field(default_factory=list)
+    last_target_ms: int | None = None
+    has_target: bool = False
+
+
+def rebalances_by_epochs(
+    phase: IncarnationHistory[HistoryEntry], known: KnownState, *, is_converted: bool, is_last: bool
+) -> Iterator[Rebalance]:
+    """Yield the rebalances of a phase that goes by epochs. `known` is taken over and handed on.
+    `is_converted`: the group became a classic group after it. `is_last`: only then a rebalance is under way.
+    """
+    cutter = _Cutter(Reconciling(known.holdings))
+    end = (
+        RebalanceOutcome.CONVERTED
+        if is_converted
+        else RebalanceOutcome.UNDER_WAY
+        if is_last
+        else RebalanceOutcome.UNKNOWN
+    )
+    expected, topic_names = phase.begins_after + 1, TopicNames()
+    for event in map(topic_names.put_in, phase.entries):
+        if event.seq != expected and not phase.unread.issuperset(range(expected, event.seq)):
+            yield from cutter.lose_track(phase.incarnation)
+        expected = event.seq + 1
+        yield from cutter.cut(event, phase.incarnation)
+    yield from cutter.finish(phase.incarnation, end)
+    followed = cutter.following
+    known.holdings = followed.assigned if followed.is_complete else None
+    known.released = {}
+
+
+class _Cutter:
+    """Cuts a phase where rebalances begin and end."""
+
+    def __init__(self, following: Reconciling) -> None:
+        self.following = following
+        self._segment: _Segment | None = None
+        self._lead: list[HistoryEntry] = []  # the entries of the last request or deadline
+        self._news: list[HistoryEntry] = []
+        self._calm: Holdings | None = None
+        self._last_target_ms: int | None = None
+
+    def cut(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+        if self._lead and self._lead[-1].cause != event.cause:
+            self._lead = []
+            yield from self._end_at_once(incarnation)
+        if self._can_begin(event) and not self._lead:
+            self._calm = dict(self.following.assigned) if self.following.is_complete else None
+        self._lead.append(event)
+        if event.type in _NEWS:
+            self._news.append(event)
+        if event.type is EntryType.GROUP_EPOCH_BUMPED and self._can_begin(event):
+            yield from self._supersede(event, incarnation)
+            self._begin(event, list(self._lead), event)
+        elif self._segment is not None:
+            self._segment.entries.append(event)
+        elif self._is_in_the_middle(event):
+            self._begin(event, [event], None)
+        if event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
+            self._note_target(event)
+        self.following.apply(event)
+        if self._segment is not None and event.type in _ENDS:
+            yield self._end(incarnation, _ENDS[event.type], event.at_ms)
+
+    def _can_begin(self, event: HistoryEntry) -> bool:
+        """Whether the next epoch begins a rebalance. That of a share group has one target assignment."""
+        return self._segment is None or (event.group_type == _SHARE and self._segment.has_target)
+
+    def _note_target(self, event: HistoryEntry) -> None:
+        self._last_target_ms = event.at_ms
+        if self._segment is not None:
+            self._segment.has_target = True
+        if event.group_type == _SHARE:
+            self._news = []
+
+    def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+        """End a rebalance because the next one begins. The entries of the request or deadline that begins it
+        are no part of this one.
+        """
+        segment = self._segment
+        if segment is None:
+            return
+        number = 0
+        for event in reversed(self._lead[:-1]):
+            if event.type in _OF_A_TARGET:
+                break
+            number += 1
+        if number:
+            del segment.entries[-number:]
+        self._lead = self._lead[-number - 1 :]
+        yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._calm)
+
+    def _end_at_once(self, incarnation: str) -> Iterator[Rebalance]:
+        """End a rebalance that was over with the request that began it, as in a group with one member. The
+        group was Stable before and after it, so it has no entry Stable (GS4). An observed one has (OB26), and
+        so has a share group, whose state is not that of its members (SP25).
+        """
+        last = None if self._segment is None else self._segment.entries[-1]
+        if last is None or last.observed or self._is_amid_a_removal(last):
+            return
+        if last.group_type == _SHARE:
+            if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
+                yield self._end(incarnation, RebalanceOutcome.EMPTY, last.at_ms)
+            return
+        if last.to_state == ConsumerGroupState.STABLE:
+            yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
+
+    def _is_amid_a_removal(self, last: HistoryEntry) -> bool:
+        """Return True if the entry that ends the removal is still to come: the next epoch, or a share group's
+        Empty. A reader of the topic may have only some of a request's entries.
+        """
+        if last.group_type == _SHARE:
+            return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
+        return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
+
+    def _is_in_the_middle(self, event: HistoryEntry) -> bool:
+        """Whether the known history begins with this entry, in the middle of a rebalance."""
+        return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
+
+    def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
+        self._segment = _Segment(entries, opening, self._calm if opening is not None else None)
+        self._segment.news, self._news = self._news, []
+        self._segment.last_target_ms = self._last_target_ms
+        self.following.begin()
+
+    def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
+        """Entries are missing."""
+        yield from self._end_at_once(incarnation)
+        if self._segment is not None:
+            yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
+        self.following.lose_track()
+        self._lead, self._news, self._last_target_ms = [], [], None
+
+    def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
+        """The phase ends."""
+        yield from self._end_at_once(incarnation)
+        if self._segment is not None:
+            ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
+            yield self._end(incarnation, outcome, ended_ms)
+
+    def _end(
+        self,
+        incarnation: str,
+        outcome: RebalanceOutcome,
+        ended_ms: int | None,
+        after: Holdings | None = None,
+    ) -> Rebalance:
+        """`after` is the assignment at the end, if it is not what members have now."""
+        segment, self._segment = self._segment, None
+        assert segment is not None
+        if outcome is not RebalanceOutcome.SUPERSEDED and self.following.is_complete:
+            after = self.following.assigned
+        return _rebalance(segment, self.following, incarnation, outcome, ended_ms, after)
+
+
+def _rebalance(
+    segment: _Segment,
+    following: Reconciling,
+    incarnation: str,
+    outcome: RebalanceOutcome,
+    ended_ms: int | None,
+    after: Holdings | None,
+) -> Rebalance:
+    first, last, opening = segment.entries[0], segment.entries[-1], segment.opening
+    began_ms = (opening or first).at_ms
+    epochs = _epochs(segment, began_ms)
+    progress = following.progress(began_ms)
+    settled = [p for p in progress if p.settled_after_ms is not None]
+    ended = ended_ms is not None
+    return Rebalance(
+        number=0,
+        incarnation=incarnation,
+        began_ms=began_ms,
+        ended_ms=ended_ms,
+        outcome=outcome,
+        cause=epochs[0].cause if opening is not None else LOST,
+        from_state=first.from_state,
+        generation_from=first.generation if opening is None else opening.generation - 1,
+        generation_to=last.generation,
+        preparing_ms=None,
+        completing_ms=None,
+        duration_ms=ended_ms - began_ms if ended_ms is not None and opening is not None else None,
+        beginning_lost=opening is None,
+        deadline_ms=None,
+        extensions=0,
+        waited_for=[],
+        last=max(settled, key=lambda p: p.settled_after_ms or 0).member_id if settled else None,
+        joined=_joined(segment.entries, began_ms),
+        removed=_removed(segment.entries, began_ms),
+        members=last.members or sorted(following.assigned),
+        unsynced=[],
+        leader_id=None,
+        protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
+        moves=_moves(segment.before, after, last.group_type) if ended else None,
+        idle=following.idle() if ended and segment.before is not None else None,
+        assignment_bytes=None,
+        converted=conversion(segment.entries),
+        has_tasks=last.group_type == _STREAMS,
+        is_shared=last.group_type == _SHARE,
+        epochs=epochs,
+        progress=progress,
+        observed=first.observed,
+    )
+
+
+def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
+    found: list[EpochChange] = []
+    for place, event in enumerate(segment.entries):
+        if event.type is EntryType.GROUP_EPOCH_BUMPED:
+            found.append(
+                EpochChange(
+                    epoch=event.generation,
+                    after_ms=event.at_ms - began_ms,
+                    cause=cause_of_epoch(event, segment.entries[:place], segment.news),
+                    target_after_ms=None,
+                    assignor_name=None,
+                    changed_targets=None,
+                    last_target_before_ms=_since_last_target(segment, place),
+                )
+            )
+        if event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
+            found = [
+                replace(
+                    change,
+                    target_after_ms=event.at_ms - began_ms,
+                    assignor_name=event.assignor_name,
+                    changed_targets=None if event.targets is None else len(event.targets),
+                )
+                if change.target_after_ms is None
+                else change
+                for change in found
+            ]
+    return found
+
+
+def _since_last_target(segment: _Segment, place: int) -> int | None:
+    """The time from the target before to a new epoch of a share group, None if it is not known."""
+    bump = segment.entries[place]
+    if bump.group_type != _SHARE or segment.last_target_ms is None:
+        return None
+    return bump.at_ms - segment.last_target_ms
+
+
+def _first_of_each(
+    entries: Sequence[HistoryEntry], types: Sequence[EntryType]
+) -> list[tuple[MemberId, HistoryEntry]]:
+    found: dict[MemberId, HistoryEntry] = {}
+    for event in entries:
+        if event.type in types and event.member_id is not None:
+            found.setdefault(event.member_id, event)
+    return list(found.items())
+
+
+def _joined(entries: Sequence[HistoryEntry], began_ms: int) -> list[Joined]:
+    return [Joined(m, max(0, event.at_ms - began_ms)) for m, event in _first_of_each(entries, _JOINS)]
+
+
+def _removed(entries: Sequence[HistoryEntry], began_ms: int) -> list[Removed]:
+    return [
+        Removed(m, max(0, event.at_ms - began_ms), event.reason, event.client_reason)
+        for m, event in _first_of_each(entries, (EntryType.MEMBER_REMOVED,))
+    ]
+
+
+def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> Moves | None:
+    if before is None or after is None:
+        return None
+    if group_type == _SHARE:
+        return compare_shared(before, after)
+    return replace(compare(before, after), needless=None)

@@ -1,0 +1,189 @@
+"""The partitions a rebalance moved, and how many of the moves were needless.
+
+A partition is *moved* if it is assigned after the rebalance and its last owner is not its current owner. Its
+last owner is the member that held it before the rebalance. If no member held it because the previous
+rebalance revoked it (a cooperative assignor hands a partition over in two rebalances), its last owner is the
+member that held it before the previous rebalance.
+
+Some moves are necessary: those of partitions whose last owner has left, and as many others as an even split
+needs, in which the members' counts differ by at most one. Stayers are the members before and after. The
+minimum number of partitions that stayers have to give up for some even split of the P partitions among the n
+members is
+
+    sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q, r = divmod(P, n)
+
+where a(m) is how many of the P partitions the stayer m owned last: each stayer may keep q, and r of them one
+more. Moves from stayers beyond this minimum are *needless*: another assignment, at least as even, would have
+avoided them. If members subscribe to different topics, there is no such formula. The minimum is then the
+number that `sticky` moves from the stayers, because `sticky` is exact there.
+"""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+)
+from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.why.assignments import Holdings, Numbers, Partitions
+from kafka_why.why.model import MemberMoves, Moves
+
+Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
+_NOTHING: Final[Partitions] = frozenset()
+
+
+def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
+    """Return each partition's owner; the first of several, which only a faulty leader assigns."""
+    found: dict[TopicPartition, MemberId] = {}
+    for member_id, partitions in holdings.items():
+        for partition in partitions:
+            found.setdefault(partition, member_id)
+    return found
+
+
+def compare(
+    before: Holdings,
+    after: Holdings,
+    released: Mapping[TopicPartition, MemberId] | None = None,
+    subscriptions: Subscriptions | None = None,
+) -> Moves:
+    """Return what moved from one assignment to the next.
+
+    `released`: last owners of partitions that had no owner before. `subscriptions` are topics by member, None
+    if all members subscribe to the same topics.
+    """
+    changed = _changed(before, after)
+    held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
+    now = owners({member_id: after[member_id] for member_id in after if member_id in changed})
+    last = {**(released or {}), **held}
+    kept = {member_id: len(has) for member_id, has in after.items() if member_id not in changed}
+    moved = [p for p, owner in now.items() if p in last and owner != last[p]]
+    return Moves(
+        partitions=len(now) + sum(kept.values()),
+        moved=len(moved),
+        needless=(
+            needless(last, now, after.keys(), kept)
+            if subscriptions is None
+            else needless_of_unequal({**(released or {}), **owners(before)}, owners(after), subscriptions)
+        ),
+        fresh=len(now.keys() - last.keys()),
+        released=len(held.keys() - now.keys()),
+        members=_members(before, after),
+    )
+
+
+def compare_shared(before: Holdings, after: Holdings) -> Moves:
+    """Return what moved in a share group, where several members may have a partition. One has moved if it has
+    a member that it did not have, and had another one. No move is needless: there is no fewest number.
+    """
+    had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
+    new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
+    return Moves(
+        partitions=len(has),
+        moved=len(had & new),
+        needless=None,
+        fresh=len(has - had),
+        released=len(had - has),
+        members=_members(before, after),
+    )
+
+
+def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
+    """Return the members that determine what moved: those whose partitions have changed. If one partition
+    has two owners, these are all members, because the first of them counts.
+    """
+    members = dict.fromkeys([*before, *after])
+    if not (_has_single_owners(before) and _has_single_owners(after)):
+        return members.keys()
+    return {m for m in members if m not in before or m not in after or before[m] != after[m]}
+
+
+def _has_single_owners(holdings: Holdings) -> bool:
+    return len(_NOTHING.union(*holdings.values())) == sum(map(len, holdings.values()))
+
+
+def needless(
+    last: Mapping[TopicPartition, MemberId],
+    now: Mapping[TopicPartition, MemberId],
+    members: Collection[MemberId],
+    kept: Numbers = MappingProxyType({}),
+) -> int:
+    """Return how many moves from stayers exceed what an even split needs; `members` are the current ones.
+
+    `kept` are the numbers of further partitions, of the members whose partitions have not changed.
+    """
+    if not members:
+        return 0
+    owned = {**dict.fromkeys(members, 0), **kept}
+    given_up = 0
+    for partition, owner in now.items():
+        stayer = last.get(partition)
+        if stayer in owned:
+            owned[stayer] += 1
+            given_up += owner != stayer
+    fair, one_more = divmod(len(now) + sum(kept.values()), len(members))
+    over = sum(count > fair for count in owned.values())
+    can_stay = sum(min(count, fair) for count in owned.values()) + min(one_more, over)
+    return max(0, given_up - (sum(owned.values()) - can_stay))
+
+
+def needless_of_unequal(
+    last: Mapping[TopicPartition, MemberId],
+    now: Mapping[TopicPartition, MemberId],
+    subscriptions: Subscriptions,
+) -> int:
+    """Return the same number if the current members subscribe to different topics."""
+    from assignors.kafka.sticky.assignor import StickyAssignor  # few groups need it
+
+    counts: dict[str, int] = {}
+    for topic, number in [*last, *now]:
+        counts[topic] = max(counts.get(topic, 0), number + 1)
+    held: dict[MemberId, list[TopicPartition]] = {}
+    for partition, owner in last.items():
+        held.setdefault(owner, []).append(partition)
+    claiming = {
+        member_id: MemberSubscription(
+            Subscription(tuple(topics), encode_sticky_user_data(Claim(tuple(held.get(member_id, ())), 1)))
+        )
+        for member_id, topics in subscriptions.items()
+    }
+    even = {p: member_id for member_id, ps in StickyAssignor().assign(counts, claiming).items() for p in ps}
+    fewest = _given_up(last, even, subscriptions)
+    return max(0, _given_up(last, now, subscriptions) - fewest)
+
+
+def _given_up(
+    last: Mapping[TopicPartition, MemberId],
+    now: Mapping[TopicPartition, MemberId],
+    subscriptions: Subscriptions,
+) -> int:
+    """Return how many partitions move away from stayers that still subscribe to the topic."""
+    return sum(
+        partition.topic in subscriptions.get(owner, ()) and now.get(partition, owner) != owner
+        for partition, owner in last.items()
+    )
+
+
+def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
+    return [
+        _of_member(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
+        for member_id in dict.fromkeys([*before, *after])
+    ]
+
+
+def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
+    if before is after:
+        return MemberMoves(member_id, len(before), len(after), {}, {})
+    gained, lost = _by_topic(after - before), _by_topic(before - after)
+    return MemberMoves(member_id, len(before), len(after), gained, lost)
+
+
+def _by_topic(partitions: Partitions) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return topics

@@ -1,0 +1,169 @@
+"""What the members of a consumer, share or streams group have, give up and wait for, from entry to entry."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.why.assignments import Partitions
+from kafka_why.why.model import HandedOver, Idle, Progress
+
+_NOTHING: Partitions = frozenset()
+_ACTIVE = "active "
+
+
+def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
+    """Return partitions that are listed by topic."""
+    return frozenset(TopicPartition(topic, n) for topic, ns in (partitions or {}).items() for n in ns)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions by topic, sorted."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+@dataclass(slots=True)
+class _Way:
+    """One member's way in the current rebalance."""
+
+    revoked: set[TopicPartition] = field(default_factory=set)
+    revoking_ms: int | None = None
+    waited_for: dict[TopicPartition, MemberId | None] = field(default_factory=dict)
+    waiting_since_ms: int | None = None
+    waited_until_ms: int | None = None
+    settled_ms: int | None = None
+
+
+class Reconciling:
+    """Follows the members. `begin` starts a rebalance.
+
+    `assigned` is what each member may use, as far as the history shows it. `is_complete`: it shows it of all
+    members.
+    """
+
+    def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
+        self.assigned: dict[MemberId, Partitions] = dict(assigned or {})
+        self.is_complete = assigned is not None
+        self._revoking: dict[MemberId, Partitions] = {}
+        self._ways: dict[MemberId, _Way] = {}
+        self._free_since: dict[TopicPartition, int] = {}
+        self._idle_ms: dict[TopicPartition, int] = {}
+        self._longest_ms = 0
+
+    def begin(self) -> None:
+        """A rebalance begins. Partitions that are free already count as free from its first entry on."""
+        self._ways, self._idle_ms, self._longest_ms = {}, {}, 0
+
+    def lose_track(self) -> None:
+        """Entries are missing, so what the members have may have changed."""
+        self.assigned, self._revoking, self.is_complete = {}, {}, False
+        self._free_since = {}
+
+    def apply(self, event: HistoryEntry) -> None:
+        """Follow one entry."""
+        member_id = event.member_id
+        match event.type:
+            case EntryType.MEMBER_ADDED if member_id is not None:
+                self.assigned.setdefault(member_id, _NOTHING)
+            case EntryType.MEMBER_REPLACED if member_id is not None:
+                self._replace(event.replaced_member_id or "", member_id)
+            case EntryType.MEMBER_REMOVED if member_id is not None:
+                self._set(member_id, _NOTHING, event)
+                self.assigned.pop(member_id, None)
+                self._revoking.pop(member_id, None)
+            case EntryType.MEMBER_RECONCILED if member_id is not None:
+                self._reconcile(member_id, event)
+            case EntryType.SHARE_PARTITIONS_INITIALIZED:
+                self._free_since.update(dict.fromkeys(flat(event.partitions) - self._used(), event.at_ms))
+            case EntryType.STABLE if event.members is not None:
+                self.is_complete = self.assigned.keys() >= set(event.members)
+            case EntryType.EMPTY:
+                self.assigned, self._revoking, self.is_complete = {}, {}, True
+            case EntryType.GROUP_CONVERTED if event.targets is not None:
+                self.assigned = {m: flat(partitions) for m, partitions in event.targets.items()}
+                self.is_complete = True
+
+    def _used(self) -> Partitions:
+        return _NOTHING.union(*self.assigned.values())
+
+    def _replace(self, old: MemberId, new: MemberId) -> None:
+        for held in (self.assigned, self._revoking):
+            if old in held:
+                held[new] = held.pop(old)
+        if old in self._ways:
+            self._ways[new] = self._ways.pop(old)
+
+    def _reconcile(self, member_id: MemberId, event: HistoryEntry) -> None:
+        way = self._ways.setdefault(member_id, _Way())
+        revoking, awaiting = flat(event.revoking), flat(event.awaiting)
+        before = self._revoking.get(member_id, _NOTHING)
+        if before and event.took_ms is not None:
+            way.revoking_ms = max(event.took_ms, way.revoking_ms or 0)
+        if revoking - before:
+            way.revoked |= revoking
+        holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
+        for partition in sorted(awaiting):
+            way.waited_for.setdefault(partition, holders.get(partition))
+        if awaiting and way.waiting_since_ms is None:
+            way.waiting_since_ms = event.at_ms
+        if not awaiting and way.waiting_since_ms is not None and way.waited_until_ms is None:
+            way.waited_until_ms = event.at_ms
+        self._revoking[member_id] = revoking
+        self._set(member_id, flat(event.assigned), event)
+        settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
+        way.settled_ms = event.at_ms if settled else None
+
+    def _held(self) -> dict[MemberId, Partitions]:
+        """What each member may use or has not given up yet."""
+        return {
+            m: self.assigned.get(m, _NOTHING) | self._revoking.get(m, _NOTHING)
+            for m in {**self.assigned, **self._revoking}
+        }
+
+    def _set(self, member_id: MemberId, partitions: Partitions, event: HistoryEntry) -> None:
+        """Set what the member may use, and note since when partitions have no consumer."""
+        before, at_ms = self.assigned.get(member_id, _NOTHING), event.at_ms
+        freed = before - partitions
+        if event.group_type == "share":  # others may have them, too
+            freed -= _NOTHING.union(*(held for m, held in self.assigned.items() if m != member_id))
+        for partition in freed:
+            self._free_since[partition] = at_ms
+        for partition in partitions - before:
+            if event.group_type == "streams" and not partition.topic.startswith(_ACTIVE):
+                continue  # nobody consumes by a standby
+            since_ms = self._free_since.pop(partition, at_ms)
+            if at_ms > since_ms:
+                self._idle_ms[partition] = self._idle_ms.get(partition, 0) + at_ms - since_ms
+                self._longest_ms = max(self._longest_ms, at_ms - since_ms)
+        self.assigned[member_id] = partitions
+
+    def idle(self) -> Idle:
+        """Return the partitions that had no consumer in this rebalance and have one again: from the answer
+        that took them from one member to the answer that gave them to the next.
+        """
+        return Idle(len(self._idle_ms), sum(self._idle_ms.values()), self._longest_ms)
+
+    def progress(self, began_ms: int) -> list[Progress]:
+        """Return the ways of the members that had something to give up, to wait for or to get."""
+        return [
+            Progress(
+                member_id=member_id,
+                revoked=by_topic(way.revoked),
+                revoking_ms=None if self._revoking.get(member_id) else way.revoking_ms,
+                waited_for=[
+                    HandedOver(by_topic(p for p, of in way.waited_for.items() if of == holder), holder)
+                    for holder in dict.fromkeys(way.waited_for.values())
+                ],
+                waiting_ms=(
+                    None
+                    if way.waited_until_ms is None or way.waiting_since_ms is None
+                    else way.waited_until_ms - way.waiting_since_ms
+                ),
+                settled_after_ms=None if way.settled_ms is None else way.settled_ms - began_ms,
+            )
+            for member_id, way in self._ways.items()
+        ]

@@ -1,0 +1,158 @@
+"""A RocketMQ group's report as text; a client id on several connections comes first, as the worst fault."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Report, Trap
+from kafka_why.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
+
+MAX_CHANGES = 20
+
+_WHAT_TO_DO = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
+_QUEUES = "each client computes its own share and does not report it: the history has no queues"
+# For these kinds the first line contains the whole reason.
+_EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
+# RocketMQ never sends a notification for these kinds; for the others it depends on the group's configuration.
+_NEVER_NOTIFIED = {
+    ChangeKind.EXPIRED: "none: the other clients notice when their own timers fire (RocketMQ's: every 20 s)",
+    ChangeKind.REPLACED: "none, although the client ids changed: other clients notice by their own timers",
+    ChangeKind.LOCKS: None,
+    ChangeKind.MODE: None,
+}
+
+
+def report_text(report: Report, clock: Clock) -> VisibleText:
+    """Return the summary, then the changes in order of time, at most the last MAX_CHANGES."""
+    blocks: list[str] = [visible_text([_headline(report, clock), *columns(_summary(report, clock))])]
+    shown = report.changes[-MAX_CHANGES:]
+    hidden = len(report.changes) - len(shown)
+    if hidden:
+        blocks.append(f"({hidden} earlier changes are not shown: see them with -o json)")
+    blocks += [_change_text(change, report, clock) for change in shown]
+    return visible_text(blocks, "\n\n")
+
+
+def _headline(report: Report, clock: Clock) -> str:
+    zone = clock.zone(report.now_ms)
+    now = _hurting(report)
+    if now:
+        named = [
+            f"{_several(trap.client_id, trap.connections)} since {clock.time(trap.from_ms)} {zone}"
+            for trap in now
+        ]
+        return f"Group {report.group_id} of RocketMQ has a DUPLICATE CLIENT ID: {'; '.join(named)}"
+    since = f"since {clock.time(report.consumers_since_ms)} {zone}"
+    clients = len({consumer.client_id for consumer in report.consumers})
+    least = "" if report.complete else "at least "
+    if not clients and report.complete:
+        return f"Group {report.group_id} of RocketMQ has no consumers {since}"
+    return f"Group {report.group_id} of RocketMQ has {least}{count(clients, 'client')} {since}"
+
+
+def _summary(report: Report, clock: Clock) -> Lines:
+    if _hurting(report):
+        yield "To do", _WHAT_TO_DO
+    if report.consumers:
+        yield "Clients", _clients(report.consumers)
+    if report.topics:
+        yield "Topics", shortened(report.topics)
+    yield "Queues", _QUEUES
+    for topic, mode in report.request_modes.items():
+        yield "", f"but the coordinator assigns the queues of {topic} to clients that query it: {mode}"
+    since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
+    notified = f"all connections were notified {count(report.notifications, 'time')}"
+    yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
+    yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
+    for number, trap in enumerate(report.traps):
+        yield (
+            "" if number else "Duplicates",
+            f"{_several(trap.client_id, trap.connections)}, {_lasted(trap, report.now_ms)}",
+        )
+    for note in report.notes:
+        yield "Note", note
+
+
+def _hurting(report: Report) -> list[Trap]:
+    """Return the traps that last and are not harmless."""
+    return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
+
+
+def _several(client_id: str, connections: Sequence[str]) -> str:
+    """Return `worker-1 on c1 and c4`; entries that would be too large omit the connections."""
+    return f"{client_id} on {' and '.join(connections) or 'several connections'}"
+
+
+def _lasted(trap: Trap, now_ms: int) -> str:
+    """Return how long a trap lasted, and from which change to which."""
+    if trap.to_ms is None:
+        return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
+    return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
+
+
+def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
+    head = f"#{change.number}  {clock.time(change.at_ms)}  {_what(change)}"
+    return visible_text([head, *(INDENT + line for line in columns(_details(change, report)))])
+
+
+def _what(change: Change) -> str:
+    """Return `client left: worker-2`; for a duplicate client id also its connections."""
+    if change.traps:
+        named = "; ".join(_several(client_id, at) for client_id, at in change.traps.items())
+        return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
+    names = [c.client_id for c in change.concerned if c.client_id is not None]
+    return f"{change.kind}: {shortened(names)}" if names else str(change.kind)
+
+
+def _details(change: Change, report: Report) -> Lines:
+    yield from _causes(change)
+    for trap in report.traps:
+        if trap.began == change.number:
+            yield "lasted", _lasted(trap, report.now_ms)
+            if not trap.harmless:
+                yield "to do", _WHAT_TO_DO
+    for client_id in change.released:
+        yield "over", f"client id {client_id} is on one connection alone again"
+    if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
+        yield "topics", change.topics_reason
+    notified = _notified(change)
+    if notified is not None:
+        yield "told", notified
+    if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
+        yield "there", _clients(change.consumers) if change.consumers else "no clients"
+
+
+def _causes(change: Change) -> Lines:
+    """Yield the reason, the request or scan, and the connections."""
+    several = len(change.concerned) > 1
+    for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
+        who = f"{concerned.client_id}: " if several and concerned.client_id else ""
+        yield "why", f"{who}{concerned.reason}"
+    yield "by", trigger_text(change.trigger)
+    if not change.traps:
+        for concerned in change.concerned:
+            if concerned.connection is not None:
+                yield "on", f"connection {concerned.connection}"
+
+
+def _notified(change: Change) -> str | None:
+    """Return the notification that the coordinator sent, why it sent none, or None."""
+    if change.notification is not None:
+        return change.notification
+    if not change.consumers and change.complete:
+        return "none: the group has no connections left"
+    unless = "none: the group broadcasts, or its notifications are switched off"
+    return next(
+        (_NEVER_NOTIFIED[kind] for kind in (change.kind, *change.also) if kind in _NEVER_NOTIFIED), unless
+    )
+
+
+def _clients(consumers: Sequence[Consumer]) -> str:
+    """`worker-1 twice, worker-2`."""
+    times = Counter(consumer.client_id for consumer in consumers)
+    return shortened([_times(client_id, number) for client_id, number in times.items()])
+
+
+def _times(client_id: str, number: int) -> str:
+    return client_id if number == 1 else f"{client_id} {'twice' if number == 2 else f'{number} times'}"

@@ -1,0 +1,62 @@
+"""The settings of a share group that the brokers have otherwise than its coordinator. Row SP27.
+
+Both keep the three settings that the coordinator reads, and a change through the gateway reaches both. They
+differ after a change at a broker's own address, and if a gateway ended in the middle of a change.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.settings import SettingValue
+
+# In the order of `state.kafka.share.settings`, which the coordinator reads.
+_NAMES = ("share.assignment.interval.ms", "share.heartbeat.interval.ms", "share.session.timeout.ms")
+_OWN = "DYNAMIC_GROUP_CONFIG"
+_AGAIN = "set it, or delete it, through the gateway"
+
+UNKNOWN = (
+    "the brokers do not show their settings of the group, which may differ: the principal needs "
+    "DESCRIBE_CONFIGS on the group"
+)
+
+
+def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
+    """A sentence for each setting that the group has of its own at one of both only, or with two values, and
+    one if the brokers show none. `view` is the group's. Raises KafkaError.
+    """
+    brokers = _of_brokers(client_config, group_id)
+    own = {} if view is None or not view.configs else view.configs
+    return [UNKNOWN] if brokers is None else differing(own, brokers)
+
+
+def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> list[str]:
+    """The sentences for the settings that a group has of its own at the coordinator, and at the brokers."""
+    sentences = []
+    for name in _NAMES:
+        here = None if (value := own.get(name)) is None else str(value)
+        there = brokers.get(name)
+        if here == there:
+            continue
+        if here is None:
+            sentences.append(f"{name}={there} is set at the brokers alone and has no effect: {_AGAIN}")
+        else:
+            at_brokers = "not set" if there is None else there
+            sentences.append(f"{name}={here} is in force, and is {at_brokers} at the brokers: {_AGAIN}")
+    return sentences
+
+
+def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
+    """What the group has of its own at the brokers, None if they show nothing of it."""
+    resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
+    with closing(kafka_clients.admin(client_config)) as admin:
+        answer: dict[str, Any] = admin.describe_configs([resource], config_filter="all")
+    found = answer["group"][group_id]
+    if not found:
+        return None
+    return {name: config["value"] for name, config in found.items() if config["config_source"] == _OWN}

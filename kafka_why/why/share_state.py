@@ -1,0 +1,130 @@
+"""What a share group waits for at the share coordinator, and what it has that no member reads."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import NamedPartitions, ShareSnapshot
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.why.assignments import Partitions
+from kafka_why.why.model import AskedOfShares, SharesNow
+from kafka_why.why.reconciling import by_topic, flat
+
+_NOTHING: Partitions = frozenset()
+# Rows of errors after which the partition is still asked for, and after which it is what it was before.
+_GOES_ON, _AS_BEFORE = ("SI10", "SI11"), ("SO12",)
+
+
+def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
+    """Return the open tasks, partitions with the same last error together. None of an observed group."""
+    found = []
+    for task in share.tasks or ():
+        by_code: dict[int, NamedPartitions] = {}
+        for topic in task.topics:
+            numbers = by_code.setdefault(topic.error_code, {}).setdefault(topic.topic_name, [])
+            numbers += topic.partitions
+        found += [
+            AskedOfShares(
+                task=task.task,
+                is_deletion=task.kind == "delete",
+                since_ms=task.asked_at_ms,
+                partitions=partitions,
+                error_code=code or None,
+                is_open=True,
+            )
+            for code, partitions in by_code.items()
+        ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A task. `is_open` is false once it has ended with the error: a heartbeat asks again."""
+
+    task: str | None
+    is_deletion: bool
+    since_ms: int
+    error_code: int | None = None
+    is_open: bool = True
+
+
+def shares_now(entries: Iterable[HistoryEntry]) -> SharesNow | None:
+    """Return how far the partitions are after these entries, None unless they end as those of a share group
+    that exists. Earlier entries than these are not known.
+    """
+    following, last = _Following(), None
+    for event in entries:
+        last = event
+        if event.group_type == "share":
+            following.apply(event)
+    if last is None or last.group_type != "share" or last.type is EntryType.GROUP_DELETED:
+        return None
+    return following.now()
+
+
+class _Following:
+    def __init__(self) -> None:
+        self._asked: dict[TopicPartition, _Asked] = {}
+        self._initialized: set[TopicPartition] = set()
+        self._assigned: dict[MemberId, Partitions] = {}
+
+    def apply(self, event: HistoryEntry) -> None:
+        partitions, task = flat(event.partitions), None if event.observed else event.cause
+        match event.type:
+            case EntryType.SHARE_PARTITIONS_INITIALIZING:
+                self._asked.update(dict.fromkeys(partitions, _Asked(task, False, event.at_ms)))
+            case EntryType.SHARE_PARTITIONS_DELETING:
+                self._forget(event, partitions)
+                self._asked.update(dict.fromkeys(partitions, _Asked(task, True, event.at_ms)))
+            case EntryType.SHARE_PARTITIONS_INITIALIZED:
+                self._forget(event, partitions)
+                self._initialized |= partitions
+            case EntryType.SHARE_PARTITIONS_NOT_INITIALIZED | EntryType.SHARE_PARTITIONS_NOT_DELETED:
+                self._fail(event, partitions)
+            case EntryType.SHARE_PARTITIONS_REMOVED:
+                self._forget(event, partitions)
+            case EntryType.MEMBER_RECONCILED if event.member_id is not None:
+                self._assigned[event.member_id] = flat(event.assigned)
+            case EntryType.MEMBER_REMOVED if event.member_id is not None:
+                self._assigned.pop(event.member_id, None)
+
+    def _forget(self, event: HistoryEntry, partitions: Partitions) -> None:
+        """Forget what was of these partitions. An observed log has no partitions of what it deletes."""
+        topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
+        gone = {p for p in (*self._asked, *self._initialized) if p in partitions or p.topic in topics}
+        self._asked = {p: asked for p, asked in self._asked.items() if p not in gone}
+        self._initialized -= gone
+
+    def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
+        """The share coordinator has answered with an error, or it has not answered for long. The log of an
+        observed group does not have the error.
+        """
+        for partition in partitions & self._asked.keys():
+            if event.observed or event.rule in _AS_BEFORE:
+                del self._asked[partition]
+            elif event.error_code is not None:
+                asked = self._asked[partition]
+                self._asked[partition] = replace(
+                    asked, error_code=event.error_code, is_open=event.rule in _GOES_ON
+                )
+
+    def now(self) -> SharesNow:
+        read = _NOTHING.union(*self._assigned.values())
+        alike: dict[_Asked, list[TopicPartition]] = {}
+        for partition, asked in self._asked.items():
+            alike.setdefault(asked, []).append(partition)
+        return SharesNow(
+            initialized=len(self._initialized),
+            idle=by_topic(self._initialized - read) if self._assigned else {},
+            asked=[
+                AskedOfShares(
+                    task=asked.task,
+                    is_deletion=asked.is_deletion,
+                    since_ms=asked.since_ms,
+                    partitions=by_topic(partitions),
+                    error_code=asked.error_code,
+                    is_open=asked.is_open,
+                )
+                for asked, partitions in sorted(alike.items(), key=lambda item: item[0].since_ms)
+            ],
+        )

@@ -1,0 +1,96 @@
+"""Reads what the clients of a group's members said of themselves, and which poll intervals they had."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kafka import TopicPartition
+
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.codec import decode_request, number_in_pack, record_of
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.pack import unpack
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.telemetry import decode_telemetry, is_of_group
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
+from kafka_why.why.client_telemetry import NOTHING_SAID, Push, Telemetry
+
+LOOKBACK_MS = 3_600_000
+"""The longest interval of pushes: so much earlier a member can have said what it said last."""
+MAX_MEMBERS = 20
+"""The joins of so many members that said something and were removed are read, the last ones."""
+
+_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
+_REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
+
+
+def read_telemetry(
+    reader: TopicReader, layout: TopicLayout, group_id: str, entries: Sequence[AnyHistoryEntry]
+) -> Telemetry:
+    """Return what was said since the first of these entries, and just before. Raises KafkaError."""
+    partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
+    if not entries or partition not in reader.partitions_of(partition.topic):
+        return NOTHING_SAID  # an observer has no such topic, and no coordinator of an earlier version
+    pushes: dict[MemberId, list[Push]] = {}
+    for member_id, push in _pushes(reader, partition, group_id, entries[0].at_ms - LOOKBACK_MS):
+        pushes.setdefault(member_id, []).append(push)
+    joins = _joins_of_removed(entries, pushes)
+    return Telemetry(pushes, _poll_intervals_ms(reader, layout.requests_topic, joins))
+
+
+def _pushes(
+    reader: TopicReader, partition: TopicPartition, group_id: str, since_ms: int
+) -> Iterator[tuple[MemberId, Push]]:
+    first = reader.offsets_at([partition], since_ms)[partition]
+    if first is None:
+        return
+    ends = reader.ends([partition])
+    reader.start(at={partition: first})
+    for record in reader.read_to(ends):
+        if record.value is not None and is_of_group(record.key, group_id):
+            said = decode_telemetry(record.value)
+            if said is not None:
+                yield said.member_id, Push(record.timestamp, said.metrics)
+
+
+def _joins_of_removed(
+    entries: Sequence[AnyHistoryEntry], said: Mapping[MemberId, object]
+) -> dict[MemberId, str]:
+    """The id of the request with which each of these members joined last, of those that were removed."""
+    joins: dict[MemberId, str] = {}
+    removed: dict[MemberId, str] = {}
+    for entry in entries:
+        member_id = entry.member_id if isinstance(entry, HistoryEntry) else None
+        if member_id is None or member_id not in said:
+            continue
+        if entry.type in _JOINS:
+            joins[member_id] = entry.cause
+        elif entry.type in _REMOVALS and member_id in joins:
+            removed[member_id] = joins[member_id]
+    return dict(list(removed.items())[-MAX_MEMBERS:])
+
+
+def _poll_intervals_ms(
+    reader: TopicReader, requests_topic: str, joins: Mapping[MemberId, str]
+) -> dict[MemberId, int]:
+    """By member, from its join: Kafka's clients send max.poll.interval.ms as their rebalance timeout."""
+    found: dict[MemberId, int] = {}
+    for member_id, request_id in joins.items():
+        topic, number, offset = record_of(request_id)
+        if topic != requests_topic:
+            continue  # the coordinator had other topics then
+        at = TopicPartition(topic, number), offset
+        request = _request(reader, *at, number_in_pack(request_id))
+        if isinstance(request, JoinGroup | ConsumerGroupHeartbeat):
+            found[member_id] = request.rebalance_timeout_ms
+    return found
+
+
+def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
+    """The request of this number in a record, None if the topic has the record no more."""
+    if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
+        return None
+    reader.start(at={partition: offset})
+    (record,) = reader.read_to({partition: offset + 1})
+    return decode_request(unpack(record.value)[number])

@@ -1,0 +1,257 @@
+"""A report as text, for an operator in an incident: the cause first, and only what is needed."""
+
+from collections.abc import Iterator, Sequence
+
+from kafka_why.contract.kafka.history import BY_EPOCHS
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.why.client_telemetry_text import client_lines
+from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.deliveries.text import deliveries_text
+from kafka_why.why.epoch_text import epoch_lines, partitions_text
+from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.names import Names, names_in
+from kafka_why.why.report import Report
+from kafka_why.why.share_text import share_lines
+from kafka_why.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
+from kafka_why.why.work_text import work_lines
+
+MAX_REBALANCES = 20
+MAX_MEMBER_LINES = 8
+# For these kinds the reason in words adds nothing to the kind and the member.
+_EXPLAINED_BY_KIND = (
+    CauseKind.MEMBER_JOINED,
+    CauseKind.MEMBER_LEFT,
+    CauseKind.METADATA_CHANGED,
+    CauseKind.LEADER_REJOINED,
+)
+
+
+def report_text(report: Report, clock: Clock) -> VisibleText:
+    """Return the summary, then the rebalances in order of time, at most the last MAX_REBALANCES."""
+    names = names_of(report)
+    blocks: list[str] = [visible_text([_headline(report, clock), *columns(_summary(report, clock, names))])]
+    shown = report.rebalances[-MAX_REBALANCES:]
+    hidden = len(report.rebalances) - len(shown)
+    if hidden:
+        blocks.append(f"({hidden} earlier rebalances are not shown: see them with -o json)")
+    blocks += [_rebalance_text(r, report, clock, names) for r in shown]
+    if report.deliveries is not None:
+        blocks.append(deliveries_text(report.deliveries, clock, names))
+    return visible_text(blocks, "\n\n")
+
+
+def names_of(report: Report) -> Names:
+    """Return names for all members in the report."""
+    return names_in(report.members, report.rebalances, report.clients)
+
+
+def cause_text(rebalance: Rebalance, names: Names) -> str:
+    """Return `session timeout: worker-2`."""
+    cause = rebalance.cause
+    if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
+        return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
+    return f"{cause.kind}: {_listed(cause.member_ids, names)}"
+
+
+def _headline(report: Report, clock: Clock) -> str:
+    state = "ended at" if report.state == DEAD else f"is {report.state} since"
+    members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
+    since = clock.time(report.state_since_ms)
+    zone = clock.zone(report.now_ms)
+    generation = f"{'epoch' if report.group_type in BY_EPOCHS else 'generation'} {report.generation}"
+    return f"Group {report.group_id} {state} {since} {zone}: {generation}{members}"
+
+
+def _summary(report: Report, clock: Clock, names: Names) -> Lines:
+    figures = report.summary
+    since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
+    yield "Rebalances", f"{figures.rebalances} since {clock.time(since_ms)}"
+    yield from tally("Causes", [(c.rebalances, c.kind, c.by_client) for c in figures.causes])
+    if figures.rebalances:
+        longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
+        alone = figures.rebalances == 1
+        least = "at least " if any(r.is_longer_than_known for r in report.rebalances) else ""
+        yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
+        if any(r.moves is not None for r in report.rebalances):
+            noun = "task" if report.group_type == "streams" else "partition"
+            yield "Moved", f"{count(figures.moved, noun)}{_needlessly(report)}"
+    if report.shares is not None:
+        yield from share_lines(report.shares, report.now_ms)
+    for note in report.notes:
+        yield "Note", names.put_in(note)
+
+
+def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> VisibleText:
+    head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
+    return visible_text([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
+
+
+def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
+    """Yield what there is to say of a rebalance, each line with its label."""
+    yield from _cause(r, names)
+    yield from client_lines(r, names, About.CAUSE)
+    if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
+        yield "changed", names.put_in(r.converted)
+    yield "took", _took(r, now_ms)
+    yield from epoch_lines(r, names) if r.goes_by_epochs else _waiting(r, names)
+    yield from _removed(r, names)
+    yield from client_lines(r, names, About.REMOVED, About.AWAITED)
+    if not r.goes_by_epochs:
+        yield from _formed(r, names)
+    if r.moves is not None and (r.moves.partitions or r.moves.released):
+        yield "moved", _moved(r.moves, "task" if r.has_tasks else "partition")
+        yield from (("", line) for line in _member_lines(r.moves.members, names))
+    elif r.assignment_bytes:
+        sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
+        yield "assigned", f"bytes that are not a consumer assignment: {shortened(sizes)}"
+    yield from work_lines(r, names)
+    if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
+        longest = duration_text(r.idle.longest_ms)
+        what = count(r.idle.partitions, "task" if r.has_tasks else "partition")
+        yield "idle", f"{what}, for up to {longest}"
+
+
+def _cause(r: Rebalance, names: Names) -> Lines:
+    """Yield why the rebalance began, by which request, and the member that caused it."""
+    if r.cause.kind not in _EXPLAINED_BY_KIND:
+        yield "why", names.put_in(r.cause.reason)
+    if r.cause.client_reason:
+        yield "it said", r.cause.client_reason
+    if r.cause.trigger is not None:
+        who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
+        yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
+    if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
+        host = f" at {r.cause.client_host}" if r.cause.client_host else ""
+        yield "member", f"{r.cause.member_ids[0]}{host}"
+
+
+def _took(r: Rebalance, now_ms: int) -> str:
+    if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
+        return f"{duration_text(r.completing_ms)} for the assignment; when it began is not in the log"
+    if r.is_begin_unknown:
+        return "when it began is not in the log"
+    lost = ", and began earlier than the history" if r.beginning_lost else ""
+    if r.began_within_ms:
+        lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"
+    if r.outcome is RebalanceOutcome.UNDER_WAY:
+        now = (
+            "waiting for a heartbeat to compute the target assignment"
+            if r.is_shared and not any(new.target_after_ms is not None for new in r.epochs)
+            else "waiting for members to reach the target assignment"
+            if r.goes_by_epochs
+            else "waiting for members to join"
+            if r.generation_to is None
+            else "waiting for the leader's assignment"
+        )
+        return f"{duration_text(max(now_ms - r.began_ms, 0))} so far, {now}{lost}"
+    if r.ended_ms is None:
+        return "its end is not in the history"
+    whole = duration_text(r.ended_ms - r.began_ms)
+    until = {
+        RebalanceOutcome.STABLE: "until Stable",
+        RebalanceOutcome.EMPTY: "until Empty",
+        RebalanceOutcome.SUPERSEDED: "until the next rebalance overtook it",
+        RebalanceOutcome.CONVERTED: "until the group changed its protocol",
+    }.get(r.outcome, "until the group ended")
+    phases = []
+    if r.preparing_ms is not None:
+        phases.append(f"{duration_text(r.preparing_ms)} for members to join")
+    if r.completing_ms is not None:
+        phases.append(f"{duration_text(r.completing_ms)} for the assignment")
+    return f"{whole} {until}{': ' if phases else ''}{', '.join(phases)}{lost}"
+
+
+def _waiting(r: Rebalance, names: Names) -> Lines:
+    """Yield the awaited members, the slowest first."""
+    if r.observed:
+        if r.waited_for:
+            yield "awaited", f"{_listed(r.waited_for, names)} (inferred)"
+        return
+    joined = {j.member_id: j.after_ms for j in r.joined}
+    removed = {gone.member_id for gone in r.removed}
+    came = sorted((m for m in r.waited_for if m in joined), key=lambda m: -joined[m])
+    if came:
+        yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
+    never = [m for m in r.waited_for if m not in joined and m not in removed]
+    # An id that was assigned but had not joined when the generation was formed was not a member yet.
+    silent = [m for m in never if m in r.members]
+    if never and r.outcome is RebalanceOutcome.UNDER_WAY and r.generation_to is None:
+        yield "awaited", _listed(never, names)
+    elif silent:
+        yield "silent", f"{_listed(silent, names)}: did not rejoin and stays a member"
+    if r.from_state == GroupState.EMPTY and r.extensions:
+        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, because more members came"
+    elif r.extensions:
+        yield "extended", f"{count(r.extensions, 'time')}, because no member had rejoined"
+    if r.last in removed and len(r.waited_for) > 1:
+        yield "last", f"{names.of(r.last or '')}, which never came"
+
+
+def _removed(r: Rebalance, names: Names) -> Lines:
+    for gone in r.removed:
+        if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
+            quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
+            reason = f"{names.put_in(gone.reason)}{quoted}"
+            after = "" if r.is_begin_unknown else f" after {duration_text(gone.after_ms)}"
+            yield "removed", f"{names.of(gone.member_id)}{after}: {reason}"
+
+
+def _formed(r: Rebalance, names: Names) -> Lines:
+    if r.generation_to is None or r.outcome is RebalanceOutcome.UNKNOWN:
+        return
+    change = f"generation {r.generation_from} -> {r.generation_to}"
+    if r.outcome is RebalanceOutcome.EMPTY:
+        yield "formed", f"{change}, without members"
+        return
+    about = [change]
+    if r.members:
+        about.append(count(len(r.members), "member"))
+    if r.leader_id is not None:
+        about.append(f"leader {names.of(r.leader_id)}")
+    if r.protocol_name is not None:
+        about.append(f"protocol {r.protocol_name}")
+    yield "formed", ", ".join(about)
+    if r.outcome is RebalanceOutcome.SUPERSEDED:
+        yield "", "no assignment came"
+
+
+def _needlessly(report: Report) -> str:
+    """The sum of the needless moves, "" if they are not known of any rebalance."""
+    are_known = any(r.moves is not None and r.moves.needless is not None for r in report.rebalances)
+    return f", {report.summary.needless} needlessly" if are_known else ""
+
+
+def _moved(moves: Moves, noun: str) -> str:
+    needlessly = "" if moves.needless is None else f", {moves.needless} needlessly"
+    parts = [f"{moves.moved} of {count(moves.partitions, noun)}{needlessly}"]
+    if moves.fresh:
+        parts.append(f"{moves.fresh} had no owner before")
+    if moves.released:
+        parts.append(f"{moves.released} have none now")
+    return "; ".join(parts)
+
+
+def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]:
+    """Yield the members whose partitions changed, the greatest changes first."""
+    changed = [m for m in members if m.gained or m.lost]
+    changed.sort(key=lambda m: -_size(m.gained) - _size(m.lost))
+    shown = changed[:MAX_MEMBER_LINES]
+    width = max((len(names.of(m.member_id)) for m in shown), default=0)
+    digits = max((len(str(max(m.before, m.after))) for m in shown), default=0)
+    for m in shown:
+        counts = f"{m.before:>{digits}} -> {m.after:>{digits}}"
+        signs = [f"{sign} {partitions_text(t)}" for sign, t in (("+", m.gained), ("-", m.lost)) if t]
+        yield f"{names.of(m.member_id):<{width}}  {counts}  {'   '.join(signs)}"
+    if len(changed) > len(shown):
+        yield f"and {len(changed) - len(shown)} members more"
+
+
+def _size(topics: dict[str, list[int]]) -> int:
+    return sum(map(len, topics.values()))
+
+
+def _listed(member_ids: Sequence[MemberId], names: Names) -> str:
+    return shortened([names.of(m) for m in member_ids])

@@ -1,0 +1,1 @@
+"""Commands for operators of this coordinator: change groups, replay logs, try settings, read states."""

@@ -1,0 +1,1 @@
+"""Administrators' requests to the coordinator: describe, reset offsets, delete, release."""

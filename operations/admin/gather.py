@@ -1,0 +1,104 @@
+"""Descriptions of groups, gathered from the coordinator and the broker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups.committed import Committed
+from kafka_why.groups.describe import (
+    LagsMs,
+    PartitionRow,
+    is_consumer_group,
+    mentioned_partitions,
+    partition_rows,
+    protocol_type,
+)
+from kafka_why.groups.described import AnyDescribed
+from kafka_why.groups.error_text import error_text
+from kafka_why.groups.log_offsets import LogOffsets
+from kafka_why.groups.rocketmq import offsets_remark
+from kafka_why.lag.definitions import lag_records, next_offset
+from kafka_why.lag.log import LogBounds
+from operations.admin.requests import GroupRequests, KnownTypes
+
+Offsets = Mapping[TopicPartition, Committed]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Groups by id, in the order of their ids, with their committed offsets if these were requested.
+
+    A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
+    has RocketMQ's groups, which come from the groups topic.
+    """
+
+    groups: dict[str, AnyDescribed] = field(default_factory=dict)
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    rocketmq: list[str] = field(default_factory=list)
+
+    def refusals(self) -> list[str]:
+        """Return why groups are missing, for callers that can only handle Kafka's groups."""
+        return [*self.errors, *map(offsets_remark, self.rocketmq)]
+
+
+def describe_groups(requests: GroupRequests, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
+    """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
+    exist is Dead.
+
+    Raises `kafka_why.topic_layout.ClientError` if a response is missing.
+    """
+    answers, fetched = requests.describe(groups, with_offsets=with_offsets)
+    found = Described(rocketmq=sorted(groups.keys() - answers.keys()))
+    for group_id, answer in sorted(answers.items()):
+        codes = {answer.error_code}
+        if with_offsets:
+            codes.add(fetched[group_id].error_code)
+        error = max(codes - {ErrorCode.NONE}, default=None)
+        if error is not None:
+            reason = error_text(error.name)
+            found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
+        elif not is_consumer_group(answer):
+            found.errors.append(f"GroupId {group_id} is not a consumer group ({protocol_type(answer)}).")
+        else:
+            found.groups[group_id] = answer
+            if with_offsets:
+                found.offsets[group_id] = fetched[group_id].offsets
+    return found
+
+
+def describe_partitions(
+    log: LogOffsets, described: Described, *, with_lag_seconds: bool = False
+) -> dict[str, list[PartitionRow]]:
+    """Return the rows of each group's partitions; `described` must have offsets. `with_lag_seconds` looks for
+    the times of records, too.
+
+    The logs' bounds are read after the committed offsets, so what was committed is in the log. Raises
+    kafka-python's KafkaError.
+    """
+    mentioned: set[TopicPartition] = set()
+    for group_id, group in described.groups.items():
+        mentioned |= mentioned_partitions(group, described.offsets[group_id])
+    bounds = log.bounds(log.there(mentioned))
+    lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
+    return {
+        group_id: partition_rows(group, described.offsets[group_id], bounds, lags_ms)
+        for group_id, group in described.groups.items()
+    }
+
+
+def _lags_ms(log: LogOffsets, described: Described, bounds: Mapping[TopicPartition, LogBounds]) -> LagsMs:
+    """Return the lags in time of the committed offsets that are behind."""
+    behind = {
+        (partition, committed.offset)
+        for offsets in described.offsets.values()
+        for partition, committed in offsets.items()
+        if partition in bounds and lag_records(committed.offset, bounds[partition])
+    }
+    found = log.lags_ms({(p, next_offset(offset, bounds[p])) for p, offset in behind})
+    return {
+        (p, offset): ms
+        for p, offset in behind
+        if (ms := found.get((p, next_offset(offset, bounds[p])))) is not None
+    }

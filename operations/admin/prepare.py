@@ -1,0 +1,112 @@
+"""Preparation of a reset: the groups that can be reset, the selected partitions, their known offsets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups.described import SHARE, group_type
+from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION
+from kafka_why.groups.log_offsets import LogOffsets
+from kafka_why.groups.selection import TopicChoice, choose_partitions
+from operations.admin.gather import Offsets, describe_groups
+from operations.admin.requests import GroupRequests, KnownTypes
+from operations.admin.reset import (
+    FromFile,
+    Known,
+    Plan,
+    ResetError,
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToTime,
+    partition_name,
+    plan_reset,
+)
+
+INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The plan of each group. A group that cannot be reset has an empty plan and a sentence in `errors`."""
+
+    plans: dict[str, Plan]
+    errors: list[str]
+
+
+def prepare_reset(
+    requests: GroupRequests,
+    log: LogOffsets,
+    groups: KnownTypes,
+    scenario: Scenario,
+    topics: Sequence[TopicChoice] | None,
+) -> Prepared:
+    """Plan the reset of these groups. `topics` None selects all partitions with a committed offset.
+
+    The function reads and changes nothing. Raises ResetError, for all groups, if a partition does not exist
+    or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
+    """
+    described = describe_groups(requests, groups, with_offsets=_needs_committed(scenario, topics))
+    shares = [g for g, d in described.groups.items() if group_type(d) == SHARE]
+    active = {g: d.group_state for g, d in described.groups.items() if d.group_state not in INACTIVE}
+    inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
+    partitions = _partitions(log, inactive, scenario, topics, described.offsets)
+    everything = {p for wanted in partitions.values() for p in wanted}
+    _check_there(log, everything)
+    bounds = log.bounds(everything)
+    at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
+    plans = {group_id: Plan({}, []) for group_id in groups}
+    for group_id, wanted in partitions.items():
+        committed = {p: c.offset for p, c in described.offsets.get(group_id, {}).items()}
+        plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
+    errors = [*described.refusals(), *(_refusal(group_id, state) for group_id, state in active.items())]
+    errors += [
+        f"Group '{group_id}' is a share group: reset it with kafka-share-groups." for group_id in shares
+    ]
+    if isinstance(scenario, FromFile):
+        lost = [group_id for group_id in inactive if group_id not in scenario.plan]
+        errors += [f"No reset plan for group {group_id} found." for group_id in lost]
+    return Prepared(plans, errors)
+
+
+def _refusal(group_id: str, state: str) -> str:
+    return (
+        f"Assignments can only be reset if the group '{group_id}' is inactive, "
+        f"but the current state is {state}."
+    )
+
+
+def _needs_committed(scenario: Scenario, topics: Sequence[TopicChoice] | None) -> bool:
+    if isinstance(scenario, FromFile):
+        return False
+    return topics is None or isinstance(scenario, (ShiftBy, ToCurrent))
+
+
+def _partitions(
+    log: LogOffsets,
+    group_ids: Iterable[str],
+    scenario: Scenario,
+    topics: Sequence[TopicChoice] | None,
+    committed: Mapping[str, Offsets],
+) -> dict[str, list[TopicPartition]]:
+    """Return the partitions to reset, by group."""
+    if isinstance(scenario, FromFile):
+        return {group_id: sorted(scenario.plan.get(group_id, {})) for group_id in group_ids}
+    if topics is None:
+        return {group_id: sorted(committed[group_id]) for group_id in group_ids}
+    chosen = choose_partitions(topics, log.existing({choice.topic for choice in topics}))
+    if chosen.missing:
+        raise _not_there(chosen.missing)
+    return dict.fromkeys(group_ids, chosen.partitions)
+
+
+def _check_there(log: LogOffsets, partitions: set[TopicPartition]) -> None:
+    missing = partitions - log.there(partitions)
+    if missing:
+        raise _not_there(sorted(missing))
+
+
+def _not_there(missing: Iterable[TopicPartition]) -> ResetError:
+    names = ",".join(p.topic if p.partition < 0 else partition_name(p) for p in missing)
+    return ResetError(f'{UNKNOWN_TOPIC_OR_PARTITION}: The partitions "{names}" do not exist')

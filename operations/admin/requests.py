@@ -1,0 +1,262 @@
+"""An administrator's requests to the coordinator; requests for several groups are sent concurrently.
+
+Those that change a group wait for the batch that writes the change to the topics, so that a command that
+follows finds it there. Every method raises a `ClientError` of `clients.pending` if a response does not arrive
+in time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import TypeVar
+from uuid import UUID
+
+from clients.coordinator_client import CoordinatorClient
+from clients.pending import CoordinatorError, R
+from clients.views_barrier import wait_for_views
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    ConsumerGroupDescribe,
+    DeleteGroup,
+    DescribeGroup,
+    LeaveGroup,
+    LeavingMember,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    TopicPartitions,
+)
+from kafka_why.contract.kafka.responses import (
+    NO_GENERATION,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    ShareGroupDescribeResponse,
+    TopicErrors,
+)
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups import shares
+from kafka_why.groups.committed import Committed, FetchedOffsets
+from kafka_why.groups.described import AnyDescribed
+
+KnownTypes = Mapping[str, str | None]
+"""The type of each group as its history names it, by group id, None if it is not known."""
+
+K = TypeVar("K")
+
+# The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
+_DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe]
+_DESCRIBE: Mapping[str, tuple[_DescribeRequest, int]] = MappingProxyType(
+    {"classic": (DescribeGroup, 5), "consumer": (ConsumerGroupDescribe, 1), "share": (ShareGroupDescribe, 1)}
+)
+FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 9, 2, 0, 5
+
+# This many partitions fit in one request, even with names of Kafka's maximum length.
+_COMMIT_MAX_PARTITIONS = 10_000
+
+_REASON = "member was removed by an admin"
+_REASON_MAX_CHARS = 255
+
+_NO_IDS: Mapping[str, UUID] = MappingProxyType({})
+
+PartitionErrors = dict[TopicPartition, ErrorCode]
+Removed = tuple[ErrorCode, list[ErrorCode]]
+"""The outcome of a removal for the group, and for each member in order."""
+
+
+class GroupRequests:
+    """Sends administrative requests through a client. A missing response raises after its timeout."""
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+
+    def wait_for_views(self) -> None:
+        """Wait until the topics have everything that any client was answered before this call."""
+        wait_for_views(self._client)
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
+        """Send the request that describes groups of a group's type, or those for all types if its type is not
+        known, or is another one by now. OffsetFetch of all partitions goes with them if wanted.
+
+        The result omits groups that are not Kafka's.
+        """
+        send, header = self._client.send, self._client.header
+        asked = {
+            (name, of): send(request(**header(name, version)))
+            for name, known in groups.items()
+            for of, (request, version) in _DESCRIBE.items()
+            if known in (of, None)
+        }
+        fetched = {
+            name: send(OffsetFetch(**header(name, FETCH_VERSION)))
+            for name in (groups if with_offsets else ())
+        }
+        described: dict[str, AnyDescribed] = {
+            name: shares.described(answer) if isinstance(answer, ShareGroupDescribeResponse) else answer
+            for (name, _), answer in _of_kafka(asked).items()
+            if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+        }
+        there = {name for name, answer in described.items() if answer.group_state != DEAD}
+        changed = dict.fromkeys(name for name, known in groups.items() if known and name not in there)
+        if changed:
+            described |= self.describe(changed)[0]
+        return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
+
+    def commit_offsets(
+        self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
+    ) -> dict[str, PartitionErrors]:
+        """Send OffsetCommit without a member, which a group without members accepts, with these offsets by
+        group. Return each outcome.
+
+        A topic without an id in `topic_ids` keeps the id of the offset that is replaced. One request holds up
+        to 10,000 partitions; more partitions are sent in several requests, of which some may fail. For a
+        group without offsets no request is sent, because it would create an empty group.
+        """
+        sent = [
+            (group_id, some, self._commit(group_id, some, topic_ids))
+            for group_id, of_group in offsets.items()
+            for some in _parts(of_group)
+        ]
+        errors: dict[str, PartitionErrors] = {group_id: {} for group_id in offsets}
+        for group_id, some, future in sent:
+            errors[group_id] |= _commit_errors(some, future.result())
+        return errors
+
+    def _commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]
+    ) -> Future[OffsetCommitResponse]:
+        topics = [
+            CommittedTopic(
+                topic,
+                [CommittedPartition(n, offsets[TopicPartition(topic, n)]) for n in numbers],
+                topic_ids.get(topic),
+            )
+            for topic, numbers in _by_topic(offsets).items()
+        ]
+        request = OffsetCommit(
+            **self._client.header(group_id, COMMIT_VERSION),
+            waits_for_views=True,
+            generation_id=NO_GENERATION,
+            topics=topics,
+        )
+        return self._client.send(request)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """Send DeleteGroups. Return the outcome of each group."""
+        send, header = self._client.send, self._client.header
+        pending = {
+            group_id: send(DeleteGroup(**header(group_id, DELETE_VERSION), waits_for_views=True))
+            for group_id in group_ids
+        }
+        return {group_id: future.result().error_code for group_id, future in pending.items()}
+
+    def delete_offsets(
+        self, group_ids: Iterable[str], partitions: Iterable[TopicPartition]
+    ) -> dict[str, tuple[ErrorCode, PartitionErrors]]:
+        """Send OffsetDelete for these partitions of each group. Return the outcome for the group and, if that
+        is NONE, for each partition.
+        """
+        send, header = self._client.send, self._client.header
+        topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
+        pending = {
+            group_id: send(
+                OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
+            )
+            for group_id in group_ids
+        }
+        answers = {group_id: future.result() for group_id, future in pending.items()}
+        return {name: (answer.error_code, _errors(answer.topics)) for name, answer in answers.items()}
+
+    def remove_members(
+        self, members: Mapping[str, Sequence[LeavingMember]], reason: str | None
+    ) -> dict[str, Removed]:
+        """Send LeaveGroup for the members of each group. Return the outcomes.
+
+        Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
+        """
+        full_reason = (f"{_REASON}: {reason}" if reason else _REASON)[:_REASON_MAX_CHARS]
+        pending = {
+            group_id: self._remove(
+                group_id, [LeavingMember(m.member_id, m.group_instance_id, full_reason) for m in leaving]
+            )
+            for group_id, leaving in members.items()
+        }
+        answers = {group_id: future.result() for group_id, future in pending.items()}
+        return {
+            group_id: (answer.error_code, [member.error_code for member in answer.members])
+            for group_id, answer in answers.items()
+        }
+
+    def _remove(self, group_id: str, leaving: list[LeavingMember]) -> Future[LeaveGroupResponse]:
+        header = self._client.header(group_id, LEAVE_VERSION)
+        return self._client.send(LeaveGroup(**header, waits_for_views=True, members=leaving))
+
+    def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """ReleaseGroup of each group, of either protocol: the error code by group id.
+
+        The code is NONE also where the group is not quarantined or does not exist.
+        """
+        send, header = self._client.send, self._client.header
+        responses = {
+            group_id: send(ReleaseGroup(**header(group_id), waits_for_views=True)) for group_id in group_ids
+        }
+        return {group_id: future.result().error_code for group_id, future in responses.items()}
+
+
+def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
+    """Return the responses except those that refuse the group as one of another protocol. The refusal of a
+    ConsumerGroupDescribe and a ShareGroupDescribe is GROUP_ID_NOT_FOUND.
+    """
+    other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
+    answers = {}
+    for key, future in pending.items():
+        try:
+            answers[key] = future.result()
+        except CoordinatorError as error:
+            if error.error_code not in other_protocol:
+                raise
+    return answers
+
+
+def _fetched(answer: OffsetFetchResponse) -> FetchedOffsets:
+    offsets = {
+        TopicPartition(topic.name, p.partition_index): Committed(p.committed_offset, p.committed_leader_epoch)
+        for topic in answer.topics
+        for p in topic.partitions
+    }
+    return FetchedOffsets(answer.error_code, offsets)
+
+
+def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+    """The offsets in parts that fit in a request each."""
+    ordered = sorted(offsets.items())
+    for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
+        yield dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])
+
+
+def _commit_errors(offsets: Iterable[TopicPartition], answer: OffsetCommitResponse) -> PartitionErrors:
+    if answer.error_code is not ErrorCode.NONE:
+        return dict.fromkeys(offsets, answer.error_code)
+    return _errors(answer.topics)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _errors(topics: Iterable[TopicErrors]) -> PartitionErrors:
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
+        for topic in topics
+        for partition in topic.partitions
+    }

@@ -1,0 +1,163 @@
+"""The groups at a coordinator, over Kafka's protocol. A gateway is this project's coordinator here."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import kafka
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from kafka.errors import KafkaError as KafkaPythonError
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from operations.adopt.plan import Committed, FoundGroup
+
+# This many groups are described in one request. Their offsets are requested side by side.
+_TOGETHER = 100
+# So often a question is asked again because librdkafka has dropped the handle of its server.
+_DROPPED_MAX = 3
+
+
+class AdoptError(RuntimeError):
+    """The groups of a coordinator cannot be read."""
+
+
+class GroupsAt:
+    """Reads and commits the offsets of groups. Methods raise AdoptError.
+
+    `timeout_s` is the time limit of each request.
+    """
+
+    def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
+        self._at = client_config
+        self._timeout_s = timeout_s
+        self._admin = kafka_clients.librdkafka_admin(client_config)
+
+    def cluster_id(self) -> str:
+        """The id of the Kafka cluster, which a gateway passes on."""
+        found = self._result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
+        return str(found.cluster_id)
+
+    def ids(self) -> list[str]:
+        """The ids of all groups, in alphabetical order."""
+        found = self._result(lambda: self._admin.list_consumer_groups(request_timeout=self._timeout_s))
+        if found.errors:
+            raise AdoptError(f"{self._at} does not list all groups: {found.errors[0]}")
+        return sorted(group.group_id for group in found.valid)
+
+    def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
+        """The groups of these ids that exist, with their offsets. One that cannot be read has an `error`.
+
+        Offsets that a transaction may still change are an error, not an older value (KIP-447).
+        """
+        ids = list(group_ids)
+        found: dict[str, FoundGroup] = {}
+        for first in range(0, len(ids), _TOGETHER):
+            found |= self._read_together(ids[first : first + _TOGETHER])
+        return found
+
+    def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
+        found: dict[str, FoundGroup] = {}
+        # All are requested before the first answer is waited for.
+        requested: dict[str, tuple[Any, Future[Any]]] = {}
+        for group_id, future in self._request(ids).items():
+            try:
+                group = self._described(group_id, future)
+            except AdoptError as error:
+                found[group_id] = FoundGroup(group_id, error=str(error))
+            else:
+                if group is not None:
+                    requested[group_id] = group, self._request_offsets(group_id)
+        for group_id, (group, future) in requested.items():
+            found[group_id] = self._found(group_id, group, future)
+        return found
+
+    def _found(self, group_id: str, group: Any, offsets: Future[Any]) -> FoundGroup:
+        kind, state = group.type.name.lower(), group.state.name.replace("_", " ").title().replace(" ", "")
+        try:
+            committed = self._offsets(group_id, offsets)
+        except AdoptError as error:
+            return FoundGroup(group_id, kind, state, len(group.members), error=str(error))
+        return FoundGroup(group_id, kind, state, len(group.members), committed)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+        """Commit these offsets without a member. Return Kafka's error for each partition that has one.
+
+        By kafka-python, because librdkafka's admin client ends the metadata with a zero byte.
+        """
+        wanted = {
+            kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
+            for partition, at in offsets.items()
+        }
+        try:
+            with closing(
+                kafka_clients.admin(self._at, request_timeout_ms=round(self._timeout_s * 1000))
+            ) as it:
+                outcome = it.alter_group_offsets(group_id, wanted)
+        except KafkaPythonError as error:
+            raise AdoptError(f"{self._at}: {error}") from error
+        return {
+            TopicPartition(partition.topic, partition.partition): kind.__name__
+            for partition, kind in outcome.items()
+            if kind.errno
+        }
+
+    def _request(self, group_ids: list[str]) -> dict[str, Future[Any]]:
+        futures: dict[str, Future[Any]] = self._admin.describe_consumer_groups(
+            group_ids, request_timeout=self._timeout_s
+        )
+        return futures
+
+    def _described(self, group_id: str, future: Future[Any]) -> Any:
+        """The group's description. Returns None if there is no such group."""
+        try:
+            group = _told(lambda: self._request([group_id])[group_id], future)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+        return None if group.state.name == "DEAD" else group
+
+    def _request_offsets(self, group_id: str) -> Future[Any]:
+        asked = [ConsumerGroupTopicPartitions(group_id)]  # librdkafka takes one group a call
+        futures = self._admin.list_consumer_group_offsets(
+            asked, require_stable=True, request_timeout=self._timeout_s
+        )
+        future: Future[Any] = futures[group_id]
+        return future
+
+    def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, Committed]:
+        answer = self._result(lambda: self._request_offsets(group_id), future)
+        offsets = {}
+        for found in answer.topic_partitions:
+            if found.error is not None:
+                where = f"{found.topic}-{found.partition}"
+                raise AdoptError(f"group {group_id}, {where} on {self._at}: {found.error.str()}")
+            if found.offset >= 0:
+                at = Committed(found.offset, found.leader_epoch, found.metadata or "")
+                offsets[TopicPartition(found.topic, found.partition)] = at
+        return offsets
+
+    def _result(self, ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
+        try:
+            return _told(ask, asked)
+        except KafkaException as error:
+            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+
+
+def _told(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
+    """The answer to what was asked. Raises KafkaException.
+
+    librdkafka drops the handle of a server that it was given once it has learned the cluster's brokers, and
+    what that handle was to send fails. So it is asked again.
+    """
+    for _ in range(_DROPPED_MAX):
+        try:
+            return (asked or ask()).result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._DESTROY:
+                raise
+            asked = None
+    return ask().result()

@@ -1,0 +1,1 @@
+"""What another assignor would do with a group."""

@@ -1,0 +1,113 @@
+"""Strategies side by side: the members' shares, how even they are, and what moves.
+
+`kafka_why.why.moves` defines a *move* and a *needless* move. The definition goes by numbers of partitions, so
+a move that `lag-aware` makes because of weights, or another strategy because of racks, counts as needless.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import pstdev
+
+import msgspec
+from msgspec import Struct
+
+from assignors.kafka.members import members_in_order
+from kafka_why.assign.model import GroupSpec
+from kafka_why.assign.parsing import ByTopic, by_topic
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.why.assignments import Holdings
+from kafka_why.why.model import Moves
+from kafka_why.why.moves import compare, owners
+from operations.assign.strategies import rounds
+
+NOW = "now"
+
+
+class Share(Struct, frozen=True):
+    """One member's share; `weight` is None if no partition has a weight."""
+
+    member_id: MemberId
+    partitions: int
+    weight: int | None
+    assignment: ByTopic
+
+
+class Spread(Struct, frozen=True):
+    """How even the members' shares are."""
+
+    least: int
+    most: int
+    stddev: float
+
+
+class StrategyResult(Struct, frozen=True, kw_only=True):
+    """The result of a strategy for a group. `strategy` is `NOW` for the current assignment.
+
+    `moves` is None if the current assignment is unknown. `rounds` is the number of rebalances needed;
+    `handed_over` is the number of partitions that the first rebalance revokes and the second one assigns.
+    `nobodys` are partitions that no member consumes.
+    """
+
+    strategy: str
+    shares: list[Share]
+    nobodys: ByTopic
+    spread: Spread
+    weight_spread: Spread | None
+    moves: Moves | None = None
+    rounds: int = 1
+    handed_over: int = 0
+
+
+def standing(group: GroupSpec, current: Holdings) -> StrategyResult:
+    """Return the current assignment of those holders that are members."""
+    return _outcome(NOW, group, current)
+
+
+def outcomes(before: GroupSpec, after: GroupSpec, strategies: Iterable[str]) -> list[StrategyResult]:
+    """Return the result of each strategy for the group `after`.
+
+    Members hold the partitions of `after.current`. If that is None and the group has changed, members hold
+    what the same strategy assigned in `before`: the comparison then shows what each strategy moves when a
+    member joins or leaves. Raises InputError.
+    """
+    return [_dealt(strategy, before, after) for strategy in strategies]
+
+
+def _dealt(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
+    current = after.current
+    if current is None and before.members != after.members:
+        current = rounds(strategy, before, {})[-1]
+    done = rounds(strategy, after, current or {})
+    outcome = _outcome(strategy, after, done[-1])
+    if current is None:
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        moves=compare(
+            current, done[-1], subscriptions={m: member.topics for m, member in after.members.items()}
+        ),
+        rounds=len(done),
+        handed_over=len(owners(done[-1]).keys() - owners(done[0]).keys()),
+    )
+
+
+def _outcome(strategy: str, group: GroupSpec, held: Holdings) -> StrategyResult:
+    shares = [_share(group, member_id, held) for member_id in members_in_order(group.subscriptions({}, 1))]
+    consumed = {partition for member_id in group.members for partition in held.get(member_id, ())}
+    weights = [share.weight for share in shares if share.weight is not None]
+    return StrategyResult(
+        strategy=strategy,
+        shares=shares,
+        nobodys=by_topic(partition for partition in group.partitions() if partition not in consumed),
+        spread=_spread([share.partitions for share in shares]),
+        weight_spread=_spread(weights) if weights else None,
+    )
+
+
+def _share(group: GroupSpec, member_id: MemberId, held: Holdings) -> Share:
+    partitions = held.get(member_id, frozenset())
+    weight = group.weight(partitions) if group.weights else None
+    return Share(member_id, len(partitions), weight, by_topic(partitions))
+
+
+def _spread(values: Sequence[int]) -> Spread:
+    return Spread(min(values), max(values), round(pstdev(values), 2))

@@ -1,0 +1,121 @@
+"""The result of a strategy, by name, for a group: Kafka's assignors, `lag-aware`, and RocketMQ's strategies.
+
+For RocketMQ a partition is a queue, a member a client, a rack a machine room; MACHINE_ROOM consumes from the
+rooms that have members. As in RocketMQ, each topic is divided among *all* members, whatever they subscribe
+to; no member consumes the share of one that does not subscribe.
+"""
+
+from collections.abc import Mapping
+from itertools import count
+from types import MappingProxyType
+from typing import Final
+
+from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
+from assignors.kafka.api import Assignor
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
+from assignors.lag_aware import LagAwareAssignor
+from assignors.rocketmq.api import (
+    AllocateMessageQueueStrategy,
+    IllegalArgumentException,
+    NullPointerException,
+)
+from assignors.rocketmq.machine_room_nearby import MachineRoomResolver
+from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
+from assignors.rocketmq.strategies import NEARBY_PREFIX, Settings, strategy_named
+from kafka_why.assign.model import GroupSpec, InputError
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.why.assignments import Holdings
+
+KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
+CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)
+
+_INNER: Final = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+_NEEDS_ROOMS: Final = ("MACHINE_ROOM", *(NEARBY_PREFIX + name for name in _INNER))
+KNOWN: Final = (*KAFKA, LagAwareAssignor.name, *_INNER, *_NEEDS_ROOMS)
+
+# The broker of a queue whose broker is unknown: RocketMQ's default name.
+_BROKER: Final = "broker-a"
+
+
+def check_strategy(name: str) -> str:
+    """Return the name. Raises InputError, with all known names, if there is no such strategy."""
+    if name not in KNOWN:
+        raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(KNOWN)}")
+    return name
+
+
+def rounds(strategy: str, group: GroupSpec, held: Holdings) -> list[Holdings]:
+    """Return the assignment after each rebalance that the strategy needs, if members held `held` before.
+
+    A strategy needs one rebalance. `cooperative-sticky` needs a second one to hand over moved partitions.
+    Raises InputError for a strategy that is unknown or refuses this group.
+    """
+    check_strategy(strategy)
+    if strategy == LagAwareAssignor.name:
+        return _kafka_rounds(LagAwareAssignor(group.weights), group, held)
+    if strategy in KAFKA:
+        return _kafka_rounds(KAFKA[strategy], group, held)
+    return [_rocketmq_shares(strategy, group)]
+
+
+def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[Holdings]:
+    done: list[Holdings] = []
+    for generation_id in count(1):
+        subscriptions = group.subscriptions(held, generation_id)
+        dealt = assignor.assign(group.topics, subscriptions, group.partition_racks())
+        after = {member_id: frozenset(partitions) for member_id, partitions in dealt.items()}
+        done.append(after)
+        if assignor.name != CooperativeStickyAssignor.name or not _has_given_up(held, after):
+            break
+        held = after
+    return done
+
+
+def _has_given_up(held: Holdings, after: Holdings) -> bool:
+    """Whether a member has to join again because it lost a partition."""
+    return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
+
+
+def _rocketmq_shares(name: str, group: GroupSpec) -> Holdings:
+    strategy = _rocketmq_strategy(name, group)
+    client_ids = sort_client_ids(group.members)
+    shares: dict[str, set[TopicPartition]] = {member_id: set() for member_id in client_ids}
+    for topic in group.topics:
+        queues = _queues(group, topic)
+        for member_id in client_ids:
+            if topic not in group.members[member_id].topics:
+                continue
+            try:
+                share = strategy.allocate("", member_id, queues, client_ids)
+            except (IllegalArgumentException, NullPointerException) as error:
+                raise InputError(f"{name} refuses topic {topic}: {error}") from error
+            shares[member_id] |= {TopicPartition(queue.topic, queue.queue_id) for queue in share or ()}
+    return {member_id: frozenset(share) for member_id, share in shares.items()}
+
+
+def _rocketmq_strategy(name: str, group: GroupSpec) -> AllocateMessageQueueStrategy:
+    rooms = {member.rack for member in group.members.values() if member.rack}
+    if name in _NEEDS_ROOMS and not (rooms and group.racks):
+        raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
+    return strategy_named(name, Settings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
+
+
+def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:
+    racks = group.racks.get(topic, [()] * group.topics[topic])
+    brokers = (f"{places[0]}@{_BROKER}" if places else _BROKER for places in racks)
+    return sort_queues(MessageQueue(topic, broker, number) for number, broker in enumerate(brokers))
+
+
+class _Racks(MachineRoomResolver):
+    """The machine rooms of a group: its racks."""
+
+    def __init__(self, group: GroupSpec) -> None:
+        self._members = group.members
+
+    def broker_deploy_in(self, queue: MessageQueue) -> str | None:
+        room, at, _ = queue.broker_name.rpartition("@")
+        return room if at else None
+
+    def consumer_deploy_in(self, client_id: str) -> str | None:
+        return self._members[client_id].rack

@@ -1,0 +1,345 @@
+"""The verdict on a recording: whether what is on the topics is, byte by byte, what its log leads to."""
+
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from kafka_why.contract.codec import Refusal
+from operations.replay.group_run import Entry, Sent
+from operations.replay.recording import Recording
+from operations.replay.replay import Replay, Until
+from operations.replay.selected import Selected
+from operations.replay.starts import is_recorded, place_of, starts_of
+from operations.replay.topic_contents import (
+    AnswerName,
+    Copy,
+    EventName,
+    Found,
+    LetterName,
+    answer_name,
+    event_fields,
+    group_named_in,
+    is_fixed,
+    letter_name,
+)
+from operations.replay.verdict import Counts, Difference, How, Verdict, What
+from records.truncation import encode_view
+from state.dispatch import AnyGroup, step, view_of
+from state.kafka.classic_group import ClassicGroup
+from state.timeline import Step
+
+# The clocks of the brokers that stamp requests and outputs may differ by this much.
+CLOCK_SKEW_MS = 10_000
+DIFFERENCES_KEPT = 20
+
+# The end of the text of a deadline or a scan.
+_DUE = re.compile(r" at (\d+)$")
+
+N = TypeVar("N", bound=AnswerName | EventName | LetterName)
+
+
+def judge(
+    recording: Recording,
+    until: Until | None = None,
+    *,
+    groups: set[str] | None = None,
+    step: Step = step,
+) -> Verdict:
+    """Replay the groups of a recording, some or all, and compare the outcome with what is on the topics.
+
+    With `until` only what was caused until then is compared.
+    """
+    return _Judge(Selected(recording, groups) if groups is not None else recording, until, step).verdict()
+
+
+@dataclass
+class _Judge:
+    recording: Recording
+    until: Until | None
+    step: Step
+    groups: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    differences: list[Difference] = field(default_factory=list)
+    by_kind: Counter[str] = field(default_factory=Counter)
+    unjudged: int = 0
+    skipped: int = 0
+    # The last number (`Copy.number`) that was compared of each group and partition.
+    _last: dict[tuple[What, str, int], int] = field(default_factory=dict)
+    _handled: dict[str, EventName] = field(default_factory=dict)
+    _repeated: set[tuple[object, bytes]] = field(default_factory=set)
+
+    def verdict(self) -> Verdict:
+        self.header = self.recording.header
+        self.layout = self.header.layout
+        self.found = found = Found.of(self.recording.outputs())
+        self.starts = starts_of(self.recording, found)
+        for broken in found.unreadable:
+            self._differ(What.ANSWER, How.UNREADABLE, "", type(broken).__name__)
+        for name, first, second in found.contradictions:
+            what = _what(name)
+            place = f"{second.partition}-{second.offset}"
+            self._differ(
+                what, How.TWICE, _group(name, first.value), name, None, first.value, second.value, place
+            )
+        cut = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
+        replay = Replay(self.recording, self._see, late=found.late, first=cut, step=self.step)
+        for entry in replay.entries():
+            self._compare(entry)
+        self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()
+        self._compare_rest()
+        self._compare_last_views(replay.groups)
+        return Verdict(
+            groups=dict(self.groups),
+            starts=self.starts,
+            differences=self.differences,
+            count=self.by_kind.total(),
+            by_kind=dict(self.by_kind),
+            duplicates=found.duplicates,
+            late=len(found.late),
+            unjudged=self.unjudged,
+            skipped=self.skipped,
+        )
+
+    def _see(self, group: AnyGroup | None) -> EventName | None:
+        """Compare the group after a step with the views that the topics have of this moment."""
+        if group is None:
+            return None
+        name = EventName(group.group_id, group.incarnation, group.seq)
+        waiting = self.found.views.get(name)
+        if waiting and any(event_fields(copy.value).at_ms == group.clock_ms for copy in waiting):
+            value = encode_view(view_of(group), self.layout.view_max_bytes)
+            left = [copy for copy in waiting if copy.value != value]
+            self.groups[group.group_id].views += len(waiting) - len(left)
+            self.found.views[name] = left
+        return name
+
+    def _compare(self, entry: Entry[EventName]) -> None:
+        counts = self.groups[entry.group_id]
+        counts.entries += 1
+        if entry.is_handled and entry.kept is not None:
+            self._handled[entry.group_id] = entry.kept
+        elif entry.is_handled and not isinstance(entry.event, Refusal):
+            self._handled.pop(entry.group_id, None)
+        for sent in entry.sent:
+            name = answer_name(sent.value)
+            self._compare_early(name, sent, entry)
+            copy = self._match(What.ANSWER, self.found.answers, name, sent.value, entry, sent.reply_partition)
+            counts.answers += copy is not None
+        for said in entry.history:
+            event = said.entry
+            named = EventName(event.group_id, event.incarnation, event.seq)
+            counts.history += (
+                self._match(What.HISTORY, self.found.events, named, said.value, entry) is not None
+            )
+        for letter in entry.letters:
+            lost = letter_name(letter.value)
+            counts.letters += (
+                self._match(What.LETTER, self.found.letters, lost, letter.value, entry) is not None
+            )
+
+    def _compare_early(self, name: AnswerName, sent: Sent, entry: Entry[EventName]) -> None:
+        """Compare what replicas answered. A replica may be silent, so none of it has to be there."""
+        for copy in self.found.early.pop(name, ()):
+            if not self._is_asked(entry):
+                continue
+            self.groups[entry.group_id].early += 1
+            if (copy.partition, copy.value) != (sent.reply_partition, sent.value):
+                how = How.CHANGED if copy.value != sent.value else How.MISPLACED
+                place = f"{copy.partition}-{copy.offset}"
+                self._differ(
+                    What.EARLY, how, entry.group_id, name, cause_of(entry), sent.value, copy.value, place
+                )
+
+    def _match(
+        self,
+        what: What,
+        names: dict[N, Copy],
+        name: N,
+        value: bytes,
+        entry: Entry[Any],
+        partition: int | None = None,
+    ) -> Copy | None:
+        """Compare one expected record with what was found, and take it out. Returns None if there is none, or
+        if it was not asked for.
+        """
+        cause, group_id = cause_of(entry), entry.group_id
+        repeatable = _repeatable(name, value)
+        if repeatable in self._repeated:
+            return None
+        copy = names.pop(name, None)
+        if not self._is_asked(entry):
+            return None
+        if copy is None:
+            counts = self.groups[group_id]
+            if not entry.is_handled:
+                counts.open += 1
+            elif self._is_gone(what, entry.at_ms, partition):
+                counts.gone += 1
+            else:
+                self._differ(what, How.MISSING, group_id, name, cause, value)
+            return None
+        if repeatable is not None:
+            self._repeated.add(repeatable)
+        place = f"{copy.partition}-{copy.offset}"
+        if partition is not None and copy.partition != partition:
+            self._differ(what, How.MISPLACED, group_id, name, cause, value, copy.value, place)
+        elif copy.value != value and not (isinstance(name, LetterName) and not is_fixed(name)):
+            self._differ(what, How.CHANGED, group_id, name, cause, value, copy.value, place)
+        elif copy.number < self._last.get(lane := (what, group_id, copy.partition), -1):
+            self._differ(what, How.OUT_OF_ORDER, group_id, name, cause, value, copy.value, place)
+        else:
+            self._last[lane] = copy.number
+        return copy
+
+    def _is_asked(self, entry: Entry[Any]) -> bool:
+        until = self.until
+        if until is None:
+            return True
+        if until.time_ms is not None and entry.at_ms > until.time_ms:
+            return False
+        return until.offset is None or (entry.message is not None and until.includes(entry.message))
+
+    def _is_gone(self, what: What, at_ms: int, partition: int | None) -> bool:
+        """Whether a record that was written at this time or later may have been deleted by retention."""
+        topic = {
+            What.ANSWER: self.layout.responses_topic,
+            What.HISTORY: self.layout.events_topic,
+            What.LETTER: self.layout.dead_letters_topic,
+        }[what]
+        kept_ms = self.header.kept_since_ms.get(topic, {})
+        since = kept_ms.values() if partition is None else [kept_ms.get(partition, 0)]
+        return at_ms < max(since, default=0) + CLOCK_SKEW_MS if any(since) else False
+
+    def _compare_rest(self) -> None:
+        """What is on the topics, and no step of the replay leads to it."""
+        found = self.found
+        for answer, copy in found.answers.items():
+            self._unexpected(What.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
+        skipped = set(self.header.epochs[-1].skip)
+        for answer, copies in found.early.items():
+            # A replica may have answered it before somebody decided to skip it.
+            if not skipped.isdisjoint((answer.request, answer.request.partition("#")[0])):
+                self.skipped += len(copies)
+                continue
+            for copy in copies:
+                self._unexpected(What.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
+        for event, copy in found.events.items():
+            self._unexpected(What.HISTORY, event, copy, self._is_event_judged(event, copy))
+        for letter, copy in found.letters.items():
+            self._unexpected(What.LETTER, letter, copy, self._is_judged(letter.subject, copy.value))
+        for view, copies in found.views.items():
+            for copy in copies:
+                self._unexpected(What.VIEW, view, copy, self._is_event_judged(view, copy))
+
+    def _unexpected(self, what: What, name: Any, copy: Copy, is_judged: bool) -> None:
+        if not is_judged:
+            self.unjudged += 1
+            return
+        group_id = _group(name, copy.value)
+        place = f"{copy.partition}-{copy.offset}"
+        self._differ(what, How.UNEXPECTED, group_id, name, None, None, copy.value, place)
+
+    def _is_judged(self, request: str, value: bytes) -> bool:
+        """Whether an answer or dead letter is of a request from which on its group can be judged."""
+        start = self.starts.get(group_named_in(value))
+        place = place_of(request, self.header)
+        if place is None:  # a deadline, a scan, or a request of another topic
+            due = _DUE.search(request)
+            until_ms = sys.maxsize if self.header.until_ms is None else self.header.until_ms
+            return start is None and due is not None and int(due[1]) < until_ms
+        is_known = is_recorded(place, self.header) and request not in self._open
+        return is_known and (start is None or start.has(place))
+
+    def _is_event_judged(self, event: EventName, copy: Copy) -> bool:
+        until_ms = self.header.until_ms
+        if until_ms is not None and event_fields(copy.value).at_ms >= until_ms:
+            return False
+        start = self.starts.get(event.group_id)
+        if start is not None and start.incarnation == event.incarnation:
+            return event.seq > start.seq
+        place = place_of(event.incarnation, self.header)
+        return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
+
+    def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
+        """A group that exists has a view that is not older than the last committed batch.
+
+        After the end of a log that was cut, and in the same batch, the group may have ended.
+        """
+        if self.until is not None or self.header.until_ms is not None:
+            return
+        for group_id, handled in self._handled.items():
+            last = self.found.last_views.get(group_id)
+            is_ended = last is None and group_id in self.found.last_views and group_id not in groups
+            is_other = last is not None and last.incarnation != handled.incarnation
+            if not (is_ended or is_other or (last is not None and last.seq >= handled.seq)):
+                self._differ(What.VIEW, How.MISSING, group_id, handled)
+
+    def _differ(
+        self,
+        what: What,
+        how: How,
+        group_id: str,
+        name: object,
+        entry: str | None = None,
+        expected: bytes | None = None,
+        found: bytes | None = None,
+        place: str | None = None,
+    ) -> None:
+        self.by_kind[f"{what} {how.partition(':')[0]}"] += 1
+        if len(self.differences) < DIFFERENCES_KEPT:
+            self.differences.append(
+                Difference(
+                    what=what,
+                    how=how,
+                    group_id=group_id,
+                    name=name_text(name),
+                    entry=entry,
+                    expected=None if expected is None else expected.decode(errors="replace"),
+                    found=None if found is None else found.decode(errors="replace"),
+                    place=place,
+                )
+            )
+
+
+def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
+    """What identifies a record that may rightly be there several times: a message to a connection that one
+    request caused twice, and a deadline that failed again after its group was released. Returns None if it
+    may not.
+    """
+    if isinstance(name, AnswerName) and name.connection:
+        return name, value
+    return (name, b"") if isinstance(name, LetterName) and not is_fixed(name) else None
+
+
+def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
+    """The requests that wait for their answer."""
+    return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
+
+
+def cause_of(entry: Entry[Any]) -> str:
+    """What a step is: the id of its request, or the deadline."""
+    return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
+
+
+def name_text(name: object) -> str:
+    """A record's name for people."""
+    match name:
+        case EventName(_, incarnation, seq):
+            return f"number {seq} of incarnation {incarnation}"
+        case LetterName(reason, subject):
+            return f"{reason} of {subject}"
+        case AnswerName(request, connection, kind, _):
+            return f"{kind} to {connection} because of {request}" if connection else f"answer to {request}"
+    return str(name)
+
+
+def _what(name: AnswerName | EventName | LetterName) -> What:
+    if isinstance(name, AnswerName):
+        return What.ANSWER
+    return What.HISTORY if isinstance(name, EventName) else What.LETTER
+
+
+def _group(name: AnswerName | EventName | LetterName, value: bytes) -> str:
+    return name.group_id if isinstance(name, EventName) else group_named_in(value)

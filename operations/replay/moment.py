@@ -1,0 +1,293 @@
+"""A group as it was at a moment: its state, its members, what each holds since when, and its timers."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.escaping import VisibleText, visible, visible_text
+from kafka_why.groups.rocketmq import (
+    client_table,
+    rocketmq_remarks,
+    rocketmq_row,
+    rocketmq_state_table,
+    topic_table,
+)
+from kafka_why.groups.tables import Column, render_table
+from kafka_why.partition_text import number_list
+from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.names import Names, clients_of, is_bare
+from kafka_why.why.wording import INDENT, count
+from operations.replay.consumer_moment import WHATS, consumer_member_table, headline
+from operations.replay.group_run import Entry
+from operations.replay.replay import Replayed
+from operations.replay.share_moment import WHATS as SHARE_WHATS
+from operations.replay.share_moment import share_headline, share_member_table, share_state_lines
+from state.config import CoordinatorConfig
+from state.kafka import timers
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.protocols import protocol_of
+from state.kafka.share_group import ShareGroup
+from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.timers import next_scan
+from state.rocketmq.view import snapshot
+
+Partition = tuple[str, int]
+
+# What happens at a deadline, by the type of the group.
+_WHATS: Mapping[type, Mapping[timers.TimerKind, str]] = {
+    ConsumerGroup: WHATS,
+    ShareGroup: SHARE_WHATS,
+    ClassicGroup: {
+        timers.TimerKind.HEARTBEAT: "the session of {} ends",
+        timers.TimerKind.JOIN: "the round ends, whoever has joined",
+        timers.TimerKind.SYNC: "members without SyncGroup are removed",
+        timers.TimerKind.RETENTION: "offsets are checked for expiry",
+    },
+}
+
+
+def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> VisibleText:
+    """The group at `at_ms`, which is the end of the replay."""
+    group = replayed.group
+    when = f"{clock.time(at_ms)} {clock.zone(at_ms)}"
+    if group is None or isinstance(group, ConfigsOnly):
+        return visible(
+            f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}"
+        )
+    if isinstance(group, RocketMqGroup):
+        return _rocketmq_text(group, at_ms, when, config, clock)
+    names = names_of(replayed.entries, group)
+    due = protocol_of(group).due_deadlines(group, sys.maxsize, config)
+    return _kafka_text(group, holders(replayed.entries), names, at_ms, when, due, clock)
+
+
+def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]:
+    """The member that each partition is assigned to, and since when, by the last assignments."""
+    found: dict[Partition, tuple[str, int]] = {}
+    for entry in entries:
+        for said in entry.history:
+            if isinstance(said.entry, HistoryEntry):
+                found = _after(said.entry, found)
+    return found
+
+
+def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> Names:
+    """Names for all member ids that the history names, and for those of the group."""
+    said = (said.entry for entry in entries for said in entry.history)
+    clients = clients_of(entry for entry in said if isinstance(entry, HistoryEntry))
+    ids = member_ids(entries).union(group.members if group is not None else ())
+    if isinstance(group, ClassicGroup):
+        ids.update(group.pending_members)
+    if isinstance(group, ConsumerGroup | ShareGroup):
+        clients |= {
+            m.member_id: m.instance_id or m.client_id for m in group.members.values() if is_bare(m.member_id)
+        }
+    return Names(ids, clients)
+
+
+def member_ids(entries: Iterable[Entry[Any]]) -> set[str]:
+    """All member ids that the history names."""
+    return {
+        member_id
+        for entry in entries
+        for said in entry.history
+        if (member_id := getattr(said.entry, "member_id", None))
+    }
+
+
+def _after(event: HistoryEntry, held: dict[Partition, tuple[str, int]]) -> dict[Partition, tuple[str, int]]:
+    if event.type is EntryType.MEMBER_REPLACED and event.replaced_member_id is not None:
+        return {
+            p: (event.member_id or m, since) if m == event.replaced_member_id else (m, since)
+            for p, (m, since) in held.items()
+        }
+    if event.type in (EntryType.EMPTY, EntryType.GROUP_DELETED):
+        return {}
+    if event.type is not EntryType.STABLE or event.assignments is None:
+        return held
+    now: dict[Partition, tuple[str, int]] = {}
+    for member_id, assignment in event.assignments.items():
+        for partition in _partitions(assignment) or ():
+            owner, since = held.get(partition, ("", 0))
+            now[partition] = (member_id, since if owner == member_id else event.at_ms)
+    return now
+
+
+def _partitions(assignment: bytes) -> list[Partition] | None:
+    """The partitions of an assignment, None if it is not a consumer assignment."""
+    if not assignment:
+        return []
+    try:
+        return [(p.topic, p.partition) for p in decode_assignment(assignment).partitions]
+    except ProtocolError:
+        return None
+
+
+def _kafka_text(
+    group: KafkaGroup,
+    held: dict[Partition, tuple[str, int]],
+    names: Names,
+    at_ms: int,
+    when: str,
+    due: Sequence[timers.DeadlineReached],
+    clock: Clock,
+) -> VisibleText:
+    lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
+    about = _about(group, names)
+    lines = [f"Group {group.group_id} at {when}: {group.state} for {lasted}, {about}"]
+    if group.last_rebalance_at_ms is not None:
+        began = clock.time(group.last_rebalance_at_ms)
+        lines.append(f"Last rebalance: began {began}, because {names.put_in(group.last_rebalance_reason)}")
+    if group.quarantined is not None:
+        lines.append(f"Quarantined: {group.quarantined}")
+    if group.members:
+        lines += ["", _members_text(group, held, names, clock)]
+    if isinstance(group, ShareGroup):
+        lines += ["", *share_state_lines(group, at_ms)]
+    if offsets := sum(map(len, group.offsets.values())):
+        lines += [
+            "",
+            f"Committed offsets: {count(offsets, 'partition')} of {count(len(group.offsets), 'topic')}",
+        ]
+    if group.pending:
+        pending = sum(map(len, group.pending_partitions().values()))
+        transactions = {(entry.producer_id, entry.txn_position) for entry in group.pending}
+        lines += [
+            "",
+            f"Pending offsets: {count(pending, 'partition')} in {count(len(transactions), 'transaction')}",
+        ]
+    lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, due, clock))]
+    return visible_text(lines)
+
+
+def _about(group: KafkaGroup, names: Names) -> str:
+    match group:
+        case ClassicGroup():
+            return _headline(group, names)
+        case ShareGroup():
+            return share_headline(group)
+    return headline(group)
+
+
+def _members_text(
+    group: KafkaGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
+) -> VisibleText:
+    match group:
+        case ClassicGroup():
+            return _member_table(group, held, names, clock)
+        case ShareGroup():
+            return share_member_table(group, names)
+    return consumer_member_table(group, names)
+
+
+def _headline(group: ClassicGroup, names: Names) -> str:
+    leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
+    protocol = f", protocol {group.protocol_name}" if group.protocol_name else ""
+    return f"generation {group.generation}, {count(len(group.members), 'member')}{leader}{protocol}"
+
+
+def _member_table(
+    group: ClassicGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
+) -> VisibleText:
+    columns = [Column("MEMBER"), Column("HOST", 10), Column("STATE", 10), Column("#PARTITIONS", 11)]
+    columns += [Column("HOLDS"), Column("SINCE", 0)]
+    rows = []
+    for member in group.members.values():
+        partitions = _partitions(member.assignment)
+        since = [held[p][1] for p in partitions or () if p in held and held[p][0] == member.member_id]
+        rows.append(
+            [
+                names.of(member.member_id),
+                member.client_host or None,
+                _state_of(member, group),
+                None if partitions is None else len(partitions),
+                f"{len(member.assignment)} bytes" if partitions is None else _topics(partitions),
+                _since(since, clock),
+            ]
+        )
+    return render_table(columns, rows)
+
+
+def _state_of(member: Member, group: ClassicGroup) -> str:
+    if member.parked_join is not None:
+        return "joined, waits for the others"
+    if member.parked_sync is not None:
+        return "waits for its assignment"
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return "has to join again"
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return "has to sync"
+    return "has not synced" if member.pending_sync else "holds"
+
+
+def _topics(partitions: list[Partition]) -> str | None:
+    """`orders 0-3 7; prices 1`."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return "; ".join(f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()) or None
+
+
+def _since(times_ms: list[int], clock: Clock) -> str | None:
+    """When the oldest and the youngest assignment were made."""
+    if not times_ms:
+        return None
+    first, last = clock.time(min(times_ms)), clock.time(max(times_ms))
+    return first if first == last else f"{first} to {last}"
+
+
+def _timer_lines(
+    group: KafkaGroup, names: Names, at_ms: int, due: Sequence[timers.DeadlineReached], clock: Clock
+) -> Iterator[str]:
+    whats = _WHATS[type(group)]
+    for deadline in due:
+        what = whats[deadline.kind].format(names.of(deadline.member_id))
+        yield f"{clock.time(deadline.deadline_ms)}  {_distance(deadline.deadline_ms - at_ms)}  {what}"
+    if not due:
+        yield "none"
+
+
+def _distance(ms: int) -> str:
+    return f"in {duration_text(ms)}" if ms >= 0 else f"{duration_text(-ms)} overdue"
+
+
+def _rocketmq_text(
+    group: RocketMqGroup, at_ms: int, when: str, config: CoordinatorConfig, clock: Clock
+) -> VisibleText:
+    row = rocketmq_row(snapshot(group))
+    lines = [f"Group {group.group_id} at {when}", "", rocketmq_state_table(row)]
+    if row.topics:
+        lines += ["", topic_table(row)]
+    if row.consumers or row.producers:
+        lines += ["", client_table(row)]
+    for connection, info in group.channels.items():
+        silent = duration_text(max(at_ms - info.last_update_ms, 0))
+        lines.append(f"{INDENT}{info.client_id} ({connection}): last heartbeat {silent} ago")
+    if group.locks:
+        columns = [Column("TOPIC"), Column("QUEUE", 5), Column("LOCKED-BY"), Column("LAST-LOCKED", 0)]
+        locks = [
+            [queue.topic, queue.queue_id, lock.client_id, clock.time(lock.last_update_ms)]
+            for queue, lock in group.locks.items()
+        ]
+        lines += ["", render_table(columns, locks)]
+    remarks = [*rocketmq_remarks(row)]
+    scan = next_scan(group, config.rocketmq)
+    if scan is not None:
+        due = f"{clock.time(scan.deadline_ms)}  {_distance(scan.deadline_ms - at_ms)}"
+        remarks.append(f"Timers: {due}  a scan for silent connections and expired locks")
+    lines += ["", *remarks] if remarks else []
+    return visible_text(lines)
+
+
+def _last_entry(entries: list[Entry[bytes]], clock: Clock) -> str:
+    for entry in reversed(entries):
+        if entry.history:
+            last = entry.history[-1].entry
+            return f" Its last history entry: {clock.time(last.at_ms)}, {last.reason}."
+    return ""

@@ -1,0 +1,260 @@
+"""The log of a recording through the core, without Spark: the operator's rules, one step at a time.
+
+Each message of the log is admitted or refused as the operator does it, and applied by the group's timeline
+with the recording's configurations and outages. After the last message the deadlines fire that the
+recording's clock records allow.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from checkpoints import codec
+from kafka_why.contract.codec import Refusal, encode
+from operations.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
+from operations.replay.recording import Event, Header, LogClock, Recording, View
+from operations.replay.starts import Start, starts_of
+from operations.replay.topic_contents import Found
+from state.dispatch import AnyGroup, step
+from state.kafka.effects import Reply
+from state.timeline import Row, Step
+from streaming.query.admission import Message
+from streaming.query.output_values import dead_letter
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Until:
+    """The end of a replay: a time in ms by the groups' clocks, or an offset (inclusive)."""
+
+    time_ms: int | None = None
+    offset: int | None = None
+
+    def includes(self, message: Message) -> bool:
+        """Whether a message is before the end."""
+        if self.offset is not None and message.row.offset > self.offset:
+            return False
+        return self.time_ms is None or message.row.at_ms <= self.time_ms
+
+
+@dataclass
+class Replayed:
+    """A group's entries in their order, and the group at the end (None if there is none).
+
+    `start` says where the entries begin if the beginning of the group's log is gone.
+    """
+
+    group_id: str
+    entries: list[Entry[bytes]] = field(default_factory=list)
+    group: AnyGroup | None = None
+    start: Start = field(default_factory=Start)
+
+    def group_after(self, number: int) -> AnyGroup | None:
+        """The group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        while number > 0 and isinstance(self.entries[number].event, Refusal):
+            number -= 1  # a refused message does not reach the group
+        return decode_kept(self.group_id, self.entries[number].kept)
+
+
+def replay(
+    recording: Recording, group_id: str, until: Until | None = None, *, with_states: bool = False
+) -> Replayed:
+    """Replay one group of a recording. The deadlines that were due until the end have fired.
+
+    `with_states` keeps the group after each entry, compressed.
+    """
+    found = Found.of(line for line in recording.outputs() if isinstance(line, Event | View))
+    start = starts_of(recording, found).get(group_id, Start())
+    run = Replay(
+        recording,
+        lambda group: encode_kept(group) if with_states else None,
+        groups={group_id},
+        late=found.late,
+        first={group_id: start.request} if start.is_cut else None,
+    )
+    return Replayed(group_id, list(run.entries(until)), run.groups.get(group_id), start)
+
+
+class Replay(Generic[K]):
+    """A replay of a recording's groups, all or some. `keep`: see `GroupRun`.
+
+    `late` are requests by id that were applied late, by so many ms: a deadline of a later time had fired
+    before. That depends on more than the log, so it is taken from the history. `first` are the groups that
+    the log does not have from their beginning, with the request that created the group anew: the messages
+    before it are left out. If it is None, all are left out.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        keep: Callable[[AnyGroup | None], K | None],
+        *,
+        groups: set[str] | None = None,
+        late: Mapping[str, int] | None = None,
+        first: Mapping[str, str | None] | None = None,
+        step: Step = step,
+    ) -> None:
+        self._recording = recording
+        self._keep = keep
+        self._step = step
+        self._wanted = groups
+        self._late = late or {}
+        self._first = dict(first or {})
+        header = recording.header
+        self._header = header
+        self._outages = [known.outage for known in header.outages]
+        self._configs = header.configs
+        self._admissions = header.admissions()
+        self._until_ms = sys.maxsize if header.until_ms is None else header.until_ms - 1
+        handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
+        self._handled_ms = min(handled_ms, self._until_ms)
+        self._runs: dict[str, GroupRun[K]] = {}
+
+    @property
+    def groups(self) -> dict[str, AnyGroup]:
+        """The groups that exist now."""
+        return {group_id: run.group for group_id, run in self._runs.items() if run.group is not None}
+
+    def entries(self, until: Until | None = None) -> Iterator[Entry[K]]:
+        """Run the replay once. Yields each group's entries in their order."""
+        until = until or Until()
+        for state in self._recording.states():
+            if self._wants(state.group_id):
+                entry = codec.Entry(state.version, None, state.group)
+                self._run_of(state.group_id, codec.decode_group(state.group_id, entry))
+        end_ms = 0
+        later_ms: dict[str, int] = {}  # the last message after the end, by group
+        for line in self._recording.log():
+            if isinstance(line, LogClock):
+                end_ms = max(end_ms, line.time_ms)
+                continue
+            message = line.message(self._header.identity.requests_topic)
+            if until.includes(message):
+                yield from self._message(message)
+            elif self._wants(group_id := named_group(message)):
+                later_ms[group_id] = max(message.row.at_ms, later_ms.get(group_id, 0))
+        if until.offset is not None:
+            return
+        for run in self._runs.values():
+            # A later message of the group fires what is due before it.
+            known_ms = max(end_ms, later_ms.get(run.group_id, 0), self._handled_ms)
+            known_ms = min(known_ms, self._until_ms)
+            yield from self._fire(run, known_ms if until.time_ms is None else min(known_ms, until.time_ms))
+
+    def _wants(self, group_id: str) -> bool:
+        return self._wanted is None or group_id in self._wanted
+
+    def _message(self, message: Message) -> Iterator[Entry[K]]:
+        request = self._admissions[message.row.partition].admit(message, _unknown)
+        is_handled = self._is_handled(message)
+        if isinstance(request, Refusal):
+            entry: Entry[K] = _refused(request, message, is_handled, self._header)
+            if self._wants(entry.group_id):
+                yield entry
+            return
+        group_id = request.group_id
+        if not self._wants(group_id) or not self._has_begun(group_id, message.id):
+            return
+        run = self._run_of(group_id)
+        if not is_handled:
+            yield from self._fire_handled(run, self._handled_ms)
+        late_by_ms = self._late.get(message.id)
+        if late_by_ms is not None:
+            yield from run.fire_until(message.row.at_ms + late_by_ms, is_handled)
+        row = Row(message.row.at_ms, message.id, request, len(message.value))
+        yield from run.apply(row, message, is_handled)
+
+    def _has_begun(self, group_id: str, request_id: str) -> bool:
+        if group_id not in self._first:
+            return True
+        if self._first[group_id] != request_id:
+            return False
+        del self._first[group_id]
+        return True
+
+    def _fire(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
+        """Fire the deadlines until a time. The last committed batch has fired those before its watermark."""
+        yield from self._fire_handled(run, min(self._handled_ms, until_ms))
+        yield from run.fire_until(until_ms, is_handled=False)
+
+    def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
+        """Fire what a committed batch has fired.
+
+        Spark calls a group that rests at its next deadline. So what a takeover or another configuration adds
+        before that may not be written yet.
+        """
+        while (due_ms := run.next_due_ms()) is not None and due_ms <= until_ms:
+            yield from run.fire_until(due_ms, is_handled=True)
+
+    def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
+        run = self._runs.get(group_id)
+        if run is None:
+            run = GroupRun(
+                group_id,
+                group,
+                self._header.layout,
+                self._configs,
+                self._outages,
+                self._keep,
+                self._step,
+            )
+            self._runs[group_id] = run
+        return run
+
+    def _is_handled(self, message: Message) -> bool:
+        handled = self._header.handled
+        return handled is not None and message.row.offset < handled.ends.get(message.row.partition, 0)
+
+
+def named_group(message: Message) -> str:
+    """The group that a message names: as `group_id`, or else as the key of its record."""
+    try:
+        return _named.decode(message.value).group_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return message.row.key.decode(errors="replace") if message.n is None else ""
+
+
+class _Named(msgspec.Struct):
+    group_id: str
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def _refused(refusal: Refusal, message: Message, is_handled: bool, header: Header) -> Entry[K]:
+    sent: list[Sent] = []
+    letters: list[LostLetter] = []
+    response = refusal.response(message.id)
+    if response is not None and refusal.address is not None:
+        reply = Reply(refusal.address.reply_partition, response)
+        answer, letters = sent_and_letter(reply, message, header.layout)
+        sent = [answer]
+    letter = dead_letter(
+        refusal.reason, refusal.message, message.row.key, message, answered=response is not None
+    )
+    letters.append(LostLetter(refusal.reason, message.id, encode(letter)))
+    at_ms = message.row.at_ms
+    return Entry(
+        named_group(message), at_ms, refusal, message, is_handled, tuple(sent), (), (), tuple(letters), None
+    )
+
+
+def _unknown(_: str) -> bool:
+    """No group is known to belong to a partition before its partition is computed."""
+    return False
+
+
+def encode_kept(group: AnyGroup | None) -> bytes | None:
+    """A group in few bytes."""
+    return None if group is None else codec.write_row({group.group_id: codec.encode_group(group, None)})[1]
+
+
+def decode_kept(group_id: str, kept: bytes | None) -> AnyGroup | None:
+    """The inverse of `encode_kept`."""
+    if kept is None:
+        return None
+    return codec.decode_group(group_id, codec.read_row(group_id, codec.STATE_VERSION, kept)[group_id])

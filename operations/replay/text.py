@@ -1,0 +1,138 @@
+"""A verdict as text: whether it is identical, what was compared, and the first differences in full."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from checkpoints.checkpoint import OUTAGES_KEPT
+from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.why.wording import INDENT, Lines, columns, count
+from operations.replay.recording import Header
+from operations.replay.starts import Start
+from operations.replay.verdict import Difference, Verdict
+
+MAX_STARTS = 10
+
+
+def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
+    """The first line says whether the topics are identical to the replay."""
+    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(_notes(verdict, header))]
+    for number, difference in enumerate(verdict.differences, 1):
+        lines += ["", f"#{number}  {difference.what} {difference.how}"]
+        lines += [INDENT + line for line in columns(_details(difference))]
+    hidden = verdict.count - len(verdict.differences)
+    if hidden:
+        lines += ["", f"({hidden} more differences are not shown)"]
+    return visible_text(lines)
+
+
+def _headline(verdict: Verdict) -> str:
+    groups = f" of {len(verdict.groups)} groups" if len(verdict.groups) != 1 else ""
+    compared = f"{_answers(verdict)}{groups}"
+    if verdict.is_identical and not verdict.groups and verdict.unjudged:
+        return "nothing could be judged: the beginning of the log of each group is gone"
+    if verdict.is_identical:
+        return f"identical: {compared}"
+    kinds = ", ".join(f"{number} x {kind}" for kind, number in sorted(verdict.by_kind.items()))
+    return f"{count(verdict.count, 'difference')}: {kinds} (compared: {compared})"
+
+
+def _answers(verdict: Verdict) -> str:
+    answers, history = verdict.total("answers"), verdict.total("history")
+    return f"{count(answers, 'answer')}, {history} history {'entry' if history == 1 else 'entries'}"
+
+
+def _compared(verdict: Verdict) -> Lines:
+    yield "Steps", f"{verdict.total('entries')}: requests, deadlines and takeovers"
+    yield "Also", f"{count(verdict.total('views'), 'view')}, {count(verdict.total('letters'), 'dead letter')}"
+    if early := verdict.total("early"):
+        yield "Early", f"{count(early, 'answer')} of replicas, compared with the log's, too"
+    if verdict.duplicates:
+        yield "Repeated", f"{count(verdict.duplicates, 'record')}, each with the same bytes"
+
+
+def _notes(verdict: Verdict, header: Header) -> Lines:
+    texts = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
+    for text in texts:
+        yield "Note", text
+
+
+def _of_header(header: Header) -> Iterator[str]:
+    if len(header.outages) >= OUTAGES_KEPT:
+        yield f"only the last {OUTAGES_KEPT} outages are known"
+    others = {epoch.code_version for epoch in header.epochs} - {header.code_version}
+    if others:
+        yield f"version {header.code_version} replays what {', '.join(sorted(others))} did"
+
+
+def _of_extent(verdict: Verdict) -> Iterator[str]:
+    if verdict.late:
+        yield (
+            f"{count(verdict.late, 'request')} applied late, as the history says: a deadline of a later time "
+            "had fired before, so the brokers' clocks were stepped or a clock record was wrong"
+        )
+    if gone := verdict.total("gone"):
+        yield f"{count(gone, 'expected record')} older than what the topics still have: not compared"
+    if waiting := verdict.total("open"):
+        yield f"{count(waiting, 'expected record')} that no committed batch had to write yet"
+    if verdict.skipped:
+        answers = count(verdict.skipped, "early answer")
+        yield f"{answers} to requests that were skipped later, by --skip-record"
+    if verdict.unjudged:
+        yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
+
+
+def _of_starts(verdict: Verdict) -> Iterator[str]:
+    cut = {group_id: start for group_id, start in verdict.starts.items() if start.is_cut}
+    for group_id, start in list(cut.items())[:MAX_STARTS]:
+        yield start_text(group_id, start)
+    if len(cut) > MAX_STARTS:
+        yield f"and {len(cut) - MAX_STARTS} groups more whose log's beginning is gone"
+
+
+def start_text(group_id: str, start: Start) -> str:
+    """Where the replay of a group begins whose log's beginning is gone."""
+    if start.request is None:
+        return (
+            f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "
+            "anew since. Give a state to begin with (--from-state)"
+        )
+    return (
+        f"group {group_id} is judged from {start.request} on, which created it, because the log's beginning "
+        "is gone"
+    )
+
+
+def _details(difference: Difference) -> Lines:
+    yield "group", difference.group_id or "-"
+    yield "name", difference.name
+    if difference.entry is not None:
+        yield "by", difference.entry
+    if difference.place is not None:
+        yield "at", difference.place
+    if difference.expected is not None and difference.found is not None:
+        for text in changes(difference.expected, difference.found):
+            yield "differs", text
+    if difference.expected is not None:
+        yield "expected", difference.expected
+    if difference.found is not None:
+        yield "found", difference.found
+
+
+def changes(expected: str, found: str) -> Iterator[str]:
+    """The fields in which two JSON objects differ: `reason: "a", found "b"`."""
+    try:
+        before, after = json.loads(expected), json.loads(found)
+    except ValueError:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in dict.fromkeys([*before, *after]):
+            if before.get(name, _ABSENT) != after.get(name, _ABSENT):
+                yield f"{name}: expected {_field(before, name)}, found {_field(after, name)}"
+
+
+_ABSENT = object()
+
+
+def _field(fields: dict[str, Any], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "nothing"

@@ -1,0 +1,204 @@
+"""What is on the topics, by name: answers, history, dead letters and views, each once."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from kafka_why.contract.codec import UNREADABLE, DeadLetter, Reason
+from kafka_why.contract.early_answers import lists_changed
+from operations.replay.recording import Answer, Event, Letter, OutputLine, View
+
+
+class AnswerName(NamedTuple):
+    """What identifies an answer: the id of its request. A message to a RocketMQ connection also has the
+    connection, its type, and the group; its request can be a scan.
+    """
+
+    request: str
+    connection: str = ""
+    type: str = ""
+    group_id: str = ""
+
+
+class EventName(NamedTuple):
+    """What identifies a history entry or a view."""
+
+    group_id: str
+    incarnation: str
+    seq: int
+
+
+class LetterName(NamedTuple):
+    """What identifies a dead letter. `subject` is the request, or the group whose deadline failed and the
+    deadline.
+    """
+
+    reason: str
+    subject: str
+
+
+class Copy(NamedTuple):
+    """The first copy of a record: its place, and its number among all that were read."""
+
+    partition: int
+    offset: int
+    value: bytes
+    number: int
+
+
+class Contradiction(NamedTuple):
+    """Two records of one name with different bytes."""
+
+    name: AnswerName | EventName | LetterName
+    first: Copy
+    second: Copy
+
+
+N = TypeVar("N", bound=AnswerName | EventName | LetterName)
+
+
+class _AnswerFields(msgspec.Struct):
+    request: str = ""
+    connection: str = ""
+    type: str = ""
+    group_id: str = ""
+
+
+class EventFields(msgspec.Struct):
+    """What a history entry or a view of any protocol has."""
+
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    type: str = ""
+    cause: str = ""
+    late_by_ms: int | None = None
+
+
+_answer = msgspec.json.Decoder(_AnswerFields)
+_event = msgspec.json.Decoder(EventFields)
+_letter = msgspec.json.Decoder(DeadLetter)
+
+
+def answer_name(value: bytes) -> AnswerName:
+    """The name of an answer. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    fields = _answer.decode(value)
+    if not fields.connection:
+        return AnswerName(fields.request)
+    return AnswerName(fields.request, fields.connection, fields.type, fields.group_id)
+
+
+def event_fields(value: bytes) -> EventFields:
+    """The fields of a history entry or view. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    return _event.decode(value)
+
+
+def letter_name(value: bytes) -> LetterName:
+    """The name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    letter = _letter.decode(value)
+    first_line = letter.message.partition("\n")[0]
+    return LetterName(letter.reason, letter.request or f"{letter.key.decode(errors='replace')}: {first_line}")
+
+
+def group_named_in(value: bytes) -> str:
+    """The group that an answer or dead letter names, "" if it names none."""
+    try:
+        return _answer.decode(value).group_id
+    except UNREADABLE:
+        return ""
+
+
+def letter_key(value: bytes) -> bytes:
+    """The key of the record that a dead letter is about."""
+    try:
+        return _letter.decode(value).key
+    except UNREADABLE:
+        return b""
+
+
+def is_fixed(name: LetterName) -> bool:
+    """Whether a dead letter's bytes are determined: tracebacks depend on the installation."""
+    return name.reason != Reason.HANDLER_FAILED
+
+
+@dataclass
+class Found:
+    """The outputs of a recording. `answers` are the query's, `early` the early ones. `duplicates` were
+    written again with the same bytes. `unreadable` are records without a name. `late` are the requests that
+    were applied late, and by how many ms.
+    """
+
+    answers: dict[AnswerName, Copy] = field(default_factory=dict)
+    early: dict[AnswerName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[EventName, Copy] = field(default_factory=dict)
+    letters: dict[LetterName, Copy] = field(default_factory=dict)
+    views: dict[EventName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    last_views: dict[str, EventName | None] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    unreadable: list[OutputLine] = field(default_factory=list)
+    contradictions: list[Contradiction] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lines: Iterable[OutputLine]) -> "Found":
+        found = cls()
+        for number, line in enumerate(lines):
+            try:
+                found._add_line(line, number)
+            except UNREADABLE:
+                found.unreadable.append(line)
+        return found
+
+    def incarnations_by_group(self) -> dict[str, set[str]]:
+        """The incarnations of each group that its history or views name."""
+        incarnations: dict[str, set[str]] = defaultdict(set)
+        for name in (*self.events, *self.views):
+            incarnations[name.group_id].add(name.incarnation)
+        return incarnations
+
+    def _add_line(self, line: OutputLine, number: int) -> None:
+        value = b"" if line.value is None else line.value.get()
+        copy = Copy(line.partition, line.offset, value, number)
+        match line:
+            case Answer(is_early=True) if lists_changed(value):
+                pass  # the log does not lead to it, because it says how far the query was
+            case Answer(is_early=True):
+                self.early[answer_name(value)].append(copy)
+            case Answer():
+                self._add(self.answers, answer_name(value), copy)
+            case Event():
+                self._add_event(copy)
+            case Letter():
+                self._add(self.letters, letter_name(value), copy)
+            case View(group_id=group_id):
+                self._add_view(group_id, None if line.value is None else copy)
+
+    def _add_event(self, copy: Copy) -> None:
+        fields = event_fields(copy.value)
+        self._add(self.events, EventName(fields.group_id, fields.incarnation, fields.seq), copy)
+        if fields.late_by_ms is not None:
+            self.late[fields.cause] = fields.late_by_ms
+
+    def _add_view(self, group_id: str, copy: Copy | None) -> None:
+        name = None
+        if copy is not None:
+            fields = event_fields(copy.value)
+            name = EventName(group_id, fields.incarnation, fields.seq)
+            if copy.value in [known.value for known in self.views[name]]:
+                self.duplicates += 1
+            else:
+                self.views[name].append(copy)
+        self.last_views[group_id] = name
+
+    def _add(self, names: dict[N, Copy], name: N, copy: Copy) -> None:
+        first = names.setdefault(name, copy)
+        if first is copy:
+            return
+        if (first.partition, first.value) == (copy.partition, copy.value):
+            self.duplicates += 1
+        elif not isinstance(name, LetterName) or is_fixed(name):
+            self.contradictions.append(Contradiction(name, first, copy))

@@ -1,0 +1,89 @@
+"""The verdict on a recording: what was compared, and what differs."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from operations.replay.starts import Start
+
+
+class What(StrEnum):
+    """The kinds of records that are judged."""
+
+    ANSWER = "answer"
+    EARLY = "early answer"
+    HISTORY = "history entry"
+    LETTER = "dead letter"
+    VIEW = "view"
+
+
+class How(StrEnum):
+    """The kinds of differences between the topics and the replay."""
+
+    MISSING = "missing: the log leads to it, and it is not on the topics"
+    UNEXPECTED = "unexpected: it is on the topics, and the log does not lead to it"
+    CHANGED = "changed: it has other bytes than the log leads to"
+    TWICE = "twice: two copies of it have different bytes"
+    MISPLACED = "misplaced: it is on another partition than the log leads to"
+    OUT_OF_ORDER = "out of order: a later record of its group precedes it"
+    UNREADABLE = "unreadable: it is no record of a coordinator"
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One difference. `name` names the record. `entry` is the request or deadline that leads to it, None if
+    there is none. `expected` and `found` are the records, None if there are none. `place` is where it was
+    found, <partition>-<offset>.
+    """
+
+    what: What
+    how: How
+    group_id: str
+    name: str
+    entry: str | None = None
+    expected: str | None = None
+    found: str | None = None
+    place: str | None = None
+
+
+class Counts(Struct, kw_only=True):
+    """The records of a group that were compared, by kind. `gone` were expected and are older than what the
+    topics still have. `open` were expected, and no committed batch had to write them yet. `entries` are the
+    steps of the replay.
+    """
+
+    entries: int = 0
+    answers: int = 0
+    early: int = 0
+    history: int = 0
+    letters: int = 0
+    views: int = 0
+    gone: int = 0
+    open: int = 0
+
+
+class Verdict(Struct, kw_only=True):
+    """The verdict on all groups of a recording. `starts` says from where each group could be judged.
+
+    `differences` has the first of them, `count` counts all. `duplicates` are second copies with the same
+    bytes. `late` counts requests that a deadline of a later time preceded, see `Replay`. `unjudged` counts
+    records of groups from before the place from which they can be judged, `skipped` early answers to requests
+    that were skipped later.
+    """
+
+    groups: dict[str, Counts]
+    starts: dict[str, Start]
+    differences: list[Difference]
+    count: int
+    by_kind: dict[str, int]
+    duplicates: int
+    late: int
+    unjudged: int
+    skipped: int = 0
+
+    @property
+    def is_identical(self) -> bool:
+        return not self.count
+
+    def total(self, name: str) -> int:
+        """The sum of one of the counts over all groups."""
+        return sum(getattr(counts, name) for counts in self.groups.values())

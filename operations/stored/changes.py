@@ -1,0 +1,289 @@
+"""What differs between two states: group by group, field by field, in words and as data."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct, structs
+
+from kafka_why.contract.kafka.snapshot import named
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.escaping import VisibleText, visible, visible_text
+from operations.stored.text import assignment_text, time_text
+from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
+from state.kafka.share_group import ShareGroup
+from state.rocketmq.group import Group as RocketMqGroup
+
+_DURATIONS = frozenset({"delay_ms", "initial_remaining_ms", "rebalance_timeout_ms", "session_timeout_ms"})
+# The collections of a group, and what one of their entries is called.
+_ENTRY_NAMES = {
+    "members": "member",
+    "static_members": "static member",
+    "pending_members": "pending member",
+    "offsets": "offset of",
+    "pending": "pending offsets of",
+    "ended": "end of a transaction of producer",
+    "partitions_per_topic": "partitions of",
+    "reported_partition_counts": "reported partitions of",
+    "channels": "consumer on",
+    "producers": "producer on",
+    "subscriptions": "subscription to",
+    "locks": "lock of",
+    "request_modes": "request mode of",
+    "target": "target of",
+    "topics": "topic",
+    "resolved_regexes": "pattern",
+    "checked_regexes": "checked pattern",
+    "initializing": "initializing partitions of",
+    "initialized": "initialized partitions of",
+    "deleting": "deleting partitions of",
+}
+_PROTOCOLS: dict[type, str] = {
+    ClassicGroup: "Kafka",
+    ConsumerGroup: "Kafka (consumer)",
+    ShareGroup: "Kafka (share)",
+    RocketMqGroup: "RocketMQ",
+    ConfigsOnly: "Kafka (settings without a group)",
+}
+_SHOWN_HASH_DIGITS = 8
+
+
+class Kind(StrEnum):
+    """What happened to a group or to an entry of it."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+class FieldChange(Struct, frozen=True):
+    """A field that differs. `field` is its path, `members/ID/assignment`; `text` is the change in words.
+
+    `before` and `after` are data as in JSON, bytes as hexadecimal digits; None where an entry is missing.
+    """
+
+    field: str
+    kind: Kind
+    before: Any
+    after: Any
+    text: str
+
+
+class GroupChange(Struct, frozen=True):
+    """A group that differs. `fields` is empty where the group was added or removed as a whole."""
+
+    group_id: str
+    kind: Kind
+    fields: list[FieldChange]
+
+
+def compare_groups(
+    group_id: str, before: AnyGroup | None, after: AnyGroup | None, *, ignore_times: bool = False
+) -> GroupChange | None:
+    """Compare a group in two states, of which one is None if the group is not in it. Returns None if they are
+    equal.
+
+    `ignore_times`: differences of times alone do not count, such as those that a heartbeat makes. Positions
+    in the log count as times.
+    """
+    if before is None or after is None:
+        if before is after:
+            return None
+        return GroupChange(group_id, Kind.REMOVED if after is None else Kind.ADDED, [])
+    if type(before) is not type(after):
+        kinds = [_PROTOCOLS[type(group)] for group in (before, after)]
+        text = f"protocol {kinds[0]} -> {kinds[1]}"
+        return GroupChange(
+            group_id, Kind.CHANGED, [FieldChange("protocol", Kind.CHANGED, kinds[0], kinds[1], text)]
+        )
+    fields = [
+        _field_change(path, old, new)
+        for path, old, new in _differences((), _with_names(before, after), _with_names(after, before))
+        if not (ignore_times and _is_time(path))
+    ]
+    return GroupChange(group_id, Kind.CHANGED, fields) if fields else None
+
+
+def change_text(change: GroupChange) -> VisibleText:
+    """A line for the group, and a line for each field that differs."""
+    head = f"group {change.group_id}"
+    if not change.fields:
+        return visible(f"{head}: {change.kind}")
+    return visible_text([f"{head}:", *(f"  {field.text}" for field in change.fields)])
+
+
+def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
+    """The group, one with epochs with partitions as text, by topic name. It is compared with `other`."""
+    if isinstance(group, ShareGroup):
+        return _share_group_with_names(group)
+    if not isinstance(group, ConsumerGroup) or not isinstance(other, ConsumerGroup):
+        return group
+    names = group.names_by_id()
+    members = {}
+    for member_id, member in group.members.items():
+        compared = other.members.get(member_id, member)
+        members[member_id] = structs.replace(
+            member,
+            assigned=_held_text(member.assigned, compared.assigned, names),
+            pending_revocation=_held_text(member.pending_revocation, compared.pending_revocation, names),
+        )
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    return structs.replace(group, members=members, target=target)
+
+
+def _share_group_with_names(group: ShareGroup) -> ShareGroup:
+    names = group.names_by_id()
+    members = {
+        m: structs.replace(member, assigned=assignment_text(named(member.assigned, names)))
+        for m, member in group.members.items()
+    }
+    kinds = {
+        kind: {t.name: assignment_text({t.name: sorted(t.partitions)}) for t in getattr(group, kind).values()}
+        for kind in ("initializing", "initialized", "deleting")
+    }
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    return structs.replace(group, members=members, target=target, **kinds)
+
+
+def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:
+    """`orders:0,1`, with the assignment epochs if they alone differ."""
+    text = assignment_text(named(held, names))
+    same = {topic_id: sorted(epochs) for topic_id, epochs in held.items()} == {
+        topic_id: sorted(epochs) for topic_id, epochs in compared.items()
+    }
+    if not same or held == compared:
+        return text
+    epochs = sorted({epoch for of_topic in held.values() for epoch in of_topic.values()})
+    return f"{text} since epoch {', '.join(map(str, epochs))}"
+
+
+_MISSING: Any = object()
+_Path = tuple[Any, ...]
+
+
+def _differences(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
+    if isinstance(before, Struct) and type(before) is type(after):
+        for name in before.__struct_fields__:
+            yield from _differences((*path, name), _value(before, name), _value(after, name))
+    elif isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(key for key in after if key not in before)]
+        for key in keys:
+            yield from _entry((*path, key), before.get(key, _MISSING), after.get(key, _MISSING))
+    elif before != after:
+        yield path, before, after
+
+
+def _value(struct: Struct, name: str) -> Any:
+    """The value of a field. Entries of pending offsets are named by their requests."""
+    value = getattr(struct, name)
+    return {entry.request: entry for entry in value} if name == "pending" else value
+
+
+def _entry(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
+    # A topic's offsets are a map: its entries are named one by one.
+    if before is _MISSING and isinstance(after, dict):
+        before = {}
+    if after is _MISSING and isinstance(before, dict):
+        after = {}
+    if before is _MISSING or after is _MISSING:
+        yield path, before, after
+    else:
+        yield from _differences(path, before, after)
+
+
+def _field_change(path: _Path, before: Any, after: Any) -> FieldChange:
+    kind = Kind.ADDED if before is _MISSING else Kind.REMOVED if after is _MISSING else Kind.CHANGED
+    subject, name = _subject(path)
+    if kind is Kind.CHANGED:
+        text = f"{subject}{_text(name, before)} -> {_text(name, after)}"
+    else:
+        value = _text(name, after if kind is Kind.ADDED else before)
+        text = f"{kind}: {subject.removesuffix(': ').rstrip()}{f' ({value})' if value else ''}"
+    return FieldChange("/".join(_key(key) for key in path), kind, _data(before), _data(after), text)
+
+
+def _subject(path: _Path) -> tuple[str, str]:
+    """The words before the value, and the name of the field that decides how the value is written."""
+    first, *keys = path
+    if first not in _ENTRY_NAMES or not keys:
+        return f"{_words(str(path[-1]))} ", str(path[-1])
+    if first == "offsets":
+        topic, partition, *rest = keys
+        subject = f"{_ENTRY_NAMES[first]} {topic}[{partition}]"
+    else:
+        key, *rest = keys
+        subject = f"{_ENTRY_NAMES[first]} {_key(key)}"
+    if not rest:
+        return f"{subject}: ", first
+    return f"{subject}: {_words(str(rest[-1]))} ", str(rest[-1])
+
+
+def _words(field: str) -> str:
+    return field.removesuffix("_ms").removesuffix("_at").replace("_", " ")
+
+
+def _key(key: Any) -> str:
+    return f"{key.topic}@{key.broker_name}[{key.queue_id}]" if isinstance(key, MessageQueue) else str(key)
+
+
+def _is_time(path: _Path) -> bool:
+    name = str(path[-1])
+    return name == "position" or (name.endswith("_ms") and name not in _DURATIONS)
+
+
+def _text(name: str, value: Any) -> str:
+    """A value in words. An empty one is `none` for a field, and left out in the list of a struct's fields."""
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("_ms"):
+        return f"{value} ms" if name in _DURATIONS else (time_text(value) or "none")
+    if isinstance(value, bytes):
+        return _bytes_text(name, value)
+    if isinstance(value, Struct):
+        fields = structs.asdict(value).items()
+        return ", ".join(f"{_words(field)} {_text(field, it)}" for field, it in fields if _is_set(it))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(name, item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"[{', '.join(f'{_key(key)}: {_text(name, item)}' for key, item in value.items())}]"
+    return str(value)
+
+
+def _is_set(value: Any) -> bool:
+    return value is not False and (bool(value) or value == 0)
+
+
+def _bytes_text(name: str, value: bytes) -> str:
+    if name == "assignment":
+        try:
+            partitions = decode_assignment(value).partitions if value else ()
+        except ProtocolError:
+            pass
+        else:
+            by_topic: dict[str, list[int]] = {}
+            for topic, partition in sorted(partitions):
+                by_topic.setdefault(topic, []).append(partition)
+            return assignment_text(by_topic) or "no partitions"
+    return f"{len(value)} bytes ({sha256(value).hexdigest()[:_SHOWN_HASH_DIGITS]})"
+
+
+def _data(value: Any) -> Any:
+    """A value as JSON has it."""
+    if value is _MISSING:
+        return None
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Struct):
+        return {field: _data(it) for field, it in structs.asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {_key(key): _data(it) for key, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [_data(item) for item in value]
+    return value

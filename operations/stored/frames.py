@@ -1,0 +1,90 @@
+"""The rows of a state as Parquet files, which Spark SQL, DuckDB, pandas and others read.
+
+A file for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
+`committed_at`. A duration stays a number and keeps it: `session_timeout_ms`.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operations.stored.rows import ROW_OF, AnyRow, GroupRows, Table
+
+_TIME = pa.timestamp("ms", tz="UTC")
+_DURATIONS = frozenset({"session_timeout_ms", "rebalance_timeout_ms"})
+_ROWS_PER_WRITE = 10_000
+
+
+def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[Table, int]:
+    """Write `<table>.parquet` for each table into an existing folder. Returns the numbers of rows."""
+    with ExitStack() as files:
+        writers = {table: _Writer(files, folder / f"{table}.parquet", table) for table in Table}
+        for group in groups:
+            for table, writer in writers.items():
+                writer.add(group.of(table))
+        for writer in writers.values():
+            writer.flush()
+        return {table: writer.count for table, writer in writers.items()}
+
+
+def schema_of(table: Table) -> pa.Schema:
+    """The columns of a table."""
+    row = ROW_OF[table]
+    types = get_type_hints(row)
+    return pa.schema([_field(name, types[name]) for name in row.__struct_fields__])
+
+
+def column_of(field: str) -> str:
+    """The column of a field of a row."""
+    return field.removesuffix("_ms") if _is_time(field) else field
+
+
+class _Writer:
+    def __init__(self, files: ExitStack, path: Path, table: Table) -> None:
+        self._schema = schema_of(table)
+        self._fields = ROW_OF[table].__struct_fields__
+        self._file = files.enter_context(pq.ParquetWriter(path, self._schema))
+        self._rows: list[AnyRow] = []
+        self.count = 0
+
+    def add(self, rows: Iterable[AnyRow]) -> None:
+        self._rows.extend(rows)
+        if len(self._rows) >= _ROWS_PER_WRITE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added. The first call writes the file's schema, also without rows."""
+        columns = [[_cell(getattr(row, name)) for row in self._rows] for name in self._fields]
+        self._file.write_table(pa.table(columns, schema=self._schema))
+        self.count += len(self._rows)
+        self._rows.clear()
+
+
+def _cell(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def _field(name: str, annotation: Any) -> pa.Field:
+    optional = get_origin(annotation) is UnionType and NoneType in get_args(annotation)
+    plain = get_args(annotation)[0] if optional else annotation
+    return pa.field(column_of(name), _TIME if _is_time(name) else _arrow_type(plain), nullable=optional)
+
+
+def _is_time(field: str) -> bool:
+    return field.endswith("_ms") and field not in _DURATIONS
+
+
+def _arrow_type(annotation: Any) -> pa.DataType:
+    arguments = get_args(annotation)
+    if get_origin(annotation) is list:
+        return pa.list_(_arrow_type(arguments[0]))
+    if get_origin(annotation) is dict:
+        return pa.map_(_arrow_type(arguments[0]), _arrow_type(arguments[1]))
+    if annotation is bool:
+        return pa.bool_()
+    return pa.int64() if annotation is int else pa.string()

@@ -1,0 +1,329 @@
+"""A group's state as rows: one for the group, and one for each member, offset, timer and queue lock.
+
+The fields of a row are the keys of its JSON and, with `operations.stored.frames`, the columns of its SQL
+table. Times are in ms since 1970 by the log's clock, as the coordinator counts it.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from kafka_why.rocketmq_group import GroupState as RocketMqState
+from operations.stored.assignments import assignment_of
+from operations.stored.consumer_rows import consumer_members, of_consumer_group
+from operations.stored.offset_rows import OffsetRow, PendingRow, committed
+from operations.stored.offset_rows import pending as pending_offsets
+from operations.stored.share_rows import ShareRow, of_share_group, share_members, share_partitions
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.share_group import ShareGroup
+from state.kafka.timers import DeadlineReached
+from state.rocketmq.group import Group as RocketMqGroup
+
+_EVER_MS = 2**62
+
+
+class Table(StrEnum):
+    """The tables of a state."""
+
+    GROUPS = "groups"
+    MEMBERS = "members"
+    OFFSETS = "offsets"
+    PENDING = "pending"
+    TIMERS = "timers"
+    LOCKS = "locks"
+    SHARES = "shares"
+
+
+class Role(StrEnum):
+    """What a member is. Kafka: a member, or an id that was given and has not joined yet (KIP-394). RocketMQ:
+    a consumer's or a producer's connection.
+    """
+
+    MEMBER = "member"
+    PENDING = "pending"
+    CONSUMER = "consumer"
+    PRODUCER = "producer"
+
+
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """A group. Fields of the other protocol are None.
+
+    `group_type` is `classic`, `consumer` or `share` for Kafka's groups. In the latter two `generation` is the
+    group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` its assignor.
+
+    `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
+    tables.
+    `state_since_ms` is the time since which the group is in its state. `clock_ms` is the time of its last
+    event. `state_version` is the version of its encoding.
+    """
+
+    group_id: str
+    protocol: str
+    state: str
+    members: int
+    offsets: int
+    pending: int
+    locks: int
+    group_type: str | None = None
+    generation: int | None = None
+    assignment_epoch: int | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    subscribed_topics: list[str] | None = None
+    state_since_ms: int | None = None
+    last_rebalance_at_ms: int | None = None
+    last_rebalance_reason: str | None = None
+    message_model: str | None = None
+    consume_type: str | None = None
+    consume_from_where: str | None = None
+    clock_ms: int
+    next_deadline_ms: int | None
+    quarantined: str | None
+    incarnation: str
+    seq: int
+    state_version: int
+
+
+class MemberRow(Struct, frozen=True, kw_only=True):
+    """A member. `member_id` is Kafka's, or RocketMQ's connection.
+
+    `assignment` has the partitions by topic, None if the bytes are not of the consumer protocol; `partitions`
+    is their number. `waits_for` is the request that is parked. `deadline_ms` is the time at which the member
+    expires if it stays silent, None if no heartbeat is due. `last_update_ms` is the time of the last
+    heartbeat of a RocketMQ client.
+
+    In a group of the consumer protocol `assignment` is what the member may use, `revoking` what it has to
+    give up, and `target` what the target assignment has for it. `is_classic`: it is on the classic protocol.
+    """
+
+    group_id: str
+    protocol: str
+    role: Role
+    member_id: str
+    client_id: str
+    client_host: str | None = None
+    group_instance_id: str | None = None
+    is_leader: bool = False
+    protocols: list[str] | None = None
+    partitions: int | None = None
+    assignment: dict[str, list[int]] | None = None
+    waits_for: str | None = None
+    session_timeout_ms: int | None = None
+    rebalance_timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    last_update_ms: int | None = None
+    language: str | None = None
+    client_version: int | None = None
+    member_epoch: int | None = None
+    member_state: str | None = None
+    revoking: dict[str, list[int]] | None = None
+    target: dict[str, list[int]] | None = None
+    subscribed_topics: list[str] | None = None
+    subscribed_pattern: str | None = None
+    is_classic: bool | None = None
+
+
+class TimerRow(Struct, frozen=True, kw_only=True):
+    """An armed deadline: `heartbeat` (of a member), `join`, `sync`, `retention`, or RocketMQ's `scan`."""
+
+    group_id: str
+    protocol: str
+    kind: str
+    deadline_ms: int
+    member_id: str | None
+
+
+class LockRow(Struct, frozen=True, kw_only=True):
+    """The lock of a RocketMQ queue, and the client id that holds it since its last update or longer."""
+
+    group_id: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    client_id: str
+    last_update_ms: int
+
+
+AnyRow = GroupRow | MemberRow | OffsetRow | PendingRow | TimerRow | LockRow | ShareRow
+ROW_OF: dict[Table, type[AnyRow]] = {
+    Table.GROUPS: GroupRow,
+    Table.MEMBERS: MemberRow,
+    Table.OFFSETS: OffsetRow,
+    Table.PENDING: PendingRow,
+    Table.TIMERS: TimerRow,
+    Table.LOCKS: LockRow,
+    Table.SHARES: ShareRow,
+}
+
+
+class GroupRows(Struct, frozen=True, kw_only=True):
+    """All rows of one group."""
+
+    group: GroupRow
+    members: list[MemberRow]
+    offsets: list[OffsetRow]
+    pending: list[PendingRow]
+    timers: list[TimerRow]
+    locks: list[LockRow]
+    shares: list[ShareRow]
+
+    def of(self, table: Table) -> Sequence[AnyRow]:
+        """The group's rows of a table."""
+        return [self.group] if table is Table.GROUPS else getattr(self, table)
+
+
+def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> GroupRows:
+    """Return the rows of a group. `config` decides RocketMQ's deadlines."""
+    assert not isinstance(group, ConfigsOnly), "settings alone are no group"
+    protocol = str(group_type_of(group))
+    if isinstance(group, RocketMqGroup):
+        members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
+    else:
+        members = list(_members(group, protocol))
+        offsets, locks = list(committed(group)), []
+        pending = list(pending_offsets(group))
+    common: dict[str, Any] = {
+        "group_id": group.group_id,
+        "protocol": protocol,
+        "offsets": len(offsets),
+        "pending": len(pending),
+        "locks": len(locks),
+        "clock_ms": group.clock_ms,
+        "next_deadline_ms": next_deadline_ms(group, config),
+        "quarantined": group.quarantined,
+        "incarnation": group.incarnation,
+        "seq": group.seq,
+        "state_version": state_version,
+    }
+    return GroupRows(
+        group=GroupRow(**common, **_of_protocol(group)),
+        members=members,
+        offsets=offsets,
+        pending=pending,
+        timers=list(_timers(group, protocol, config)),
+        locks=locks,
+        shares=list(share_partitions(group)) if isinstance(group, ShareGroup) else [],
+    )
+
+
+def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
+    if isinstance(group, RocketMqGroup):
+        return {
+            "state": str(RocketMqState.ONLINE if group.channels else RocketMqState.OFFLINE),
+            "members": len(group.channels),
+            "subscribed_topics": sorted(group.subscriptions),
+            "message_model": group.message_model,
+            "consume_type": group.consume_type,
+            "consume_from_where": group.consume_from_where,
+        }
+    return _of_type(group) | {
+        "state": str(group.state),
+        "members": len(group.members),
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "state_since_ms": group.state_timestamp_ms or None,
+        "last_rebalance_at_ms": group.last_rebalance_at_ms,
+        "last_rebalance_reason": group.last_rebalance_reason or None,
+    }
+
+
+def _of_type(group: KafkaGroup) -> dict[str, Any]:
+    if not isinstance(group, ClassicGroup):
+        return of_share_group(group) if isinstance(group, ShareGroup) else of_consumer_group(group)
+    return {
+        "group_type": "classic",
+        "protocol_name": group.protocol_name,
+        "leader_id": group.leader_id,
+        "subscribed_topics": group.subscribed_topics,
+    }
+
+
+def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
+    if not isinstance(group, ClassicGroup):
+        of_members = share_members(group) if isinstance(group, ShareGroup) else consumer_members(group)
+        for fields in of_members:
+            yield MemberRow(protocol=protocol, role=Role.MEMBER, **fields)
+        return
+    for member in group.members.values():
+        assignment = assignment_of(group, member)
+        yield MemberRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            role=Role.MEMBER,
+            member_id=member.member_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            group_instance_id=member.group_instance_id,
+            is_leader=member.member_id == group.leader_id,
+            protocols=[p.name for p in member.protocols],
+            partitions=None if assignment is None else sum(map(len, assignment.values())),
+            assignment=assignment,
+            waits_for=_waits_for(member),
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            deadline_ms=member.heartbeat_deadline_ms,
+        )
+    for member_id, pending in group.pending_members.items():
+        yield MemberRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            role=Role.PENDING,
+            member_id=member_id,
+            client_id=pending.client_id,
+            client_host=pending.client_host,
+            deadline_ms=pending.heartbeat_deadline_ms,
+        )
+
+
+def _waits_for(member: Member) -> str | None:
+    if member.parked_join is not None:
+        return "JoinGroup"
+    return "SyncGroup" if member.parked_sync is not None else None
+
+
+def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:
+    for role, clients in ((Role.CONSUMER, group.channels), (Role.PRODUCER, group.producers)):
+        for connection, info in clients.items():
+            yield MemberRow(
+                group_id=group.group_id,
+                protocol=protocol,
+                role=role,
+                member_id=connection,
+                client_id=info.client_id,
+                last_update_ms=info.last_update_ms,
+                language=info.language,
+                client_version=info.version,
+            )
+
+
+def _locks(group: RocketMqGroup) -> Iterator[LockRow]:
+    for queue, lock in sorted(group.locks.items()):
+        yield LockRow(
+            group_id=group.group_id,
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            client_id=lock.client_id,
+            last_update_ms=lock.last_update_ms,
+        )
+
+
+def _timers(group: AnyGroup, protocol: str, config: CoordinatorConfig) -> Iterator[TimerRow]:
+    for due in due_deadlines(group, _EVER_MS, config):
+        kind, member_id = "scan", None
+        if isinstance(due, DeadlineReached):
+            kind, member_id = due.kind.name.lower(), due.member_id or None
+        yield TimerRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            kind=kind,
+            deadline_ms=due.deadline_ms,
+            member_id=member_id,
+        )

@@ -1,0 +1,340 @@
+"""A simulated client: a process of the log, with its reactions, against a coordinator that may act otherwise.
+
+It behaves as Kafka's consumer does: it joins, syncs, sends heartbeats, joins again when an answer says so. A
+reaction that begins while the process was seen waiting to react in the log ends when that wait ended. Any
+other takes the process's usual time, and is put off while the process stands still.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from assignors.kafka.server_side import is_for_coordinator
+from clients.coordinator_client import Header
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    SyncGroup,
+)
+from kafka_why.contract.kafka.requests import Protocol as RequestProtocol
+from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.user_data import Claim
+from operations.whatif import consumer_messages
+from operations.whatif.changes import Changes
+from operations.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span
+from operations.whatif.observer import FATAL, LOST_ID, read_partitions, says_join
+
+Action = Callable[[Moment, str], None]
+
+# The version of simulated Heartbeats and SyncGroups. Newer SyncGroups have to name their protocol; these do.
+_API_VERSION: Final = 4
+
+
+class SimulationEnvironment(Protocol):
+    """What a client can do: act later, and send a request."""
+
+    def at(self, moment: Moment, request_id: str, action: Action) -> None: ...
+    def send(self, client: "Client", moment: Moment, request_id: str, request: AnyRequest) -> None: ...
+
+
+@dataclass(slots=True)
+class _Waits:
+    """The reactions of one kind that the log shows, in order. Each is used once."""
+
+    seen: Sequence[Reaction]
+    first: int = 0  # the first that is not used
+
+    def at(self, at_ms: int) -> int | None:
+        """Return the number of the reaction that was under way in the log at this time, None if none was."""
+        for number in range(self.first, len(self.seen)):
+            reaction = self.seen[number]
+            if reaction.from_ms > at_ms:
+                return None
+            if reaction.to.at_ms > at_ms or reaction.from_ms == at_ms:
+                return number
+            self.first = number + 1
+        return None
+
+
+class Client:
+    """One process in the closed loop. `member_id` is "" while it has none."""
+
+    def __init__(
+        self, process: Process, fleet: Fleet, changes: Changes, environment: SimulationEnvironment
+    ) -> None:
+        self.key = process.key
+        self.member_id = ""
+        self._process = process
+        self._fleet = fleet
+        self._changes = changes
+        self._environment = environment
+        self._instance_id = process.client if changes.static else process.joins[0][1].group_instance_id
+        self._seen = {kind: _Waits(process.reactions.get(kind, ())) for kind in Kind}
+        self._generation = -1
+        self._sync: SyncGroup | None = None
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._claim: Claim | None = None
+        self._waits: type[JoinGroup] | type[SyncGroup] | None = None
+        self._over = False
+        self._join_plan = 0  # the number of the valid plan to join; 0: there is none
+        self._beat_plan = 0  # likewise for heartbeats
+        self._plans = 0
+
+    def begin(self) -> None:
+        """Plan what the process does at fixed times."""
+        process = self._process
+        self._environment.at(process.starts.moment, process.starts.request_id, self._join)
+        for rejoin in process.rejoins:
+            self._environment.at(rejoin.moment, rejoin.request_id, self._join)
+        for commit in process.commits:
+            self._environment.at(commit.moment, commit.request_id, self._commit(commit))
+        if process.leave is not None:
+            self._environment.at(process.leave.moment, process.leave.request_id, self._leave)
+        for stall in process.stalls:
+            moment, request_id = stall.left.moment, stall.left.request_id
+            if self._changes.max_poll_interval_ms is not None:
+                moment, request_id = Moment(stall.span.from_ms + self._changes.max_poll_interval_ms), ""
+            if stall.span.to_ms is None or moment.at_ms < stall.span.to_ms:
+                self._environment.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
+
+    def on_response(self, at_ms: int, response: AnyResponse) -> None:
+        """Take the answer to one of its requests."""
+        error = response.error_code
+        if error in LOST_ID:
+            self.member_id = ""
+            self._stop_beats()
+        if error in FATAL:
+            self._refused(at_ms)
+        elif isinstance(response, JoinGroupResponse):
+            if self._waits is JoinGroup:
+                self._join_answered(at_ms, response)
+        elif isinstance(response, SyncGroupResponse):
+            if self._waits is SyncGroup:
+                self._sync_answered(at_ms, response)
+        elif self._waits is not JoinGroup and says_join(response):
+            self._must_join(at_ms, error)
+
+    def _join_answered(self, at_ms: int, response: JoinGroupResponse) -> None:
+        self._waits = None
+        if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            self._plan_join(Kind.GIVEN_ID, at_ms)
+            return
+        if response.error_code is not ErrorCode.NONE:
+            self._must_join(at_ms, response.error_code)
+            return
+        self.member_id, self._generation = response.member_id, response.generation_id
+        leads = bool(response.members) and not response.skip_assignment
+        name = response.protocol_name or ""
+        counts = self._fleet.counts_at(at_ms)
+        sync = SyncGroup(
+            **self._common(),
+            generation_id=self._generation,
+            member_id=self.member_id,
+            group_instance_id=self._instance_id,
+            protocol_type=response.protocol_type,
+            protocol_name=response.protocol_name,
+            assignments=consumer_messages.assignments(name, response.members, counts) if leads else [],
+        )
+        self._plan_sync(Kind.LEADER_SYNC if leads else Kind.SYNC, at_ms, sync)
+        self._plan_beat(at_ms)
+
+    def _sync_answered(self, at_ms: int, response: SyncGroupResponse) -> None:
+        self._waits = None
+        if response.error_code is not ErrorCode.NONE:
+            self._must_join(at_ms, response.error_code)
+            return
+        held, self._held = self._held, read_partitions(response.assignment)
+        self._claim = Claim(tuple(sorted(self._held)), self._generation)
+        if held - self._held and consumer_messages.is_cooperative(self._protocols(at_ms)):
+            self._plan_join(Kind.REVOKED, at_ms)
+
+    def _refused(self, at_ms: int) -> None:
+        """Give up, unless the process went on after such an answer in the log."""
+        self._waits = None
+        if self._seen[Kind.ERROR].at(at_ms) is None:
+            self._over = True
+        else:
+            self._plan_join(Kind.ERROR, at_ms)
+
+    def _must_join(self, at_ms: int, error: ErrorCode) -> None:
+        if error is not ErrorCode.REBALANCE_IN_PROGRESS or not self._process.beats_on:
+            self._stop_beats()
+        if not self._join_plan:
+            kind = Kind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else Kind.ERROR
+            self._plan_join(kind, at_ms)
+
+    def _plan_join(self, kind: Kind, at_ms: int) -> None:
+        self._plans += 1
+        plan = self._join_plan = self._plans
+        self._plan(kind, at_ms, self._join, lambda: plan == self._join_plan)
+
+    def _plan_sync(self, kind: Kind, at_ms: int, request: SyncGroup) -> None:
+        self._sync = request
+
+        def sync(moment: Moment, request_id: str) -> None:
+            self._sync, self._waits = None, SyncGroup
+            self._environment.send(self, moment, request_id, request)
+
+        self._plan(kind, at_ms, sync, lambda: self._sync is request)
+
+    def _plan_beat(self, at_ms: int) -> None:
+        self._plans += 1
+        plan = self._beat_plan = self._plans
+
+        def beat(moment: Moment, request_id: str) -> None:
+            self._beat(moment, request_id)
+            if plan == self._beat_plan:
+                self._plan_beat(moment.at_ms)
+
+        self._plan(Kind.HEARTBEAT, at_ms, beat, lambda: plan == self._beat_plan)
+
+    def _plan(self, kind: Kind, at_ms: int, action: Action, is_valid: Callable[[], bool]) -> None:
+        """Plan a reaction to what happens now. It is dropped if it is not valid any more at its time."""
+        waits, number, usual_ms = self._seen[kind], None, self._process.usual_ms[kind]
+        if kind is Kind.HEARTBEAT and self._changes.heartbeat_interval_ms is not None:
+            usual_ms = self._changes.heartbeat_interval_ms
+        else:
+            number = waits.at(at_ms)
+
+        def act(moment: Moment, request_id: str) -> None:
+            if not is_valid() or self._is_over(moment):
+                return
+            if number is not None:
+                waits.first = number + 1
+            action(moment, request_id)
+
+        if number is not None:
+            self._environment.at(waits.seen[number].to, waits.seen[number].request_id, act)
+            return
+        stalls = [] if kind is Kind.HEARTBEAT else [stall.span for stall in self._process.stalls]
+        when_ms = _put_off(at_ms + usual_ms, [*self._process.pauses, *stalls])
+        if when_ms is not None:
+            self._environment.at(Moment(when_ms), "", act)
+
+    def _stop_beats(self) -> None:
+        self._beat_plan = 0
+
+    def _is_over(self, moment: Moment) -> bool:
+        """Whether the process does not run any more."""
+        return self._over or (self._process.ends is not None and moment > self._process.ends)
+
+    def _join(self, moment: Moment, request_id: str) -> None:
+        if self._is_over(moment):
+            return
+        self._stop_beats()
+        self._join_plan, self._sync, self._waits = 0, None, JoinGroup
+        protocols = self._protocols(moment.at_ms)
+        said = self._said(moment.at_ms)
+        if not consumer_messages.is_cooperative(protocols) or not self.member_id:
+            self._held = frozenset()
+        changes = self._changes
+        counts = said.partitions_per_topic
+        if changes.assignors and any(is_for_coordinator(name) for name in changes.assignors):
+            counts = self._fleet.counts_at(moment.at_ms)
+        request = replace(
+            said,
+            member_id=self.member_id,
+            group_instance_id=self._instance_id,
+            protocols=protocols,
+            session_timeout_ms=changes.session_timeout_ms or said.session_timeout_ms,
+            rebalance_timeout_ms=changes.max_poll_interval_ms or said.rebalance_timeout_ms,
+            partitions_per_topic=counts,
+        )
+        self._environment.send(self, moment, request_id, request)
+
+    def _beat(self, moment: Moment, request_id: str) -> None:
+        heartbeat = Heartbeat(
+            **self._common(),
+            generation_id=self._generation,
+            member_id=self.member_id,
+            group_instance_id=self._instance_id,
+        )
+        self._environment.send(self, moment, request_id, heartbeat)
+
+    def _commit(self, sent: Sent) -> Action:
+        """Commit as in the log, if the process has an assignment then."""
+
+        def commit(moment: Moment, request_id: str) -> None:
+            is_joining = self._waits is not None or self._sync is not None
+            if not self._beat_plan or is_joining or self._is_over(moment):
+                return
+            assert isinstance(sent.request, OffsetCommit)
+            request = replace(
+                sent.request,
+                member_id=self.member_id,
+                generation_id=self._generation,
+                group_instance_id=self._instance_id,
+            )
+            self._environment.send(self, moment, request_id, request)
+
+        return commit
+
+    def _leave(self, moment: Moment, request_id: str) -> None:
+        """Stop. A member that the experiment makes static does not leave (KIP-345)."""
+        if self._over:
+            return
+        self._over = True
+        leave = self._process.leave
+        if self.member_id and not self._changes.static and leave is not None:
+            self._send_leave(moment, request_id, leave)
+
+    def _poll_timeout(self, left: Sent, span: Span) -> Action:
+        """Leave because the process does not poll. A static member only pauses its heartbeats until then."""
+
+        def leave(moment: Moment, request_id: str) -> None:
+            if not self.member_id or self._waits is JoinGroup or self._is_over(moment):
+                return
+            self._stop_beats()
+            if self._instance_id is None:
+                self._send_leave(moment, request_id, left)
+                self.member_id = ""
+                self._plan_join(Kind.POLLED, moment.at_ms)
+            elif span.to_ms is not None:
+                self._plan_beat(span.to_ms)
+
+        return leave
+
+    def _send_leave(self, moment: Moment, request_id: str, left: Sent) -> None:
+        assert isinstance(left.request, LeaveGroup)
+        (leaving,) = left.request.members
+        members = [replace(leaving, member_id=self.member_id, group_instance_id=self._instance_id)]
+        self._environment.send(self, moment, request_id, replace(left.request, members=members))
+
+    def _said(self, at_ms: int) -> JoinGroup:
+        """Return the JoinGroup that the process sent last in the log, at this time."""
+        before = [request for sent_ms, request in self._process.joins if sent_ms <= at_ms]
+        return before[-1] if before else self._process.joins[0][1]
+
+    def _protocols(self, at_ms: int) -> list[RequestProtocol]:
+        return consumer_messages.protocols(
+            self._said(at_ms), self._changes.assignors, self._held, self._claim
+        )
+
+    def _common(self) -> Header:
+        said = self._process.joins[0][1]
+        return {
+            "group_id": said.group_id,
+            "correlation_id": said.correlation_id,
+            "reply_partition": said.reply_partition,
+            "api_version": _API_VERSION,
+            "client_id": said.client_id,
+            "client_host": said.client_host,
+        }
+
+
+def _put_off(at_ms: int, spans: Sequence[Span]) -> int | None:
+    """Return the time, or the end of the spans in which it lies; None if such a span does not end."""
+    for span in sorted(spans, key=lambda span: span.from_ms):
+        if span.holds(at_ms):
+            if span.to_ms is None:
+                return None
+            at_ms = span.to_ms
+    return at_ms

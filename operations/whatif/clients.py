@@ -1,0 +1,272 @@
+"""The clients of a group, found in its log: when each ran, and how fast it reacted.
+
+The log is first applied as it is (`operations.whatif.run.open_loop`), so that each request has its answer.
+What the coordinator did to a client (it expired, it was removed) is no fact about the client. Facts are when
+it ran, what it asked for, when it was silent, and how long after each answer it acted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
+from types import MappingProxyType
+from typing import Final
+
+from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import (
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    OffsetFetch,
+    SyncGroup,
+    TopicMetadata,
+)
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from operations.whatif.consumer_messages import check_readable
+from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
+from operations.whatif.naming import names_of
+from operations.whatif.observer import Observer, long_gaps
+from operations.whatif.run import Log, Run, WhatIfError, open_loop
+from state.inputs import Received
+
+# A process that owes heartbeats and is silent for more than this many of its heartbeat intervals stood still.
+PAUSE_INTERVALS: Final = 2
+
+# The time of a reaction that no client of the group was ever seen to make.
+DEFAULT_MS: Final[Mapping[Kind, int]] = MappingProxyType(
+    {
+        Kind.GIVEN_ID: 10,
+        Kind.REBALANCE: 10,
+        Kind.ERROR: 100,  # retry.backoff.ms
+        Kind.REVOKED: 10,
+        Kind.POLLED: 10,
+        Kind.LEADER_SYNC: 10,
+        Kind.SYNC: 10,
+        Kind.HEARTBEAT: 3_000,  # heartbeat.interval.ms
+    }
+)
+
+
+def derive(log: Log) -> tuple[Fleet, Run]:
+    """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
+    run = open_loop(log)
+    found = _Reading()
+    for step in run.steps:
+        if isinstance(step.event, Received):
+            found.request(step.at_ms, step.event.request_id, step.event.request)
+        for reply in step.effects.replies:
+            observer = found.sender.get(reply.response.request)
+            if observer is not None:
+                observer.observe_response(step.at_ms, reply.response)
+                if observer.member_id:
+                    found.by_id[observer.member_id] = observer
+    if not found.observers:
+        raise WhatIfError(f"the log of group {log.group_id} has no JoinGroup: there is no client to simulate")
+    fleet = _fleet(log, run, found)
+    return fleet, Run(run.group_id, run.steps, run.until_ms, dict(fleet.senders))
+
+
+class _Reading:
+    """Gives each request of the log to the process that sent it."""
+
+    def __init__(self) -> None:
+        self.observers: list[Observer] = []
+        self.by_id: dict[str, Observer] = {}
+        self.sender: dict[str, Observer] = {}
+        self.outside: list[Sent] = []
+        self.removals: dict[str, list[Observer | None]] = {}
+        self.ignored: Counter[str] = Counter()
+        self._place = 0
+
+    def request(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
+        moment = Moment(at_ms, self._place)
+        self._place += 1
+        observer = None
+        match request:
+            case JoinGroup():
+                observer = self._joins(moment, request_id, request)
+                observer.joined(moment, request_id, request)
+            case SyncGroup() | Heartbeat():
+                observer = self.by_id.get(request.member_id)
+                if observer is None:
+                    self.ignored["of members that the log does not have"] += 1
+                elif isinstance(request, SyncGroup):
+                    observer.synced(moment, request_id, request)
+                else:
+                    observer.beat(moment, request_id, request)
+            case OffsetCommit() if request.member_id in self.by_id:
+                observer = self.by_id[request.member_id]
+                observer.committed(moment, request_id, request)
+            case LeaveGroup():
+                observer = self._leaves(moment, request_id, request)
+            case DescribeGroup() | OffsetFetch():
+                self.ignored["that only read"] += 1
+            case _:
+                self.outside.append(Sent(moment, request_id, request))  # type: ignore[arg-type]
+        if observer is not None:
+            self.sender[request_id] = observer
+
+    def _joins(self, moment: Moment, request_id: str, request: JoinGroup) -> Observer:
+        """Return the process of a JoinGroup: that of its member id or, without one, a process that has lost
+        its id. If there is none, the JoinGroup is the start of a new process.
+        """
+        check_readable(request)
+        identity = request.client_id, request.client_host, request.group_instance_id
+        if request.member_id in self.by_id:
+            return self.by_id[request.member_id]
+        lost = [
+            observer
+            for observer in self.observers
+            if (observer.client_id, observer.client_host, observer.instance_id) == identity
+            and observer.is_lost()
+        ]
+        if lost:
+            return min(lost, key=lambda observer: observer.answered_ms)
+        observer = Observer(Sent(moment, request_id, request), *identity)
+        self.observers.append(observer)
+        return observer
+
+    def _leaves(self, moment: Moment, request_id: str, request: LeaveGroup) -> Observer | None:
+        """Take a process's own LeaveGroup, or one by which somebody else removes members."""
+        members = [self.by_id.get(leaving.member_id) for leaving in request.members if leaving.member_id]
+        own = members[0] if len(request.members) == 1 and members else None
+        if own is not None and (own.client_id, own.client_host) == (request.client_id, request.client_host):
+            own.leaves(moment, request_id, request)
+            return own
+        self.removals[request_id] = [self.by_id.get(leaving.member_id) for leaving in request.members]
+        self.outside.append(Sent(moment, request_id, request))
+        return None
+
+
+def _fleet(log: Log, run: Run, found: _Reading) -> Fleet:
+    interval_ms = _heartbeat_interval_ms(found.observers)
+    seen = {kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)] for kind in Kind}
+    usual_ms = {kind: median_low(seen[kind]) if seen[kind] else DEFAULT_MS[kind] for kind in Kind}
+    ends = [_end(o, log.until_ms, interval_ms) for o in found.observers]
+    names = names_of(found.observers, [moment for moment, _ in ends])
+    by_observer = {id(o): name.key for o, name in zip(found.observers, names, strict=True)}
+    ignored = found.ignored + Counter({"sent twice": sum(o.repeated for o in found.observers)})
+    return Fleet(
+        group_id=log.group_id,
+        processes=[
+            _process(observer, name.key, name.client, end, interval_ms, usual_ms, log.until_ms)
+            for observer, name, end in zip(found.observers, names, ends, strict=True)
+        ],
+        outside=found.outside,
+        removals={
+            request_id: [None if o is None else by_observer[id(o)] for o in removed]
+            for request_id, removed in found.removals.items()
+        },
+        partition_counts=_partition_counts(run),
+        ignored=dict(+ignored),
+        senders={request_id: by_observer[id(o)] for request_id, o in found.sender.items()},
+    )
+
+
+def _process(
+    observer: Observer,
+    key: str,
+    client: str,
+    end: tuple[Moment | None, Ending],
+    interval_ms: int,
+    usual_ms: Mapping[Kind, int],
+    until_ms: int,
+) -> Process:
+    own_interval_ms = _heartbeat_interval_ms([observer], interval_ms)
+    beats_on = observer.beats_while_due or not any(
+        gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
+    )
+    own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in Kind}
+    if end[1] is not Ending.LEFT:
+        observer.waited_until((until_ms if end[0] is None else end[0].at_ms) + 1)
+    return Process(
+        key=key,
+        client=client,
+        joins=observer.joins,
+        starts=observer.first,
+        ends=end[0],
+        ending=end[1],
+        leave=observer.left,
+        reactions=observer.reactions,
+        usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in Kind},
+        pauses=list(long_gaps(observer.gaps, PAUSE_INTERVALS * own_interval_ms, beats_on=beats_on)),
+        stalls=observer.stalls,
+        rejoins=observer.rejoins,
+        commits=observer.commits,
+        beats_on=beats_on,
+    )
+
+
+def _heartbeat_interval_ms(observers: Sequence[Observer], default_ms: int | None = None) -> int:
+    gaps_ms = [ms for observer in observers for ms in observer.heartbeat_gaps_ms]
+    return median_low(gaps_ms) if gaps_ms else (default_ms or DEFAULT_MS[Kind.HEARTBEAT])
+
+
+def _lengths_ms(observer: Observer, kind: Kind, interval_ms: int) -> Iterator[int]:
+    """Yield the times of a process's reactions. Heartbeats count from one to the next, without pauses."""
+    if kind is Kind.HEARTBEAT:
+        yield from (ms for ms in observer.heartbeat_gaps_ms if ms <= PAUSE_INTERVALS * interval_ms)
+    else:
+        yield from (r.to.at_ms - r.from_ms for r in observer.reactions.get(kind, ()) if r.request_id)
+
+
+def _length_ms(span: tuple[int, int | None]) -> int:
+    return (span[1] or span[0]) - span[0]
+
+
+def _end(observer: Observer, until_ms: int, interval_ms: int) -> tuple[Moment | None, Ending]:
+    """Return when and how the process ended.
+
+    It fell silent if it had something to do and did nothing for as long as makes a pause, at the end.
+    """
+    if observer.left is not None:
+        return observer.left.moment, Ending.LEFT
+    if observer.refused:
+        return None, Ending.REFUSED
+    if observer.fenced:
+        return observer.last_sign, Ending.SILENT
+    since_ms = max(observer.last_sign.at_ms, observer.answered_ms)
+    interval_ms = _heartbeat_interval_ms([observer], interval_ms)
+    if observer.must_act() and until_ms - since_ms > PAUSE_INTERVALS * interval_ms:
+        return observer.last_sign, Ending.SILENT
+    return None, Ending.RUNS
+
+
+def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
+    """Return each topic's known numbers of partitions: from assignments, JoinGroups, and topic metadata."""
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for step in run.steps:
+        for topic, count in _counts_of(step.event.request if isinstance(step.event, Received) else None):
+            _grow(counts, topic, count, step.at_ms)
+        for entry in step.effects.history:
+            if entry.type is EntryType.STABLE:
+                for assignment in (entry.assignments or {}).values():
+                    for topic, number in _numbers(assignment):
+                        _grow(counts, topic, number + 1, step.at_ms)
+    return counts
+
+
+def _counts_of(request: AnyRequest | None) -> Iterator[tuple[str, int]]:
+    if isinstance(request, JoinGroup):
+        yield from request.partitions_per_topic.items()
+    if isinstance(request, TopicMetadata):
+        yield from ((topic, image.partitions) for topic, image in request.topics.items() if image is not None)
+
+
+def _grow(counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int) -> None:
+    """Note a number of partitions. At one time, the greatest holds."""
+    known = counts.setdefault(topic, [])
+    if known and known[-1][1] >= count:
+        return
+    if known and known[-1][0] == at_ms:
+        known.pop()
+    known.append((at_ms, count))
+
+
+def _numbers(assignment: bytes) -> Iterator[tuple[str, int]]:
+    try:
+        yield from decode_assignment(assignment).partitions if assignment else ()
+    except ProtocolError:
+        return

@@ -1,0 +1,135 @@
+"""The facts about a group's clients that every experiment keeps. `operations.whatif.clients` finds them.
+
+Times are milliseconds since the epoch. A *process* is one run of a client, from its first JoinGroup to its
+LeaveGroup or its last sign of life. A *client* is what stays when a process is started again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from kafka_why.contract.kafka.requests import AnyRequest, JoinGroup
+
+# The place in the log of an action that no row of the log has: after all rows of the same time.
+NO_PLACE = 1 << 62
+
+
+class Kind(StrEnum):
+    """What a client reacts to, and by what."""
+
+    GIVEN_ID = "JoinGroup with the id of MEMBER_ID_REQUIRED"
+    REBALANCE = "JoinGroup after REBALANCE_IN_PROGRESS"
+    ERROR = "JoinGroup after another error"
+    REVOKED = "JoinGroup after partitions were revoked"
+    POLLED = "JoinGroup after max.poll.interval.ms was exceeded"
+    LEADER_SYNC = "SyncGroup of the leader"
+    SYNC = "SyncGroup of another member"
+    HEARTBEAT = "Heartbeat"
+
+
+class Moment(NamedTuple):
+    """A time and a place in the log, which decides between actions of the same time."""
+
+    at_ms: int
+    place: int = NO_PLACE
+
+
+class Reaction(NamedTuple):
+    """The client was seen to wait from a time on, and to act at `to`, the request `request_id`."""
+
+    from_ms: int
+    to: Moment
+    request_id: str
+
+
+class Span(NamedTuple):
+    """A time between two others, which do not belong to it. `to_ms` is None if it does not end."""
+
+    from_ms: int
+    to_ms: int | None
+
+    def holds(self, at_ms: int) -> bool:
+        return self.from_ms < at_ms and (self.to_ms is None or at_ms < self.to_ms)
+
+
+class Sent(NamedTuple):
+    """A request that the process sends at this time, whatever happened before, if it can be sent."""
+
+    moment: Moment
+    request_id: str
+    request: AnyRequest
+
+
+class Stall(NamedTuple):
+    """A time in which the process did not poll; then it left, at its `max.poll.interval.ms`, by `left`."""
+
+    span: Span
+    left: Sent
+
+
+class Ending(StrEnum):
+    """How a process ends."""
+
+    LEFT = "left the group"
+    SILENT = "fell silent for good"
+    REFUSED = "was refused for good"
+    RUNS = "runs at the end of the log"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One run of a client.
+
+    `key` is unique; `client` is the lasting name. `joins` are its JoinGroups in order, the first of them at
+    its start; they have the subscriptions, the timeouts, and the protocols. `ends` is the moment of its last
+    request, None if `ending` is RUNS or REFUSED. `leave` is its own LeaveGroup. `pauses` are times in which
+    it did not even send heartbeats. `rejoins` are JoinGroups by its own decision. `usual_ms` is the median
+    time of its reactions. `beats_on`: it sends heartbeats until its JoinGroup, also after
+    REBALANCE_IN_PROGRESS.
+    """
+
+    key: str
+    client: str
+    joins: Sequence[tuple[int, JoinGroup]]
+    starts: Sent
+    ends: Moment | None
+    ending: Ending
+    leave: Sent | None = None
+    reactions: Mapping[Kind, Sequence[Reaction]] = field(default_factory=dict)
+    usual_ms: Mapping[Kind, int] = field(default_factory=dict)
+    pauses: Sequence[Span] = ()
+    stalls: Sequence[Stall] = ()
+    rejoins: Sequence[Sent] = ()
+    commits: Sequence[Sent] = ()
+    beats_on: bool = True
+
+    @property
+    def ends_ms(self) -> int | None:
+        return None if self.ends is None else self.ends.at_ms
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All clients of a group, and the requests of others: `outside` are sent at their times in every
+    experiment. `removals` are the ones that remove members, with the processes that the members were.
+
+    `partition_counts` has each topic's known numbers of partitions, each with the time from which it holds.
+    `ignored` counts requests that change nothing or that no process is known to have sent, by the reason.
+    `senders` has the process's key for each request of the log that a process sent.
+    """
+
+    group_id: str
+    processes: Sequence[Process]
+    outside: Sequence[Sent] = ()
+    removals: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    partition_counts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    senders: Mapping[str, str] = field(default_factory=dict)
+
+    def counts_at(self, at_ms: int) -> dict[str, int]:
+        """Return the topics' numbers of partitions at a time; before the first known one, that one."""
+        return {
+            topic: max([count for from_ms, count in known if from_ms <= at_ms] or [known[0][1]])
+            for topic, known in self.partition_counts.items()
+        }

@@ -1,0 +1,241 @@
+"""What came of a run: rebalances, how long members and partitions stood still, and what moved.
+
+*A client stands still* while one of its processes runs without an assignment: from its JoinGroup, with
+which a member of an eager assignor gives up its partitions, until the answer to its SyncGroup. Under
+`cooperative-sticky` a member that joins again does not stand still.
+
+*A partition stands still* while a process of the group runs, and none that consumes the partition does: none
+has it, or the one that has it is dead, or pauses. This includes the time until a dead member's session ends,
+which `why` does not know.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.why.report import CauseCount, Report, report
+from operations.whatif.consumer_messages import is_cooperative
+from operations.whatif.facts import Fleet, Process
+from operations.whatif.observer import Partitions, read_partitions
+from operations.whatif.run import Run
+from state.inputs import Received
+
+Window: TypeAlias = tuple[int, int]
+
+
+class RunFigures(Struct, frozen=True, kw_only=True):
+    """The figures of a run. Times are milliseconds, `partition_ms` is the sum over all partitions.
+
+    `by_client` has the time that each client stood still. `longest_ms` is the longest time that one partition
+    stood still at a stretch. `refused` are the clients that the coordinator refused for good. `moved` and
+    `needless` are as in `kafka_why.why.moves`.
+    """
+
+    name: str
+    rebalances: int
+    causes: list[CauseCount]
+    generations: int
+    not_stable_ms: int
+    stood_still_ms: int
+    by_client: dict[str, int]
+    partitions: int
+    partition_ms: int
+    longest_ms: int
+    moved: int
+    needless: int
+    refused: list[str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run with its figures, its report, and the process of each member id.
+
+    `report` is None if no client ever joined.
+    """
+
+    run: Run
+    outcome: RunFigures
+    report: Report | None
+    processes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a process held in a time. The partitions of an assignment may be none."""
+
+    partitions: Partitions
+    window: Window
+
+
+def judge(name: str, fleet: Fleet, run: Run) -> Judged:
+    """Return the figures of a run of this fleet, recorded or simulated."""
+    history = run.history()
+    if not history:
+        return Judged(run, _nothing(name, fleet), None, {})
+    found = report(run.group_id, history, run.until_ms)
+    held = _held(fleet, run)
+    running = {process.key: _running(process, run.until_ms) for process in fleet.processes}
+    by_client = dict.fromkeys((process.client for process in fleet.processes), 0)
+    for process in fleet.processes:
+        assigned = [span.window for span in held[process.key]]
+        by_client[process.client] += _length(_without([running[process.key]], assigned))
+    idle = _idle(fleet, held, running)
+    figures = found.summary
+    outcome = RunFigures(
+        name=name,
+        rebalances=figures.rebalances,
+        causes=figures.causes,
+        generations=sum(entry.type is EntryType.COMPLETING_REBALANCE for entry in history),
+        not_stable_ms=figures.not_stable_ms,
+        stood_still_ms=sum(by_client.values()),
+        by_client=by_client,
+        partitions=len(idle),
+        partition_ms=sum(_length(windows) for windows in idle),
+        longest_ms=max((to - since for windows in idle for since, to in windows), default=0),
+        moved=figures.moved,
+        needless=figures.needless,
+        refused=_refused(fleet, run),
+    )
+    return Judged(run, outcome, found, _processes(run))
+
+
+def _nothing(name: str, fleet: Fleet) -> RunFigures:
+    """Return the figures of a group that nobody joined."""
+    return RunFigures(
+        name=name,
+        rebalances=0,
+        causes=[],
+        generations=0,
+        not_stable_ms=0,
+        stood_still_ms=0,
+        by_client={},
+        partitions=0,
+        partition_ms=0,
+        longest_ms=0,
+        moved=0,
+        needless=0,
+        refused=[process.key for process in fleet.processes],
+    )
+
+
+def _running(process: Process, until_ms: int) -> Window:
+    return process.starts.moment.at_ms, until_ms if process.ends_ms is None else process.ends_ms
+
+
+def _held(fleet: Fleet, run: Run) -> dict[str, list[_Held]]:
+    """Return what each process held, and when."""
+    ends = {process.key: _running(process, run.until_ms)[1] for process in fleet.processes}
+    now: dict[str, tuple[Partitions, int]] = {}
+    found: dict[str, list[_Held]] = {key: [] for key in ends}
+
+    def stop(key: str, at_ms: int) -> None:
+        partitions, since_ms = now.pop(key, (frozenset(), at_ms))
+        if since_ms < min(at_ms, ends[key]):
+            found[key].append(_Held(partitions, (since_ms, min(at_ms, ends[key]))))
+
+    for step in run.steps:
+        if isinstance(step.event, Received):
+            key = run.senders.get(step.event.request_id)
+            if key is not None and _gives_up(step.event.request):
+                stop(key, step.at_ms)
+        for reply in step.effects.replies:
+            key = run.senders.get(reply.response.request)
+            response = reply.response
+            if key is None or response.error_code is not ErrorCode.NONE:
+                continue
+            if isinstance(response, SyncGroupResponse):
+                stop(key, step.at_ms)
+                now[key] = read_partitions(response.assignment), step.at_ms
+    for key in list(now):
+        stop(key, run.until_ms)
+    return found
+
+
+def _gives_up(request: object) -> bool:
+    """Whether a process that sends this request gives up its partitions."""
+    if isinstance(request, JoinGroup):
+        return not (is_cooperative(request.protocols) and request.member_id)
+    return isinstance(request, LeaveGroup)
+
+
+def _idle(
+    fleet: Fleet, held: Mapping[str, Sequence[_Held]], running: Mapping[str, Window]
+) -> list[list[Window]]:
+    """Return for each partition the times in which it stood still."""
+    consumed: dict[TopicPartition, list[Window]] = {
+        TopicPartition(topic, number): []
+        for topic, known in fleet.partition_counts.items()
+        for number in range(known[-1][1])
+    }
+    for process in fleet.processes:
+        ends_ms = running[process.key][1]
+        pauses = [(span.from_ms, ends_ms if span.to_ms is None else span.to_ms) for span in process.pauses]
+        for span in held[process.key]:
+            for window in _without([span.window], pauses):
+                for partition in span.partitions:
+                    consumed.setdefault(partition, []).append(window)
+    there = _merged(running.values())
+    return [_without(there, windows) for windows in consumed.values()]
+
+
+def _merged(windows: Iterable[Window]) -> list[Window]:
+    merged: list[Window] = []
+    for since_ms, to_ms in sorted(windows):
+        if merged and since_ms <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], to_ms)
+        elif since_ms < to_ms:
+            merged.append((since_ms, to_ms))
+    return merged
+
+
+def _without(windows: Iterable[Window], others: Iterable[Window]) -> list[Window]:
+    """Return the parts of `windows` that are in none of the others."""
+    return list(_parts(_merged(windows), _merged(others)))
+
+
+def _parts(windows: Sequence[Window], others: Sequence[Window]) -> Iterator[Window]:
+    for since_ms, to_ms in windows:
+        for other_since_ms, other_to_ms in others:
+            if other_to_ms <= since_ms or to_ms <= other_since_ms:
+                continue
+            if since_ms < other_since_ms:
+                yield since_ms, other_since_ms
+            since_ms = other_to_ms
+        if since_ms < to_ms:
+            yield since_ms, to_ms
+
+
+def _length(windows: Iterable[Window]) -> int:
+    return sum(to_ms - since_ms for since_ms, to_ms in windows)
+
+
+def _processes(run: Run) -> dict[str, str]:
+    """Return the process of each member id."""
+    found = {}
+    for step in run.steps:
+        for reply in step.effects.replies:
+            response = reply.response
+            if isinstance(response, JoinGroupResponse) and response.member_id:
+                key = run.senders.get(response.request)
+                if key is not None:
+                    found[response.member_id] = key
+    return found
+
+
+def _refused(fleet: Fleet, run: Run) -> list[str]:
+    """Return the processes that never got an assignment and whose last answer was a refusal to join."""
+    last: dict[str, ErrorCode] = {}
+    for step in run.steps:
+        for reply in step.effects.replies:
+            key = run.senders.get(reply.response.request)
+            if key is not None and isinstance(reply.response, JoinGroupResponse):
+                last[key] = reply.response.error_code
+    waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.UNKNOWN_MEMBER_ID)
+    return [p.key for p in fleet.processes if last.get(p.key, ErrorCode.NONE) not in waiting]

@@ -1,0 +1,152 @@
+"""Whether the closed loop, with nothing changed, does what the group did.
+
+An experiment is worth what its model of the clients is worth. So the clients first run under the recorded
+settings. Each recorded rebalance is matched with a simulated one of the same cause, by the same client, at
+the same time, with the same members. If too much differs, there is no comparison.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from kafka_why.why.clock import duration_text
+from kafka_why.why.model import CauseKind, Rebalance
+from operations.whatif.figures import Judged, RunFigures
+
+# The simulation reproduces the log within all of these limits.
+WITHIN_MS: Final = 1_000  # a matched rebalance begins and ends so near to the recorded one
+UNMATCHED_SHARE: Final = 0.05  # so many of the recorded rebalances and moves may differ, rounded down
+TIME_SHARE: Final = 0.05  # by so much may the time differ in which clients or partitions stood still
+TIME_LEAST_MS: Final = 1_000  # ... and by so much for each client, or each partition
+
+
+class Match(StrEnum):
+    """A rebalance of both runs, of the recorded one alone, or of the simulated one alone."""
+
+    MATCHED = "matched"
+    MISSED = "missed"
+    ADDITIONAL = "additional"
+
+
+class Pair(Struct, frozen=True, kw_only=True):
+    """A rebalance and its counterpart. `clients` caused it. `off_ms` is by how much it began later in the
+    simulation, None without a counterpart.
+    """
+
+    match: Match
+    began_ms: int
+    cause: CauseKind
+    clients: list[str]
+    members: list[str]
+    off_ms: int | None = None
+
+
+class Validation(Struct, frozen=True, kw_only=True):
+    """The comparison. `objections` are sentences; without any, the log is reproduced."""
+
+    pairs: list[Pair]
+    recorded: RunFigures
+    simulated: RunFigures
+    objections: list[str]
+
+    def count(self, match: Match) -> int:
+        """Return how many rebalances are of this kind."""
+        return sum(pair.match is match for pair in self.pairs)
+
+    def worst_ms(self) -> int:
+        """Return by how much the beginning of a matched rebalance differs at most."""
+        return max((abs(pair.off_ms) for pair in self.pairs if pair.off_ms is not None), default=0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A rebalance in the form in which it is compared."""
+
+    rebalance: Rebalance
+    clients: list[str]
+    members: list[str]
+
+    def is_like(self, other: "_Seen") -> bool:
+        ours, theirs = self.rebalance, other.rebalance
+        return (
+            ours.cause.kind is theirs.cause.kind
+            and (self.clients, self.members) == (other.clients, other.members)
+            and abs(ours.began_ms - theirs.began_ms) <= WITHIN_MS
+            and abs((ours.duration_ms or 0) - (theirs.duration_ms or 0)) <= WITHIN_MS
+        )
+
+    def pair(self, match: Match, off_ms: int | None = None) -> Pair:
+        return Pair(
+            match=match,
+            began_ms=self.rebalance.began_ms,
+            cause=self.rebalance.cause.kind,
+            clients=self.clients,
+            members=self.members,
+            off_ms=off_ms,
+        )
+
+
+def validate(recorded: Judged, simulated: Judged) -> Validation:
+    """Compare what happened with the simulation of the unchanged settings."""
+    pairs = _pairs(_seen(recorded), _seen(simulated))
+    objections = list(_objections(pairs, recorded.outcome, simulated.outcome))
+    return Validation(
+        pairs=pairs, recorded=recorded.outcome, simulated=simulated.outcome, objections=objections
+    )
+
+
+def _seen(judged: Judged) -> list[_Seen]:
+    return [
+        _Seen(r, _named(r.cause.member_ids, judged.processes), _named(r.members, judged.processes))
+        for r in (judged.report.rebalances if judged.report is not None else ())
+    ]
+
+
+def _named(member_ids: Sequence[str], processes: Mapping[str, str]) -> list[str]:
+    return sorted(processes.get(member_id, member_id) for member_id in member_ids)
+
+
+def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[Pair]:
+    """Match each recorded rebalance with the first like it that is not matched yet. Return all by time."""
+    rest = list(simulated)
+    pairs = []
+    for ours in recorded:
+        theirs = next((other for other in rest if ours.is_like(other)), None)
+        if theirs is None:
+            pairs.append(ours.pair(Match.MISSED))
+        else:
+            rest.remove(theirs)
+            pairs.append(ours.pair(Match.MATCHED, theirs.rebalance.began_ms - ours.rebalance.began_ms))
+    pairs += [other.pair(Match.ADDITIONAL) for other in rest]
+    return sorted(pairs, key=lambda pair: pair.began_ms)
+
+
+def _objections(pairs: Sequence[Pair], recorded: RunFigures, simulated: RunFigures) -> Iterator[str]:
+    missed = sum(pair.match is Match.MISSED for pair in pairs)
+    additional = sum(pair.match is Match.ADDITIONAL for pair in pairs)
+    allowed = int(UNMATCHED_SHARE * recorded.rebalances)
+    if max(missed, additional) > allowed:
+        yield (
+            f"of {recorded.rebalances} rebalances the simulation misses {missed} and has {additional} more "
+            f"({allowed} each are allowed)"
+        )
+    if abs(recorded.generations - simulated.generations) > allowed:
+        yield f"there were {recorded.generations} generations, the simulation has {simulated.generations}"
+    if abs(recorded.moved - simulated.moved) > int(UNMATCHED_SHARE * recorded.moved):
+        yield (
+            f"{recorded.moved} partitions moved, in the simulation {simulated.moved}: the clients' assignors "
+            "assign otherwise than the assignors of these names here"
+        )
+    clients = len(recorded.by_client)
+    for what, was_ms, now_ms, places in (
+        ("clients", recorded.stood_still_ms, simulated.stood_still_ms, clients),
+        ("partitions", recorded.partition_ms, simulated.partition_ms, recorded.partitions),
+    ):
+        if abs(was_ms - now_ms) > max(TIME_SHARE * was_ms, TIME_LEAST_MS * places):
+            yield (
+                f"{what} stood still for {duration_text(was_ms)} in all, "
+                f"in the simulation for {duration_text(now_ms)}"
+            )

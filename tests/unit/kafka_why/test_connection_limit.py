@@ -1,0 +1,54 @@
+"""Slots of connections: a client that takes all of them leaves room for the others."""
+
+import pytest
+
+from kafka_why.connection_limit import ClientSlots, client_network
+
+
+def slots(total: int, idle: str = "", *, ends_busy: bool = True) -> ClientSlots[str]:
+    return ClientSlots(total, lambda holder: holder in idle, ends_busy=ends_busy)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1:2", "2001:db8::/64"),
+        ("2001:db8:0:0:9::", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("127.0.0.1", "loopback"),
+        ("127.8.8.8", "loopback"),
+        ("::1", "loopback"),
+        ("", ""),
+    ],
+)
+def test_addresses_that_one_client_can_choose_from_are_one_network(host: str, network: str) -> None:
+    assert client_network(host) == network
+
+
+def test_a_new_client_gets_the_oldest_slot_of_the_one_with_most() -> None:
+    full = slots(4)
+    for host, holder in (("192.0.2.1", "a"), ("192.0.2.2", "b"), ("192.0.2.2", "c"), ("192.0.2.2", "d")):
+        full.add(host, holder)
+    assert full.add("192.0.2.3", "e") == "b"
+    assert full.add("192.0.2.1", "f") == "c"
+    assert full.add("192.0.2.1", "g") == "a", "no other has as many as it has itself"
+
+
+def test_an_idle_holder_loses_its_slot_before_a_busy_one() -> None:
+    full = slots(3, idle="b")
+    for holder in "abc":
+        full.add("192.0.2.1", holder)
+    assert full.add("192.0.2.1", "d") == "b"
+    assert full.add("192.0.2.1", "e") == "a", "all are busy"
+
+
+def test_where_busy_holders_stay_the_new_one_gets_no_slot() -> None:
+    full = slots(2, ends_busy=False)
+    for holder in "ab":
+        full.add("192.0.2.1", holder)
+    assert full.add("192.0.2.2", "c") == "c"
+    full.remove("c")
+    full.remove("a")
+    assert full.add("192.0.2.2", "c") is None

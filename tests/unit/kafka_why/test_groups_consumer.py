@@ -1,0 +1,217 @@
+"""The tables of groups that go by epochs, of this coordinator and of others that are observed."""
+
+from textwrap import dedent
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kafka_why.assign.model import InputError
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMemberDescription,
+)
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups.committed import Committed
+from kafka_why.groups.describe import (
+    instance_id,
+    is_consumer_group,
+    member_rows,
+    mentioned_partitions,
+    partition_rows,
+    state_row,
+)
+from kafka_why.groups.described import EpochsDescription, remark
+from kafka_why.groups.list_groups import select_groups
+from kafka_why.groups.render import member_table, partition_table, state_table
+from kafka_why.groups.selection import parse_states, parse_types
+from kafka_why.lag.log import LogBounds
+from kafka_why.observed.view import view_of
+from operations.admin.observed import described
+from operations.assign.live import live_group, subscribed_topics
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+
+
+def partitions(**topics: list[int]) -> list[AssignedTopicPartitions]:
+    return [AssignedTopicPartitions(UUID(int=len(name)), n, name) for name, n in topics.items()]
+
+
+def member(
+    name: str, epoch: int, assigned: dict[str, list[int]], target: dict[str, list[int]], **others: Any
+) -> ConsumerGroupMemberDescription:
+    given: dict[str, Any] = {
+        "instance_id": None,
+        "rack_id": None,
+        "subscribed_topic_names": ["orders"],
+        "subscribed_topic_regex": "",
+        "member_type": 1,
+        **others,
+    }
+    return ConsumerGroupMemberDescription(
+        member_id=f"{name}-1f0e",
+        member_epoch=epoch,
+        client_id=name,
+        client_host="10.0.0.7",
+        assignment=partitions(**assigned),
+        target_assignment=partitions(**target),
+        **given,
+    )
+
+
+def group(*members: ConsumerGroupMemberDescription, **others: Any) -> ConsumerGroupDescribeResponse:
+    given: dict[str, Any] = {
+        "group_state": "Reconciling",
+        "group_epoch": 7,
+        "assignment_epoch": 7,
+        "assignor_name": "uniform",
+        **others,
+    }
+    return ConsumerGroupDescribeResponse(
+        group_id="billing",
+        correlation_id="",
+        request="",
+        error_code=ErrorCode.NONE,
+        members=list(members),
+        **given,
+    )
+
+
+MOVING = group(
+    member("alice", 6, {"orders": [0, 1, 2]}, {"orders": [0, 1]}),
+    member("bob", 7, {}, {"orders": [2, 3]}, subscribed_topic_names=[], subscribed_topic_regex="ord.*"),
+    member("carol", 7, {"prices": [0]}, {"prices": [0]}, instance_id="till", member_type=0),
+)
+
+
+def looks(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_members_with_epochs_current_and_target_assignment() -> None:
+    assert is_consumer_group(MOVING)
+    assert [instance_id(m) for m in MOVING.members] == [None, None, "till"]
+    assert member_table(member_rows(MOVING), verbose=True) == looks("""
+GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT    UPGRADED SUBSCRIPTION
+billing         alice-1f0e                        10.0.0.7        alice           3               6               orders:0,1,2         7               orders:0,1           true     orders
+billing         bob-1f0e                          10.0.0.7        bob             0               7               -                    7               orders:2,3           true     /ord.*/
+billing         carol-1f0e      till              10.0.0.7        carol           1               7               prices:0             7               prices:0             false    orders
+    """)  # noqa: E501
+    assert "UPGRADED" not in member_table(member_rows(group(*MOVING.members[:2])), verbose=True)
+    assert "EPOCH" not in member_table(member_rows(MOVING), verbose=False)
+
+
+def test_the_state_says_what_the_group_waits_for() -> None:
+    assert remark("billing", MOVING.group_state) == "Warning: Consumer group 'billing' is rebalancing."
+    assert state_table(state_row(MOVING, "coordinator-requests", 3)) == looks("""
+GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
+billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
+
+Not at the target assignment: 2 of 3 members
+  alice-1f0e (alice at 10.0.0.7) is at epoch 6 of 7: it has to give up orders 2
+  bob-1f0e (bob at 10.0.0.7) is at epoch 7 of 7: it gets orders 3 at its next heartbeat; it waits for orders 2 of alice-1f0e
+
+On the classic protocol: 1 of 3 members. The conversion to the consumer
+protocol is complete when these have left, or have joined again with it:
+  carol-1f0e
+The way back is complete when the other 2 have left, or have joined again with the
+classic protocol, if group.consumer.migration.policy allows it.
+    """)  # noqa: E501
+
+
+def test_partitions_are_those_that_members_answer_for() -> None:
+    committed = {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
+    assert mentioned_partitions(MOVING, committed) == {
+        *(TopicPartition("orders", n) for n in range(3)),
+        TopicPartition("prices", 0),
+        TopicPartition("gone", 0),
+    }
+    table = partition_table(
+        partition_rows(MOVING, committed, {TopicPartition("orders", 0): LogBounds(0, 8)}), verbose=False
+    )
+    assert table.splitlines()[1].split() == [
+        *("billing", "orders", "0", "5", "8", "3", "alice-1f0e", "10.0.0.7", "alice")
+    ]
+    pending = group(pending_offsets={"orders": {0: 7}})
+    assert "PENDING-OFFSET" in partition_table(partition_rows(pending, {}, {}), verbose=False)
+
+
+def test_a_group_that_reconciles_can_be_asked_about() -> None:
+    """`assign` knows the subscriptions of these groups in every state."""
+    counts = {"orders": 4, "ord": 1, "prices": 2}
+    assert subscribed_topics(MOVING, counts) == {"orders", "ord"}
+    asked = live_group(MOVING, {name: counts[name] for name in ("ord", "orders")}, [])
+    assert asked.members["bob-1f0e"].topics == ("ord", "orders")
+    assert asked.members["carol-1f0e"].instance_id == "till"
+    assert asked.current is not None
+    assert asked.current["alice-1f0e"] == {TopicPartition("orders", n) for n in range(3)}
+    with pytest.raises(InputError, match="has no members"):
+        live_group(group(group_state="Empty"), counts, [])
+
+
+def test_a_member_whose_pattern_re2_does_not_accept_cannot_be_asked_about() -> None:
+    """The topic watcher has found that, because no gateway could when the member joined."""
+    bad = member("bob", 7, {}, {}, subscribed_topic_names=[], subscribed_topic_regex="(")
+    with pytest.raises(InputError, match=r"the pattern '\(' of member bob-1f0e has no result"):
+        subscribed_topics(group(bad), ["orders"])
+
+
+STREAMS_STABLE, SHARE_STABLE = 56, 19
+"""So many records of `REAL_OF_OTHERS` until the groups are Stable with two members."""
+
+
+def view(group_id: str, records: int) -> GroupSnapshot:
+    """The view of a group after so many records."""
+    watched = Watched().take(real_records(REAL_OF_OTHERS)[:records])
+    return view_of(watched.groups[group_id], {})
+
+
+SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
+
+
+def description(of: GroupSnapshot) -> EpochsDescription:
+    found = described(of.group_id, of)
+    assert isinstance(found, EpochsDescription)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [("share", ["queue"]), ("Streams", ["counts"]), ("classic", []), ("", ["counts", "queue"])],
+)
+def test_groups_are_listed_by_their_types_as_kafka_names_them(types: str, expected: list[str]) -> None:
+    found = select_groups([STREAMS, SHARE], frozenset(), parse_types(types))
+    assert [row.group for row in found] == expected
+
+
+def test_a_streams_group_can_be_not_ready() -> None:
+    not_ready = view("counts", 41)
+    (row,) = select_groups([not_ready, SHARE], parse_states("notready"), frozenset())
+    assert (row.group, row.type, row.state) == ("counts", "Streams", "NotReady")
+    text = remark("counts", not_ready.state, not_ready.group_type)
+    assert text is not None
+    assert text.startswith("Warning: Streams group 'counts' is not ready: topics of its topology are missing")
+
+
+def test_members_of_a_streams_group_have_tasks() -> None:
+    text = member_table(member_rows(description(STREAMS)), verbose=True)
+    assert "active 0:0,1;standby 0:2,3" in text
+    assert "active 0:2,3;standby 0:0,1" in text
+
+
+def test_offsets_of_a_streams_group_are_those_of_what_active_tasks_read() -> None:
+    assert mentioned_partitions(description(STREAMS), ()) == {TopicPartition("orders", n) for n in range(4)}
+
+
+def test_a_member_of_a_share_group_waits_for_no_other_one() -> None:
+    waiting = view("queue", 18)
+    (sentence,) = state_row(description(waiting), "requests", 0).unsettled
+    assert "it gets orders 1-2 at its next heartbeat" in sentence
+
+
+@pytest.mark.parametrize("of", [SHARE, STREAMS])
+def test_assign_is_for_groups_of_consumers(of: GroupSnapshot) -> None:
+    with pytest.raises(InputError, match=f"group {of.group_id} is a {of.group_type} group"):
+        live_group(description(of), {}, ())

@@ -1,0 +1,117 @@
+"""The HTTP port: metrics, and whether the process is alive and ready."""
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafka_why.metrics import http
+from kafka_why.metrics.http import Checks, HttpPort, Note
+
+REASONS: dict[str, str | Note | None] = {}
+
+
+def ready(exclude: Collection[str]) -> Checks:
+    if "broken" in REASONS:
+        raise TimeoutError("the loop is stuck")
+    return {name: reason for name, reason in REASONS.items() if name not in exclude}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    REASONS.clear()
+    registry = CollectorRegistry()
+    Counter("things", "Things.", registry=registry).inc()
+    with HttpPort("127.0.0.1", 0, registry, {"/healthz": lambda _: {}, "/readyz": ready}) as http:
+        yield http.url.removesuffix("/metrics")
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_metrics_are_at_their_path(url: str) -> None:
+    status, text = get(f"{url}/metrics")
+    assert (status, "things_total 1.0" in text) == (200, True)
+
+
+def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) -> None:
+    REASONS.update(brokers=None, coordinator="the coordinator does not answer")
+    status, text = get(f"{url}/readyz")
+    assert (status, json.loads(text)["checks"]) == (
+        503,
+        {"brokers": "ok", "coordinator": "the coordinator does not answer"},
+    )
+    status, text = get(f"{url}/readyz?exclude=coordinator")
+    assert (status, json.loads(text)["checks"]) == (200, {"brokers": "ok"})
+
+
+def test_a_note_is_told_and_does_not_fail(url: str) -> None:
+    REASONS.update(coordinator=None, replica=Note("following: it is more than 5000 ms behind"))
+    status, text = get(f"{url}/readyz")
+    assert (status, json.loads(text)) == (
+        200,
+        {
+            "ok": True,
+            "checks": {"coordinator": "ok", "replica": "ok"},
+            "notes": {"replica": "following: it is more than 5000 ms behind"},
+        },
+    )
+    REASONS.update(coordinator="starting: preparing topics and Spark")
+    status, text = get(f"{url}/readyz")
+    assert (status, list(json.loads(text)["notes"])) == (503, ["replica"])
+    assert get(f"{url}/readyz?exclude=coordinator&exclude=replica") == (
+        200,
+        '{"ok": true, "checks": {}, "notes": {}}\n',
+    )
+
+
+def connected(port: HttpPort) -> socket.socket:
+    address = urlsplit(port.url)
+    return socket.create_connection((address.hostname, address.port), timeout=30)
+
+
+def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, ExitStack() as stack:
+        silent = [stack.enter_context(closing(connected(port))) for _ in range(3)]
+        assert get(port.url)[0] == 200
+        assert silent[0].recv(1) == b"", "the oldest one was ended"
+
+
+class Together(Collector):
+    """Notes whether two scrapes were made at the same time."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2)
+        self.were_together = False
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            self.barrier.wait(0.3)
+            self.were_together = True
+        except threading.BrokenBarrierError:
+            self.barrier.reset()
+        yield GaugeMetricFamily("things", "Things.", 1)
+
+
+def test_scrapes_are_made_one_after_the_other() -> None:
+    registry, together = CollectorRegistry(), Together()
+    registry.register(together)
+    with HttpPort("127.0.0.1", 0, registry) as port, ThreadPoolExecutor(2) as threads:
+        assert [status for status, _ in threads.map(get, [port.url] * 2)] == [200, 200]
+    assert not together.were_together

@@ -1,0 +1,214 @@
+"""Committed offsets beside the bounds of logs: lags in time against the truth, since when offsets stand."""
+
+from bisect import bisect_right
+from typing import Any
+from unittest.mock import call
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_why.contract.codec import UNREADABLE, encode, offset_key
+from kafka_why.lag import lag_book
+from kafka_why.lag.brokers import INTERVAL_S
+from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
+from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.log_history import COARSENESS
+from tests.unit.kafka_why.page_facts import committed_offset
+
+P, Q = ("orders", 0), ("orders", 1)
+STEP_MS = int(INTERVAL_S * 1000)
+
+
+def commit(book: LagBook, offset: int, at_ms: int = 0, where: Partition = P, group_id: str = "g") -> None:
+    committed = committed_offset(group_id, where, offset, at_ms)
+    book.apply_commit(offset_key(group_id, *where), encode(committed))
+
+
+def looked(book: LagBook, *ends: int, begin_ms: int = 0, earliest: int = 0) -> LagBook:
+    """Looks at P with these ends, an interval apart."""
+    for number, end in enumerate(ends):
+        book.add_bounds({P: LogBounds(earliest, end)}, begin_ms + number * STEP_MS)
+    return book
+
+
+def lag(book: LagBook, settled_ms: int = 0) -> PartitionLag:
+    return book.lags("g", settled_ms)[P]
+
+
+def book_at(offset: int, at_ms: int = 0) -> LagBook:
+    book = LagBook()
+    commit(book, offset, at_ms)
+    return book
+
+
+def test_the_lag_in_time_is_between_the_first_sights_of_the_record_and_of_the_newest() -> None:
+    book = looked(book_at(12), 10, 15, 15, 20)
+    assert (lag(book).records, lag(book).ms) == (8, 2 * STEP_MS)
+    commit(book, 20)
+    assert (lag(book).records, lag(book).ms) == (0, 0)
+
+
+def test_an_offset_stands_since_its_first_commit_in_a_row() -> None:
+    book = LagBook()
+    for offset, at_ms in ((5, 1), (7, 2), (7, 3), (7, 4)):
+        commit(book, offset, at_ms)
+    assert (lag(book).stands_since_ms, lag(book).committed_ms) == (2, 4)
+    commit(book, 5, 5)
+    assert lag(book).stands_since_ms == 5, "an offset that was set back"
+
+
+def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> None:
+    book = looked(book_at(5, at_ms=STEP_MS), 8, 8, 9, 9, 12)
+    assert lag(book).grew_ms == 2 * STEP_MS
+    assert lag(book, settled_ms=3 * STEP_MS).grew_ms == 4 * STEP_MS
+    assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
+
+
+def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+    book = book_at(5)
+    for key, value in ((b"{", None), (offset_key("g", *P), b"{}")):
+        with pytest.raises(UNREADABLE):
+            book.apply_commit(key, value)
+    assert lag(book) == PartitionLag(5, 0, 0)
+    assert issubclass(msgspec.DecodeError, UNREADABLE)
+
+
+class Asking:
+    """A book with a group at offset 5, and the offsets whose times were asked for last."""
+
+    def __init__(self, *ends: int) -> None:
+        self.book = looked(book_at(5), *ends)
+        self._looks, self._wanted = len(ends), dict[Partition, int]()
+
+    def ask(self) -> None:
+        self._wanted = dict(self.book.wanted_times())
+
+    def learn(self, lag_ms: int | None) -> None:
+        self.book.learn_times(self._wanted, {} if lag_ms is None else {P: lag_ms})
+
+    def commit(self, offset: int) -> None:
+        commit(self.book, offset)
+
+    def look(self, end: int) -> None:
+        looked(self.book, end, begin_ms=self._looks * STEP_MS)
+
+
+ASKED = [call.ask(), call.learn(600_000)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "steps", "lag_ms", "wanted"),
+    [
+        pytest.param((10, 20, 30), [], None, {P: 5}, id="it came before the first look"),
+        pytest.param((10, 20, 30), ASKED, 600_000, {}, id="it is asked for once"),
+        pytest.param((10, 20, 30), [*ASKED, call.look(40)], 600_000 + STEP_MS, {}, id="the next look"),
+        # That may be as old as the other, so it says little of how old the next one is.
+        pytest.param(
+            (10,),
+            [*ASKED, call.look(11), call.ask(), call.learn(4_200_000)],
+            4_200_000,
+            {},
+            id="it is asked for again if nobody saw the newest record come",
+        ),
+        pytest.param(
+            (10, 20, 30), [*ASKED, call.commit(7)], 600_000, {P: 7}, id="it stands until the next look"
+        ),
+        pytest.param((10, 20, 30), [*ASKED, call.commit(3)], None, {P: 3}, id="an older record"),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.commit(6), call.look(40), call.learn(600_000)],
+            600_000 + STEP_MS,
+            {P: 6},
+            id="an answer counts for the looks when it was asked for",
+        ),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.commit(3), call.learn(600_000)],
+            None,
+            {P: 3},
+            id="an answer about an offset that was set back is dropped",
+        ),
+        pytest.param((10, 20, 30), [call.ask(), call.learn(None)], None, {P: 5}, id="no usable timestamps"),
+        pytest.param(
+            (10, 20, 30),
+            [call.ask(), call.learn(None), call.commit(20)],
+            0,
+            {},
+            id="a record since the first look",
+        ),
+    ],
+)
+def test_the_time_of_a_record_from_before_the_first_look_is_asked_for(
+    ends: tuple[int, ...], steps: list[Any], lag_ms: int | None, wanted: dict[Partition, int]
+) -> None:
+    asking = Asking(*ends)
+    for name, arguments, _ in steps:
+        getattr(asking, name)(*arguments)
+    assert (lag(asking.book).ms, asking.book.wanted_times()) == (lag_ms, wanted)
+
+
+def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag_book, "MAX_LOOK_UPS", 2)
+    book, places = LagBook(), [("orders", number) for number in range(5)]
+    for where in places:
+        commit(book, 5, where=where)
+    asked: set[Partition] = set()
+    for number in range(3):
+        book.add_bounds({where: LogBounds(0, 10 + number) for where in places}, number * STEP_MS)
+        wanted = book.wanted_times()
+        assert len(wanted) <= 2 < MAX_LOOK_UPS
+        asked |= wanted.keys()
+        book.learn_times(wanted, {})
+    assert asked == {*places}
+
+
+@given(
+    st.lists(st.integers(1, 20_000), min_size=2, max_size=60),
+    st.integers(1, STEP_MS - 1),
+    st.data(),
+)
+def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
+    pauses_ms: list[int], first_look_ms: int, data: st.DataObject
+) -> None:
+    """Records that come at any times, and looks an interval apart, the first before the first record."""
+    came_ms = [STEP_MS]
+    for pause_ms in pauses_ms:
+        came_ms.append(came_ms[-1] + pause_ms)
+    committed = data.draw(st.integers(0, len(came_ms) - 1))
+    now_ms = data.draw(st.integers(came_ms[committed] + STEP_MS, came_ms[-1] + 2 * STEP_MS))
+    book = book_at(committed)
+    for at_ms in range(first_look_ms, now_ms + 1, STEP_MS):
+        book.add_bounds({P: LogBounds(0, bisect_right(came_ms, at_ms))}, at_ms)
+    found, last_look_ms = lag(book), at_ms
+    newest_ms = came_ms[bisect_right(came_ms, last_look_ms) - 1]
+    wanted = book.wanted_times()
+    if wanted:  # between looks that were thinned out
+        book.learn_times(wanted, {P: newest_ms - came_ms[committed]})
+        found = lag(book)
+    assert found.ms is not None
+    assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
+
+
+"""The samples of an hour are thinned out."""
+
+
+@given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())
+def test_without_an_answer_the_lag_in_time_is_wrong_by_a_third_of_the_age_at_most(
+    pauses_ms: list[int], data: st.DataObject
+) -> None:
+    """Of records that come at any times, also many at once. The consumer has just committed the offset."""
+    came_ms = [STEP_MS, *([STEP_MS + 1] * 50)]
+    for pause_ms in pauses_ms:
+        came_ms += data.draw(st.integers(1, 5)) * [came_ms[-1] + pause_ms]
+    offset = data.draw(st.integers(0, len(came_ms) - 1))
+    book = book_at(0)
+    looks = range(0, came_ms[-1] + 2 * STEP_MS, STEP_MS)
+    for at_ms in looks:
+        book.add_bounds({P: LogBounds(0, bisect_right(came_ms, at_ms))}, at_ms)
+    commit(book, offset)
+    found, age_ms = lag(book).ms, looks[-1] - came_ms[offset]
+    assert found is not None
+    assert abs(found - (came_ms[-1] - came_ms[offset])) < age_ms / COARSENESS + 2 * STEP_MS

@@ -1,0 +1,161 @@
+"""The metrics of groups that go by epochs, from their histories and views. Rows SM1, SM4."""
+
+import pytest
+
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.metrics.sentences import sentence
+from kafka_why.observed.view import view_of as observed_view_of
+from records.truncation import encode_view
+from state.kafka.protocols import view_of
+from tests.harness.histories import Recorder
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.harness.scraped import LAYOUT, Scraped
+
+CONSUMER = "group_coordinator_consumer_group"
+SHARE = "group_coordinator_share_group"
+KAFKA = "kafka_server_group_coordinator_metrics"
+TWO_MEMBERS = (
+    "topics orders=4",
+    "at 0s",
+    "A e0",
+    "at 4s",
+    "B e0",
+    "at 5s",
+    "A e2",
+    "at 6s",
+    "A e2 owned[0,1]",
+)
+SETTLED = (*TWO_MEMBERS, "at 8s", "B e3")
+BEGUN = ("topics orders=3", "at 10s", "share A e0", "at 11s", "init watcher partitions[orders 0]")
+DELETING = (*BEGUN, "share A -1", "delete admin")
+REFUSED = (*BEGUN, "at 12s", "init watcher error=15", "at 14s", "init watcher error=31", "share A e2")
+JOINED_AND_LEFT = (*BEGUN, "at 12s", "share A e2", "share B e0", "share B -1", "at 13s", "share A e3")
+QUEUE, COUNTS = {"consumergroup": "queue"}, {"consumergroup": "counts"}
+G = {"consumergroup": "g"}
+
+
+def scraped(*commands: str) -> Scraped:
+    """The metrics of the group after these commands, beside those of a classic group."""
+    metrics = Scraped()
+    metrics.consumer_group("g", *commands)
+    metrics.group("classic", "Stable", "m")
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("commands", "name", "labels", "value"),
+    [
+        (TWO_MEMBERS, f"{KAFKA}_group_count", {"protocol": "classic"}, 1),
+        (TWO_MEMBERS, f"{KAFKA}_group_count", {"protocol": "consumer"}, 1),
+        (TWO_MEMBERS, f"{KAFKA}_group_count", {"protocol": "share"}, None),
+        (TWO_MEMBERS, f"{KAFKA}_consumer_group_count", {"state": "reconciling"}, 1),
+        (TWO_MEMBERS, f"{KAFKA}_consumer_group_count", {"state": "stable"}, 0),
+        (TWO_MEMBERS, f"{KAFKA}_streams_group_count", {"state": "stable"}, None),
+        (TWO_MEMBERS, f"{KAFKA}_share_group_rebalance_count", {}, None),
+        (TWO_MEMBERS, f"{KAFKA}_consumer_group_rebalance_count", {}, 2),
+        # These are classic rebalances.
+        (TWO_MEMBERS, f"{KAFKA}_group_completed_rebalance_count", {}, 0),
+        (TWO_MEMBERS, "kafka_coordinator_group_groupmetadatamanager_numgroups", {}, 1),
+        (TWO_MEMBERS, "kafka_consumergroup_members", G, 2),
+        (TWO_MEMBERS, f"{CONSUMER}_epoch", G, 3),
+        (TWO_MEMBERS, f"{CONSUMER}_target_assignment_epoch", G, 3),
+        (TWO_MEMBERS, f"{CONSUMER}_unsettled_members", G, 1),
+        (TWO_MEMBERS, f"{CONSUMER}_target_assignments_total", {"assignor": "uniform"}, 2),
+        (TWO_MEMBERS, f"{CONSUMER}_moved_partitions_total", {}, 2),
+        (SETTLED, f"{CONSUMER}_unsettled_members", G, 0),
+        (SETTLED, f"{CONSUMER}_epoch", {"consumergroup": "classic"}, None),
+        (SETTLED, f"{CONSUMER}_settling_seconds_count", {}, 2),
+        (SETTLED, f"{CONSUMER}_settling_seconds_sum", {}, 4),
+        (SETTLED, f"{CONSUMER}_settling_seconds_bucket", {"le": "0.1"}, 1),
+        (SETTLED, f"{CONSUMER}_settling_seconds_bucket", {"le": "5.0"}, 2),
+        (SETTLED, "group_coordinator_rebalances_total", G, 2),
+        (BEGUN, f"{KAFKA}_group_count", {"protocol": "share"}, 1),
+        (BEGUN, f"{KAFKA}_share_group_count", {"state": "stable"}, 1),
+        (BEGUN, f"{KAFKA}_share_group_count", {"state": "empty"}, 0),
+        # A share group has no such state.
+        (BEGUN, f"{KAFKA}_share_group_count", {"state": "assigning"}, None),
+        (BEGUN, f"{SHARE}_partitions", {**G, "state": "initializing"}, 2),
+        (BEGUN, f"{SHARE}_partitions", {**G, "state": "initialized"}, 1),
+        (BEGUN, f"{SHARE}_open_tasks", {**G, "kind": "initialize"}, 1),
+        (BEGUN, f"{SHARE}_oldest_initializing_timestamp_seconds", G, 10),
+        (DELETING, f"{SHARE}_partitions", {**G, "state": "initialized"}, 0),
+        (DELETING, f"{SHARE}_partitions", {**G, "state": "deleting"}, 3),
+        (DELETING, f"{SHARE}_open_tasks", {**G, "kind": "initialize"}, 0),
+        (DELETING, f"{SHARE}_open_tasks", {**G, "kind": "delete"}, 1),
+        (DELETING, f"{SHARE}_oldest_initializing_timestamp_seconds", G, None),
+        # A joined, it had orders-0, B joined. B's leaving is no rebalance.
+        (JOINED_AND_LEFT, f"{KAFKA}_share_group_rebalance_count", {}, 3),
+        (REFUSED, f"{SHARE}_initializing_seconds_count", {}, 1),
+        (REFUSED, f"{SHARE}_initializing_seconds_sum", {}, 1),
+        (REFUSED, f"{SHARE}_initialization_failures_total", {"error_code": "COORDINATOR_NOT_AVAILABLE"}, 2),
+        (
+            REFUSED,
+            f"{SHARE}_initialization_failures_total",
+            {"error_code": "CLUSTER_AUTHORIZATION_FAILED"},
+            2,
+        ),
+    ],
+)
+def test_metrics_of_a_group_follow_its_history_and_its_view(
+    commands: tuple[str, ...], name: str, labels: dict[str, str], value: float | None
+) -> None:
+    assert scraped(*commands).value(name, **labels) == value
+
+
+@pytest.mark.parametrize(("max_bytes", "members"), [(10_000, 2), (1, None)])
+def test_members_that_a_large_record_leaves_out_are_not_counted_as_none(
+    max_bytes: int, members: int | None
+) -> None:
+    recorder = Recorder()
+    recorder.play(*TWO_MEMBERS)
+    group = recorder.any_group()
+    assert group is not None
+    metrics = Scraped()
+    metrics.metrics_state.apply(LAYOUT.groups_topic, b"g", encode_view(view_of(group), max_bytes))
+    assert metrics.value("kafka_consumergroup_members", **G) == members
+    assert metrics.value(f"{CONSUMER}_unsettled_members", **G) == (members and 1)
+    assert metrics.value(f"{CONSUMER}_epoch", **G) == 3
+
+
+def test_sentences_of_the_log() -> None:
+    history = Recorder().play(*SETTLED)
+    said = [(event.type, text) for event in history if (text := sentence(event)) is not None]
+    assert said[2:] == [
+        (
+            EntryType.GROUP_EPOCH_BUMPED,
+            "[GroupId g] Bumped group epoch to 3 (reason: member B subscribes to orders)",
+        ),
+        (
+            EntryType.TARGET_ASSIGNMENT_COMPUTED,
+            "[GroupId g] Computed a new target assignment for epoch 3 with 'uniform' assignor",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("records", "name", "labels", "value"),
+    [
+        (41, f"{KAFKA}_group_count", {"protocol": "streams"}, 1),
+        (41, f"{KAFKA}_group_count", {"protocol": "consumer"}, 0),
+        (41, f"{KAFKA}_streams_group_count", {"state": "notready"}, 1),
+        (41, f"{KAFKA}_share_group_rebalance_count", {}, 5),
+        (41, f"{KAFKA}_streams_group_rebalance_count", {}, 1),
+        (41, f"{CONSUMER}_epoch", COUNTS, 2),
+        (19, f"{SHARE}_partitions", {**QUEUE, "state": "initialized"}, 4),
+        # The log has no tasks.
+        (19, f"{SHARE}_open_tasks", {**QUEUE, "kind": "initialize"}, None),
+        (19, f"{SHARE}_initializing_seconds_count", {}, 1),
+    ],
+)
+def test_observed_share_and_streams_groups_have_the_metrics_of_their_types(
+    records: int, name: str, labels: dict[str, str], value: float | None
+) -> None:
+    metrics = Scraped()
+    watched = Watched().take(real_records(REAL_OF_OTHERS)[:records])
+    for entry in watched.history:
+        metrics.metrics_state.apply(LAYOUT.events_topic, entry.group_id.encode(), encode(entry))
+    for group_id, group in watched.groups.items():
+        view = encode(observed_view_of(group, {}))
+        metrics.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
+    assert metrics.value(name, **labels) == value

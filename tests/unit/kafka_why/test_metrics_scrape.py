@@ -1,0 +1,127 @@
+"""The text of a scrape after records have been fed in; tests/data contains the whole expected text."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.early_answers import ReplicaId, early_headers, marker_headers
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.pack import pack
+from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, PHASES
+from tests.harness import scraped as harness
+from tests.harness.rocketmq_broker import Broker
+from tests.harness.scraped import LAYOUT, Scraped
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "data" / "metrics_scrape.txt"
+
+
+@pytest.fixture(scope="module")
+def busy() -> Scraped:
+    return harness.busy()
+
+
+def test_the_whole_text(busy: Scraped, pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("rewrite"):
+        GOLDEN.write_text(busy.text())
+    assert busy.text() == GOLDEN.read_text()
+
+
+def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None:
+    scraped, broker = Scraped(), Broker()
+    broker.heartbeat("A", "ch1")
+    assert broker.group is not None
+
+    def values() -> tuple[float | None, ...]:
+        return (
+            scraped.value("group_coordinator_quarantined_groups"),
+            scraped.value("group_coordinator_rocketmq_groups", state="online"),
+            scraped.value("kafka_consumergroup_members", consumergroup="g"),
+        )
+
+    scraped.rocketmq("g", broker)
+    assert values() == (0, 1, None)
+    broker.group.quarantined = "KeyError"
+    scraped.rocketmq("g", broker)
+    assert values() == (1, 1, None)
+    scraped.group("g", "Stable", "m-1")
+    assert values() == (0, 0, 1)
+    scraped.rocketmq("g", broker)
+    assert values() == (1, 1, None)
+
+
+def test_a_group_has_a_count_of_rebalances_before_its_first() -> None:
+    """Else the first one would be no increase."""
+    scraped = Scraped()
+    scraped.group("orders", "PreparingRebalance", "m-1")
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 0
+    scraped.entry(1, EntryType.STABLE)
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
+
+
+def test_what_ends_is_no_longer_shown() -> None:
+    scraped = Scraped()
+    scraped.group("orders", "Stable", "m-1")
+    scraped.offset("orders", "purchases", 0, 9)
+    scraped.entry(1, EntryType.STABLE)
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
+    scraped.offset("orders", "purchases", 0, None)
+    scraped.offset("orders", "purchases", 0, None)
+    scraped.metrics_state.apply(LAYOUT.groups_topic, b"orders", None)
+    assert "orders" not in scraped.text()
+    assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 0
+
+
+def test_half_of_a_topic_is_not_shown() -> None:
+    scraped = Scraped(complete=False)
+    scraped.group("orders", "Stable", "m-1")
+    assert "numgroups" not in scraped.text()
+    assert "orders" not in scraped.text()
+    scraped.metrics_state.complete()
+    assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
+
+
+def test_the_replica_has_one_phase_and_counts_from_0() -> None:
+    scraped = Scraped()
+    own = "group_coordinator_replica"
+    for state in (NO_REPLICA_STATE, NOT_STARTED):
+        scraped.replica = state
+        phases = {phase: scraped.value(f"{own}_phase", phase=phase) for phase in PHASES}
+        assert phases == {phase: phase == state.phase for phase in PHASES}
+        for name in ("answers", "compared", "differences", "seedings"):
+            assert scraped.value(f"{own}_{name}_total") == 0
+
+
+def test_an_answer_counts_when_the_query_writes_it() -> None:
+    scraped, replica = Scraped(), ReplicaId(3, 1)
+    answers = pack([encode({"error_code": 0, "type": "Heartbeat"})] * 2)
+    for value, headers in (
+        (answers, early_headers(replica, 1)),
+        (answers, []),
+        (answers, None),
+        (None, marker_headers(replica)),
+    ):
+        scraped.metrics_state.apply(LAYOUT.responses_topic, None, value, headers)
+    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 4}
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "value"),
+    [
+        (LAYOUT.groups_topic, b"\xff", b"{}"),
+        (LAYOUT.groups_topic, b"g", b'{"state": 1}'),
+        (LAYOUT.offsets_topic, b'["g"]', None),
+        (LAYOUT.events_topic, b"g", b"not JSON"),
+        (LAYOUT.responses_topic, None, None),
+        (LAYOUT.dead_letters_topic, b"", b"[]"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_changes_nothing(
+    topic: str, key: bytes | None, value: bytes | None
+) -> None:
+    scraped = Scraped()
+    before = scraped.text()
+    with pytest.raises(UNREADABLE):
+        scraped.metrics_state.apply(topic, key, value)
+    assert scraped.text() == before

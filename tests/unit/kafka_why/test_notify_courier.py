@@ -1,0 +1,238 @@
+"""When messages are sent and how many at once, and that none is lost whatever the receiver does and when."""
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kafka_why.local_files import FolderError, FolderNotWritable
+from kafka_why.notify.courier import KEEP_INTERVAL_S, Courier
+from kafka_why.notify.messages import Message, Status
+from kafka_why.notify.outbox import Outbox, Position
+from kafka_why.notify.pace import BackOff, RateLimit
+from kafka_why.notify.receiver import Answer, Verdict
+from kafka_why.notify.request_bodies import SHAPES, Shape
+from kafka_why.notify.state_file import FILE, Kept
+from tests.unit.kafka_why.notify_messages import rebalance, stuck
+
+TOPIC = "group-coordinator-events"
+P1, P2 = {0: Position(10, 1_000)}, {0: Position(20, 2_000)}
+ONE, TWO, THREE, FOUR = map(rebalance, range(1, 5))
+
+
+def test_positions_without_messages_take_no_room() -> None:
+    outbox = Outbox()
+    for offset in range(10_000):
+        outbox.put([], {0: Position(offset, 0)})
+    assert len(outbox._waiting) == 1
+    assert outbox.take(0).positions == {0: Position(9_999, 0)}
+
+
+def test_a_message_that_waits_is_not_put_again() -> None:
+    outbox = Outbox()
+    outbox.put([stuck(), stuck(Status.ENDED), stuck()])
+    outbox.put([stuck()])
+    assert outbox.head(9) == [stuck(), stuck(Status.ENDED)]
+    outbox.take(2)
+    outbox.put([stuck()])
+    assert outbox.head(9) == [stuck()]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_closed: bool) -> None:
+    outbox = Outbox(max_waiting=2)
+    outbox.put([ONE, TWO])
+    is_put: list[bool] = []
+    thread = threading.Thread(target=lambda: is_put.append(outbox.put([THREE], P1)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive() and outbox.head(9) == [ONE, TWO]
+    if is_closed:
+        outbox.close()
+    else:
+        outbox.take(1)
+    thread.join(30)
+    assert (is_put, outbox.head(9)) == (([False], [ONE, TWO]) if is_closed else ([True], [TWO, THREE]))
+
+
+def test_a_file_of_another_topic_or_version_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
+    Kept(tmp_path, "other-events").save()
+    with pytest.raises(FolderError, match="is of the topic other-events, not of group-coordinator-events"):
+        Kept(tmp_path, TOPIC)
+    (tmp_path / FILE).write_text('{"version": 2, "topic": "group-coordinator-events"}')
+    with pytest.raises(FolderError, match="has version 2, and this code reads version 1"):
+        Kept(tmp_path, TOPIC)
+    (tmp_path / FILE).write_text('{"version"')
+    with pytest.raises(FolderError, match="is damaged"):
+        Kept(tmp_path, TOPIC)
+
+
+OK, FAILED, REFUSED = (
+    Answer(Verdict.ACCEPTED),
+    Answer(Verdict.FAILED, "it hangs"),
+    Answer(Verdict.REFUSED, "no"),
+)
+
+
+class Killed(Exception):
+    """The process is killed after the receiver has accepted a request, and before that is kept."""
+
+
+class World:
+    """A courier with a clock that only the test moves, and a receiver that answers as told, OK after that.
+    `Killed` in the place of an answer: it accepts, and the process ends.
+    """
+
+    def __init__(self, folder: Path, *answers: Answer | type[Killed], per_minute: int = 10_000) -> None:
+        self.now_s = 1_000.0
+        self.bodies: list[list[str]] = []
+        self.accepted: list[str] = []
+        self.answers = deque(answers)
+        self.outbox = Outbox()
+        self.kept = Kept(folder, TOPIC)
+        shape = Shape(SHAPES["json"].body, max_messages=4)
+        self.courier = Courier(
+            self.outbox,
+            self._post,
+            shape,
+            self.kept,
+            RateLimit(per_minute),
+            BackOff(lambda: 0.0),
+            now_s=lambda: self.now_s,
+            now_ms=lambda: 0,
+        )
+
+    def put(self, *messages: Message, offset: int | None = None) -> None:
+        self.outbox.put(messages, None if offset is None else {0: Position(offset, 0)})
+
+    def turn_until_idle(self) -> None:
+        """Turn as the thread does. To wait is to move the clock."""
+        while (wait_s := self.courier.turn()) is not None:
+            self.now_s += wait_s
+
+    def _post(self, body: bytes) -> Answer:
+        ids = [message["id"] for message in json.loads(body)["messages"]]
+        self.bodies.append(ids)
+        answer = self.answers.popleft() if self.answers else OK
+        if answer is Killed or answer is OK:
+            self.accepted += ids
+        if isinstance(answer, Answer):
+            return answer
+        raise answer
+
+
+def ids(messages: Sequence[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+MANY = [rebalance(number) for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "per_minute", "pauses_s"),
+    [
+        (FAILED, 10_000, [1, 2]),
+        # The receiver says how long to wait.
+        (Answer(Verdict.FAILED, "it answers 429", 90.0), 10_000, [90, 90]),
+        # Attempts that fail count for the rate limit.
+        (FAILED, 2, [1, 59]),
+    ],
+)
+def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
+    tmp_path: Path, answer: Answer, per_minute: int, pauses_s: list[int]
+) -> None:
+    world = World(tmp_path, answer, answer, per_minute=per_minute)
+    world.put(MANY[0], offset=9)
+    for attempts, pause_s in enumerate(pauses_s, 1):
+        assert world.courier.turn() == 0
+        assert world.courier.turn() == pause_s
+        assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (attempts, {})
+        world.now_s += pause_s
+    world.turn_until_idle()
+    assert world.bodies == 3 * [[MANY[0].id]]
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
+    """The receiver refuses whatever has the third one."""
+    world = World(tmp_path)
+    refusing = world._post
+    bad = MANY[2].id
+
+    def post(body: bytes) -> Answer:
+        world.answers.append(REFUSED if bad in body.decode() else OK)
+        return refusing(body)
+
+    world.courier._post = post
+    world.put(*MANY, offset=9)
+    with capture_logs() as logs:
+        world.turn_until_idle()
+    assert sorted(world.accepted) == sorted(one.id for one in MANY if one.id != bad)
+    (dropped,) = [line for line in logs if line["log_level"] == "error"]
+    assert (dropped["event"], dropped["group"], dropped["why"]) == (
+        "the receiver refuses a message, which is dropped",
+        "orders",
+        "no",
+    )
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+def test_a_file_that_cannot_be_written_stops_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+
+    def fail() -> None:
+        raise FolderNotWritable("the disk is full")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(world.kept, "save", fail)
+        world.put(MANY[0], offset=9)
+        world.turn_until_idle()
+    assert world.accepted == [MANY[0].id]
+    warned = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert warned == ["keeping the position failed, trying again"]
+    world.now_s += KEEP_INTERVAL_S
+    world.turn_until_idle()
+    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+
+
+@given(
+    turns=st.lists(st.integers(0, 6), max_size=12),
+    answers=st.lists(st.sampled_from([OK, FAILED, Killed]), max_size=20),
+)
+def test_none_is_lost_and_only_what_was_under_way_at_a_kill_is_sent_twice(
+    turns: list[int], answers: list[Answer | type[Killed]]
+) -> None:
+    topic = [
+        [rebalance(10 * offset + place) for place in range(number)] for offset, number in enumerate(turns)
+    ]
+    accepted: list[str] = []
+    under_way: list[str] = []
+    with TemporaryDirectory() as folder:
+        is_over = False
+        while not is_over:
+            world = World(Path(folder), *answers)
+            begin = world.kept.positions[0].offset if world.kept.positions else 0
+            for offset in range(begin, len(topic)):
+                new = [message for message in topic[offset] if message.id not in world.kept.told]
+                world.put(*new, offset=offset + 1)
+            try:
+                world.turn_until_idle()
+                world.courier.keep()
+                is_over = True
+            except Killed:
+                under_way += world.bodies[-1]
+            answers = list(world.answers)
+            accepted += world.accepted
+        times, killed = Counter(accepted), Counter(under_way)
+        assert set(times) == {message.id for messages in topic for message in messages}
+        assert all(number == 1 + killed[one] for one, number in times.items())
+        assert Kept(Path(folder), TOPIC).positions == ({0: Position(len(topic), 0)} if topic else {})

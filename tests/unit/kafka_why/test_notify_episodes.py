@@ -1,0 +1,87 @@
+"""What is wrong is told once when it begins and once when it ends, also across a restart."""
+
+from kafka_why.notify.episodes import Episodes, Trouble
+from kafka_why.notify.filters import Filter
+from kafka_why.notify.messages import ALARM, Message, Status
+from kafka_why.notify.problems import alarm_of
+
+STUCK = Trouble("stuck", "orders", "orders", "orders-4 has no commit since 2 min 1 s", 5_000)
+OFTEN = Trouble("often", "orders", "orders", "6 rebalances in the last hour")
+NOW_MS = 200_000
+SETTLED_MS = 500_000
+
+
+def episodes(*open_before: Message, least_ms: int = 0, again_ms: int | None = None) -> Episodes:
+    return Episodes(
+        open_before,
+        settled_ms=SETTLED_MS,
+        is_wanted=Filter(least_ms=least_ms).wants,
+        link=lambda group_id: None if group_id is None else f"https://page/{group_id}",
+        again_ms=again_ms,
+    )
+
+
+def look(of: Episodes, *found: Trouble, now_ms: int = NOW_MS) -> list[Message]:
+    return of.look(found, now_ms)
+
+
+def told(messages: list[Message]) -> list[tuple[str, Status]]:
+    return [(message.kind, message.status) for message in messages]
+
+
+def test_it_is_told_once_and_again_when_it_is_over() -> None:
+    known = episodes()
+    (began,) = look(known, STUCK)
+    assert (began.status, began.group, began.sentence) == (Status.BEGAN, "orders", STUCK.sentence)
+    assert (began.began_ms, began.ended_ms, began.page) == (5_000, None, "https://page/orders")
+    longer = STUCK._replace(sentence="orders-4 has no commit since 2 min 6 s")
+    assert look(known, longer, now_ms=NOW_MS + 5_000) == []
+    (ended,) = look(known, now_ms=NOW_MS + 10_000)
+    assert (ended.id, ended.status, ended.ended_ms) == (began.id, Status.ENDED, NOW_MS + 10_000)
+    assert ended.sentence == longer.sentence
+    assert look(known, now_ms=NOW_MS + 15_000) == []
+
+
+def test_what_is_too_short_is_told_neither_at_its_beginning_nor_at_its_end() -> None:
+    known = episodes(least_ms=10_000)
+    assert look(known, OFTEN) == []
+    assert look(known, now_ms=NOW_MS + 5_000) == []
+    assert look(known, OFTEN, now_ms=NOW_MS + 10_000) == []
+    assert told(look(known, OFTEN, now_ms=NOW_MS + 20_000)) == [("often", Status.BEGAN)]
+    assert told(look(known, now_ms=NOW_MS + 30_000)) == [("often", Status.ENDED)]
+
+
+def test_after_a_restart_nothing_is_told_twice() -> None:
+    (began,) = look(episodes(), STUCK)
+    known = episodes(began)
+    assert look(known, STUCK) == []
+    (ended,) = look(known)
+    assert (ended.id, ended.status) == (began.id, Status.ENDED)
+
+
+def test_a_new_process_ends_nothing_before_it_can_see_it() -> None:
+    """A partition is stuck for a new process only when it has seen it stand still for long enough."""
+    (began,) = look(episodes(), STUCK)
+    known = episodes(began)
+    assert look(known, now_ms=SETTLED_MS - 1) == []
+    (ended,) = look(known, now_ms=SETTLED_MS)
+    assert (ended.id, ended.status) == (began.id, Status.ENDED)
+
+
+def test_what_lasts_is_told_again_where_the_receiver_needs_that() -> None:
+    known = episodes(again_ms=60_000)
+    (began,) = look(known, STUCK)
+    assert look(known, STUCK, now_ms=NOW_MS + 59_999) == []
+    (again,) = look(known, STUCK, now_ms=NOW_MS + 60_000)
+    assert again == began
+
+
+def test_an_alarm_is_the_same_while_only_its_figures_change() -> None:
+    once = "The replica answered 1 time in another way than the query; the log has both answers"
+    twice = "The replica answered 2 times in another way than the query; the log has both answers"
+    assert alarm_of(once) == alarm_of(twice) == "The replica answered"
+    assert alarm_of("It has an alarm: the disk is full") == "It has an alarm"
+    known = episodes()
+    (began,) = look(known, Trouble(ALARM, alarm_of(once), None, once))
+    assert (began.group, began.page) == (None, None)
+    assert look(known, Trouble(ALARM, alarm_of(twice), None, twice)) == []

@@ -1,0 +1,184 @@
+"""Requests to a real web server on loopback: what its answers mean, secrets, TLS."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_why.connections.pem import client_context
+from kafka_why.notify.receiver import (
+    NOT_PRIVATE,
+    Answer,
+    Receiver,
+    SecretUnreadable,
+    Verdict,
+    checked_url,
+    first_line,
+    is_private,
+    url_in,
+)
+from tests.harness.certificates import Authority
+from tests.harness.ports import free_port
+from tests.harness.webhook import HANG, Reply, Webhook
+
+SHORT_S, LONG_S = 0.5, 60.0
+SECRET = "/services/T0/B0/s3cret"
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+
+
+def receiver(
+    url: str,
+    token: Callable[[], str | None] = lambda: None,
+    context: ssl.SSLContext | None = None,
+    timeout_s: float = LONG_S,
+) -> Receiver:
+    return Receiver(lambda: url, token, context or client_context(None), timeout_s)
+
+
+def post(*replies: Reply, timeout_s: float = LONG_S) -> Answer:
+    with Webhook(*replies) as webhook:
+        return receiver(webhook.url(), timeout_s=timeout_s).post(b"{}")
+
+
+def test_a_request_is_json_with_the_token() -> None:
+    with Webhook() as webhook:
+        answer = receiver(webhook.url("/a?b=c"), lambda: "t0ken").post(b'{"a": 1}')
+    assert answer == Answer(Verdict.ACCEPTED)
+    (got,) = webhook.received
+    assert (got.path, got.body) == ("/a?b=c", {"a": 1})
+    assert got.headers["Content-Type"] == "application/json"
+    assert got.headers["Authorization"] == "Bearer t0ken"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "statuses"),
+    [
+        (Verdict.ACCEPTED, (200, 201, 202, 204)),
+        (Verdict.REFUSED, (400, 413, 422)),
+        (Verdict.FAILED, (401, 403, 404, 408, 410, 429, 500, 502, 503)),
+    ],
+)
+def test_messages_are_accepted_refused_for_ever_or_sent_again(
+    verdict: Verdict, statuses: tuple[int, ...]
+) -> None:
+    replies = [Reply(status, body=b"invalid_payload") for status in statuses]
+    reasons = [f"it answers {status} invalid_payload" for status in statuses]
+    expected = [Answer(verdict, "" if verdict is Verdict.ACCEPTED else reason) for reason in reasons]
+    with Webhook(*replies) as webhook:
+        sending = receiver(webhook.url())
+        assert [sending.post(b"{}") for _ in statuses] == expected
+
+
+def test_a_receiver_that_hangs_and_one_that_is_not_there_fail() -> None:
+    assert post(Reply(HANG), timeout_s=SHORT_S) == Answer(
+        Verdict.FAILED, f"no whole answer within {SHORT_S} s"
+    )
+    gone = receiver(f"http://127.0.0.1:{free_port()}/").post(b"{}")
+    assert (gone.verdict, "refused" in gone.reason) == (Verdict.FAILED, True)
+
+
+def test_a_redirection_is_not_followed() -> None:
+    with Webhook() as other, Webhook(Reply(302, {"Location": other.url()})) as webhook:
+        answer = receiver(webhook.url(), lambda: "t0ken").post(b"{}")
+    assert answer == Answer(Verdict.FAILED, "it answers 302")
+    assert other.received == []
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("-3", None), ("9" * 99, None)]
+)
+def test_retry_after_has_seconds(header: str, seconds: float | None) -> None:
+    assert post(Reply(429, {"Retry-After": header})).retry_after_s == seconds
+
+
+def test_no_reason_has_the_address_or_the_token() -> None:
+    """A receiver may answer with what it got."""
+    with Webhook(default=Reply(403, body=f"no t0ken at {SECRET} k3y\n\x1b[2J".encode())) as webhook:
+        answer = receiver(webhook.url(f"{SECRET}?k3y"), lambda: "t0ken").post(b"{}")
+    assert answer.reason == "it answers 403 no *** at *** ***\\n\\x1b[2J"
+    broken = receiver("http://127.0.0.1:1" + SECRET).post(b"{}")
+    assert "s3cret" not in broken.reason
+
+
+def test_a_long_answer_is_read_in_part() -> None:
+    answer = post(Reply(500, body=b"x" * 2_000_000))
+    assert answer.verdict is Verdict.FAILED and len(answer.reason) == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"\nsecond line", b"\xff\xfe"])
+def test_a_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(SecretUnreadable, match=str(file)):
+        first_line(file)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "hooks.example.org/s3cret",
+        "ftp://hooks.example.org/s3cret",
+        "file:///etc/s3cret",
+        "https:///s3cret",
+        "https://user:s3cret@hooks.example.org/",
+        "https://hooks.example.org/s3cret /",
+        "https://hooks.example.org/s3crét",
+        "https://[::1/s3cret",
+        "https://hooks.example.org:99999/s3cret",
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_and_not_quoted(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as refused:
+        checked_url(url)
+    assert "s3cret" not in str(refused.value)
+    file = tmp_path / "url"
+    file.write_text(url + "\n")
+    with pytest.raises(SecretUnreadable) as unreadable:
+        url_in(file)
+    assert "s3cret" not in str(unreadable.value)
+
+
+def test_a_token_is_sent_only_where_nobody_on_the_way_can_read_it() -> None:
+    told = receiver("http://hooks.example.org/", lambda: "t0ken").post(b"{}")
+    assert told == Answer(Verdict.FAILED, NOT_PRIVATE)
+    assert is_private("https://hooks.example.org/")
+    assert (
+        is_private("http://127.0.0.1:8080/")
+        and is_private("http://localhost/")
+        and is_private("http://[::1]/")
+    )
+    assert not is_private("http://localhost.example.org/")
+
+
+def test_the_certificate_of_the_receiver_is_verified(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    issued = ours.issue("receiver")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(issued.chain, issued.key)
+    with Webhook(tls=tls) as webhook:
+        trusted = client_context(ours.certificate.read_text())
+        assert receiver(webhook.url(), context=trusted).post(b"{}").verdict is Verdict.ACCEPTED
+        for wrong in (client_context(None), client_context(other.certificate.read_text())):
+            refused = receiver(webhook.url(), context=wrong).post(b"{}")
+            assert (refused.verdict, "certificate verify failed" in refused.reason) == (Verdict.FAILED, True)
+    assert len(webhook.received) == 1
+
+
+def test_the_certificate_is_of_the_host(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("receiver", hosts=["hooks.example.org"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(issued.chain, issued.key)
+    with Webhook(tls=tls) as webhook:
+        trusted = client_context(authority.certificate.read_text())
+        refused = receiver(webhook.url(), context=trusted).post(b"{}")
+    assert (refused.verdict, "doesn't match" in refused.reason or "not valid" in refused.reason) == (
+        Verdict.FAILED,
+        True,
+    )

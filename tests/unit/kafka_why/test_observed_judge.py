@@ -1,0 +1,144 @@
+"""The judge of docs/observed.md finds what is wrong in a report, by the records of a real broker."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+
+from kafka_why.why.model import CauseKind
+from kafka_why.why.report import Report, report
+from tests.harness.observed_log import Watched, real_records
+from tests.observed.judge import Judge, offsets_verdict
+from tests.observed.lines import Class, Line
+from tests.observed.truth import Seen, Step, Truth
+
+GROUP = "classic"
+START_MS = 1_795_713_000_000
+JOINED, GONE = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
+
+
+def orders(*numbers: int) -> list[str]:
+    return [f"orders:{number}" for number in numbers]
+
+
+def truth() -> Truth:
+    """What happened to the group of `tests/data/consumer_offsets_4_4.jsonl`."""
+    steps = [
+        Step(action="c1 starts", causes={JOINED: {"c1"}}, held={"c1": orders(0, 1, 2, 3)}),
+        Step(action="c2 starts", causes={JOINED: {"c2"}}, held={"c1": orders(0, 1), "c2": orders(2, 3)}),
+        Step(action="c2 leaves", causes={GONE: {"c2"}}, gone_how="left", held={"c1": orders(0, 1, 2, 3)}),
+        Step(action="c1 leaves", causes={GONE: {"c1"}}, gone_how="left"),
+    ]
+    for step, began_ms in zip(steps, (480_700, 481_300, 482_900, 483_130), strict=True):
+        step.began_ms = START_MS + began_ms
+        step.ended_ms = step.began_ms + 200
+    steps[2].commits_ms, steps[3].commits_ms = {"c2": START_MS + 482_579}, {"c1": START_MS + 483_116}
+    return Truth(story=GROUP, clients="", group_id=GROUP, protocol="classic", assignor="range", steps=steps)
+
+
+def wrong(happened: Truth) -> list[tuple[str, Line]]:
+    verdicts = Judge(happened, observed(), is_observed=True).verdicts()
+    return [(it.action, it.line) for it in verdicts if it.class_ is Class.WRONG]
+
+
+def observed() -> Report:
+    history = Watched().take(real_records()).of(GROUP)
+    return report(GROUP, history, now_ms=history[-1].at_ms)
+
+
+def test_a_report_that_says_what_happened_has_nothing_wrong() -> None:
+    happened = truth()
+    assert wrong(happened) == []
+    verdicts = list(Judge(happened, observed(), is_observed=True).verdicts())
+    classes = {line: {it.class_ for it in verdicts if it.line is line} for line in Line}
+    assert classes[Line.MOVED] == classes[Line.TIME] == classes[Line.MEMBERS] == {Class.EXACT}
+    assert classes[Line.CAUSE] == {Class.INFERRED}
+    assert classes[Line.HOW_GONE] == classes[Line.BEGINNING] == {Class.UNKNOWN}
+
+
+@pytest.mark.parametrize(("late_ms", "class_"), [(40, Class.INFERRED), (90, Class.WRONG)])
+def test_a_beginning_that_was_seen_is_right_within_the_interval_of_the_looks(
+    late_ms: int, class_: Class
+) -> None:
+    """A member has ended some time before the rebalance for that is seen."""
+    happened, told = truth(), observed()
+    step, place = happened.steps[2], 2
+    happened.seen.append(Seen(at_ms=step.began_ms, client_id="c2", event="ended", words=()))
+    seen = structs.replace(
+        told.rebalances[place],
+        began_ms=step.began_ms + late_ms,
+        began_within_ms=60,
+        beginning_lost=False,
+        preparing_ms=0,
+    )
+    rebalances = [seen if number == place else one for number, one in enumerate(told.rebalances)]
+    verdicts = Judge(happened, structs.replace(told, rebalances=rebalances), is_observed=True).verdicts()
+    (found,) = [it.class_ for it in verdicts if it.line is Line.BEGINNING and it.action == step.action]
+    assert found is class_
+
+
+def another_client(happened: Truth) -> None:
+    happened.steps[2].causes = {GONE: {"c1"}}
+
+
+def another_kind(happened: Truth) -> None:
+    happened.steps[1].causes = {CauseKind.METADATA_CHANGED: {"c2"}}
+
+
+def other_partitions(happened: Truth) -> None:
+    happened.steps[1].held = {"c1": orders(0, 2), "c2": orders(1, 3)}
+
+
+def another_member(happened: Truth) -> None:
+    happened.steps[1].held["c3"] = []
+
+
+def another_assignor(happened: Truth) -> None:
+    happened.assignor = "roundrobin"
+
+
+def an_earlier_commit(happened: Truth) -> None:
+    happened.steps[2].commits_ms = {"c2": happened.steps[2].began_ms - 90_000}
+
+
+def a_missing_rebalance(happened: Truth) -> None:
+    last = happened.steps[-1]
+    happened.steps.append(Step(action="c3 starts", causes={JOINED: {"c3"}}, began_ms=last.ended_ms + 1))
+
+
+def a_rebalance_of_nobody(happened: Truth) -> None:
+    del happened.steps[1]
+
+
+def a_later_generation(happened: Truth) -> None:
+    happened.steps[1].generations = {"c1": 3}
+
+
+@pytest.mark.parametrize(
+    ("plant", "action", "line"),
+    [
+        (another_client, "c2 leaves", Line.CAUSE),
+        (another_kind, "c2 starts", Line.CAUSE),
+        (other_partitions, "c2 starts", Line.MOVED),
+        (another_member, "c2 starts", Line.MEMBERS),
+        (another_assignor, "c1 starts", Line.ASSIGNOR),
+        (an_earlier_commit, "c2 leaves", Line.LAST_COMMIT),
+        (a_missing_rebalance, "c3 starts", Line.TIME),
+        (a_rebalance_of_nobody, "c1 starts", Line.TIME),
+        (a_later_generation, "c2 starts", Line.FORMED),
+    ],
+)
+def test_what_is_wrong_is_found(plant: Callable[[Truth], None], action: str, line: Line) -> None:
+    happened = truth()
+    plant(happened)
+    assert (action, line) in wrong(happened)
+
+
+def test_an_offset_of_an_aborted_transaction_is_wrong() -> None:
+    happened = truth()
+    happened.offsets, happened.never_committed = {"orders:0": 5}, {"orders:0": 9}
+    right, aborted, late = (
+        [it.class_ for it in offsets_verdict(happened, {"orders:0": values})]
+        for values in ([3, 5], [3, 9, 5], [3])
+    )
+    assert (right, aborted, late) == ([Class.EXACT], [Class.WRONG], [Class.WRONG])

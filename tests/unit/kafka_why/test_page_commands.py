@@ -1,0 +1,134 @@
+"""The commands that the page runs for its readers: real processes, which end with the reader."""
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_why.assign.recorded import recorded_group
+from kafka_why.page import commands
+from kafka_why.page.commands import (
+    MAX_OUTPUT_BYTES,
+    Command,
+    Ended,
+    Runner,
+    Source,
+    assign_command,
+    replay_command,
+    whatif_command,
+)
+from kafka_why.why.rebalances import rebalances
+from tests.e2e.harness import wait_until
+from tests.unit.kafka_why.page_facts import played
+from tests.unit.kafka_why.test_assign_groups import TWO_WORKERS
+
+SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
+PYTHON = (sys.executable, "-c")
+WAITS = "import signal, sys, time; print('here', flush=True); time.sleep(600)"
+
+
+def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **given: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **given), 60))
+
+    return run
+
+
+async def stays() -> bool:
+    return False
+
+
+async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitable[bool]] = stays) -> Ended:
+    seen = [one async for one in runner.run(command, has_left)]
+    last = seen[-1]
+    assert isinstance(last, Ended) and all(isinstance(one, float) for one in seen[:-1])
+    return last
+
+
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        (
+            "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)",
+            Ended(3, "cba\n", "no\n"),
+        ),
+        # `assign --input` and `--client-config` take a path.
+        ("print(open('/dev/stdin').read())", Ended(0, "abc\n", "")),
+        (f"print('x' * {3 * MAX_OUTPUT_BYTES})", Ended(0, "x" * MAX_OUTPUT_BYTES, "")),
+        # It takes too long, and is ended.
+        (WAITS, Ended(None, "", "")),
+    ],
+    ids=["output", "input by a path", "too much", "too long"],
+)
+@run_async
+async def test_what_a_command_says_is_its_answer_within_bounds(program: str, answer: Ended) -> None:
+    limit_s = 0.5 if program == WAITS else 60
+    assert await ended(Runner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
+
+
+@run_async
+async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path: Path) -> None:
+    """It is asked before it is killed. Until then the reader sees that it runs."""
+    program = (
+        "import sys, tempfile, time\n"
+        f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):\n"
+        "    time.sleep(600)"
+    )
+
+    async def leaves() -> bool:
+        return any(tmp_path.iterdir())
+
+    assert [one async for one in Runner(PYTHON).run(Command([program]), leaves)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@run_async
+async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+    at = tmp_path / "pid"
+    program = f"import os, time; open({str(at)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    runner = Runner(PYTHON)
+    reading = asyncio.create_task(ended(runner, Command([program])))
+    await asyncio.to_thread(wait_until, lambda: at.exists() and bool(at.read_text()), "the process")
+    reading.cancel()
+    await asyncio.wait({reading})
+    wait_until(lambda: not Path(f"/proc/{at.read_text()}").exists(), "the end of the process")
+    assert not runner.is_full
+
+
+@run_async
+async def test_so_many_run_at_the_same_time() -> None:
+    runner = Runner(PYTHON, limit_s=1.5)
+    assert not runner.is_full
+    running = [asyncio.create_task(ended(runner, Command([WAITS]))) for _ in range(commands.MAX_RUNNING)]
+    await asyncio.sleep(0)
+    assert runner.is_full
+    await asyncio.wait(running)
+    assert not runner.is_full
+
+
+def test_a_secret_is_in_no_word_and_in_no_text_of_a_command() -> None:
+    """Other users of the machine see the words of a process."""
+    for command in (whatif_command(SOURCE, "g", ["a=1"]), replay_command(SOURCE, "g", 0)):
+        assert "secret" not in f"{shlex.join(command.arguments)} {SOURCE!r} {command!r} {command}"
+        assert b"secret" in command.given
+        assert "--client-config FILE" in str(command)
+
+
+def test_names_of_strangers_are_no_options() -> None:
+    names = ["--help", "-c", "--from=/etc/passwd"]
+    for name in names:
+        replay = replay_command(SOURCE, name, 0).arguments
+        assert f"--group={name}" in replay and name not in replay
+        whatif = whatif_command(SOURCE, name, [name]).arguments
+        assert whatif[-2:] == ["--", name] and f"--try={name}" in whatif
+    entries = played(*(command.replace("worker", "--W") for command in TWO_WORKERS))
+    assert assign_command(recorded_group(entries, rebalances(entries)[-1])).arguments[1:3] == [
+        "--input",
+        "/dev/stdin",
+    ]

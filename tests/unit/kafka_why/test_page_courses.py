@@ -1,0 +1,196 @@
+"""What is kept of a group for its page: when its history is read, and when a report is made again."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.page import courses as courses_module
+from kafka_why.page import fleet as fleet_module
+from kafka_why.page import histories as histories_module
+from kafka_why.page.courses import Courses, Made
+from kafka_why.page.fleet import WINDOW_MS, Fleet
+from kafka_why.page.histories import Histories
+from kafka_why.page.live import Held
+from kafka_why.why.client_telemetry import Telemetry
+from kafka_why.why.course import Course, course_of
+from kafka_why.why.history import History, HistoryUnavailable
+from tests.e2e.harness import wait_until
+from tests.unit.kafka_why.page_facts import LAYOUT, played, take_entries
+from tests.unit.kafka_why.why_story import END_MS, STORY
+
+SINCE_MS = END_MS - WINDOW_MS
+LIMITS_MS = (SINCE_MS, END_MS)
+WAIT_S = 60
+
+
+@dataclass
+class Topic:
+    """A history on the topic. `reads` are the times since which it was read, one after the other; each waits
+    for `is_there`.
+    """
+
+    entries: list[HistoryEntry]
+    reads: list[int] = field(default_factory=list)
+    is_there: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+    def read(self, group_id: str, since_ms: int) -> History:
+        assert group_id == "g"
+        self.reads.append(since_ms)
+        assert self.is_there.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        return History([*self.entries], frozenset(), from_start=True, records_read=len(self.entries))
+
+
+class Room:
+    """Courses over a topic and a fleet that has read it."""
+
+    def __init__(self) -> None:
+        self.entries = played(*STORY)
+        self.topic = Topic(self.entries)
+        self.topic.is_there.set()
+        self.fleet = Fleet(LAYOUT)
+        self.courses = Courses(Histories(self.topic.read, self.fleet), self.fleet)
+
+    def made(
+        self, limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS, *, is_patient: bool = True
+    ) -> Made:
+        return self.courses.made("g", limits_ms, now_ms, is_patient=is_patient)
+
+    def version(self) -> int:
+        return self.fleet.group_version("g") or 0
+
+    def wait_for_more(self, version: int) -> None:
+        wait_until(lambda: self.version() > version, "more of the group")
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    it = Room()
+    yield it
+    it.topic.is_there.set()
+    it.courses.close()
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries had each of the courses that were made."""
+    seen: list[int] = []
+
+    def counted(
+        history: list[HistoryEntry],
+        *,
+        from_start: bool,
+        unread: frozenset[tuple[str, int]],
+        telemetry: Telemetry,
+    ) -> Course:
+        seen.append(len(history))
+        return course_of(history, unread=unread, from_start=from_start, telemetry=telemetry)
+
+    monkeypatch.setattr(courses_module, "course_of", counted)
+    return seen
+
+
+def numbers(made: Made) -> int:
+    assert made.course is not None
+    return len(made.course.rebalances)
+
+
+def test_a_drag_reads_nothing_and_makes_no_report_again(room: Room, followed: list[int]) -> None:
+    first = room.made()
+    for from_ms in range(SINCE_MS, END_MS, WINDOW_MS // 5):
+        assert room.made((from_ms, END_MS - 1)) is first
+    assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
+
+
+def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(room: Room) -> None:
+    room.topic.entries = room.entries[:-1]
+    take_entries(room.fleet, room.entries[:-1], END_MS)
+    before = room.made()
+    take_entries(room.fleet, room.entries[-1:], END_MS)
+    version = room.version()
+    after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+    if after is before:  # it came too soon after the one before
+        room.wait_for_more(version)
+        after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+    assert after.course is not None and after.course.last == room.entries[-1]
+    assert room.topic.reads == [SINCE_MS]
+
+
+def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> None:
+    """Nobody has to ask for a page before the entry is followed."""
+    take_entries(room.fleet, room.entries, END_MS)
+    first = room.made()
+    held = Held()
+
+    def told(now_s: float) -> int | None:
+        return held.version(room.version(), lambda: room.courses.has_newest("g", END_MS), now_s)
+
+    before = told(0.0)
+    assert before == room.version()
+    newer = replace(room.entries[-1], seq=room.entries[-1].seq + 1)
+    take_entries(room.fleet, [newer], END_MS)
+    assert told(1.0) == before, "it is being followed"
+    wait_until(lambda: told(2.0) != before, "the version with the entry")
+    with_entry = room.made(is_patient=False)
+    assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
+
+
+def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
+    room.topic.is_there.clear()
+    take_entries(room.fleet, room.entries[-12:], END_MS)
+    part = room.made(is_patient=False)
+    assert not part.is_whole and part.since_ms == room.entries[-12].at_ms > SINCE_MS
+    version = room.version()
+    room.topic.is_there.set()
+    room.wait_for_more(version)
+    whole = room.made(is_patient=False)
+    assert whole.is_whole and numbers(whole) == 4 > numbers(part)
+    assert room.topic.reads == [SINCE_MS]
+
+
+def test_an_unknown_group_is_refused_to_every_reader(room: Room) -> None:
+    room.topic.error = HistoryUnavailable("no such group")
+    for is_patient in (True, False):
+        with pytest.raises(HistoryUnavailable):
+            room.made(is_patient=is_patient)
+
+
+def test_a_history_of_which_the_fleet_forgot_entries_is_read_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(histories_module, "MAX_ENTRIES", 3)
+    histories = Histories(room.topic.read, room.fleet)
+    room.topic.entries = room.entries[:10]
+    take_entries(room.fleet, room.entries[:10], END_MS)
+    histories.read("g", SINCE_MS, END_MS)
+    take_entries(room.fleet, room.entries[10:12], END_MS)
+    assert histories.read("g", SINCE_MS, END_MS).history.entries == room.entries[:12]
+    assert len(room.topic.reads) == 1
+    room.topic.entries = room.entries
+    take_entries(room.fleet, room.entries[12:], END_MS)
+    assert histories.read("g", SINCE_MS, END_MS).history.entries == room.entries
+    assert len(room.topic.reads) == 2
+
+
+def test_the_entries_of_all_histories_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries, read = played(*STORY), list[str]()
+    monkeypatch.setattr(histories_module, "MAX_KEPT_ENTRIES", 2 * len(entries))
+
+    def reader(group_id: str, _: int) -> History:
+        read.append(group_id)
+        return History([*entries], frozenset(), from_start=True, records_read=len(entries))
+
+    histories = Histories(reader, Fleet(LAYOUT))
+    for group_id in ("a", "b", "a", "c", "a", "b"):
+        histories.read(group_id, SINCE_MS, END_MS)
+    assert read == ["a", "b", "c", "b"]

@@ -1,0 +1,197 @@
+"""The lines of all groups: their order, what a reader selects, the shares of the last hour."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.lag.log import LogBounds
+from kafka_why.page.findings import Finding, Kind
+from kafka_why.page.fleet import WINDOW_MS, Fleet
+from kafka_why.page.overview import (
+    INTERVALS,
+    GroupLine,
+    Overview,
+    OverviewThread,
+    Protocol,
+    Selection,
+    shares,
+)
+from kafka_why.why.state_timelines import Span
+from tests.e2e.harness import wait_until
+from tests.harness.examples import examples
+from tests.unit.kafka_why.page_facts import (
+    LAYOUT,
+    fleet_of,
+    played,
+    take_commit,
+    take_entries,
+    take_view,
+    view,
+)
+from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
+
+STEP_MS = WINDOW_MS // INTERVALS
+NOW_MS = END_MS
+
+
+def lines(fleet: Fleet, now_ms: int = NOW_MS) -> list[GroupLine]:
+    return Overview(fleet).lines(now_ms)
+
+
+def line(group_id: str, **fields: object) -> GroupLine:
+    given = {
+        "protocol": Protocol.CLASSIC,
+        "state": "Stable",
+        "since_ms": 0,
+        "members": 1,
+        "lag_records": None,
+        "lag_ms": None,
+        "rebalances": 0,
+        "not_stable": [],
+        "changed_ms": None,
+        "change": "",
+        "findings": [],
+    }
+    return GroupLine(group_id=group_id, **given | fields)  # type: ignore[arg-type]
+
+
+def test_unwell_groups_are_first_the_gravest_before_and_then_those_that_rebalanced_most() -> None:
+    fleet = fleet_of(
+        view("a-calm"),
+        view("b-restless"),
+        view("c-long", state="PreparingRebalance"),
+        view("d-quarantined", quarantined="q"),
+        view("e-gone"),
+    )
+    for group_id in ("b-restless", "e-gone"):
+        take_entries(fleet, played(*STORY), NOW_MS, group_id)
+    fleet.apply(LAYOUT.groups_topic, b"e-gone", None, 0)
+    found = lines(fleet)
+    assert [one.group_id for one in found] == ["d-quarantined", "c-long", "b-restless", "a-calm"]
+    assert [one.is_unwell for one in found] == [True, True, False, False]
+
+
+def test_a_line_says_what_is_known_of_the_group() -> None:
+    fleet = fleet_of(view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
+    for number in (0, 1, 2):
+        take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
+    for at_ms, end in ((1_000, 10), (2_000, 15), (3_000, 16)):
+        fleet.add_bounds({("t", 0): LogBounds(0, 15), ("t", 1): LogBounds(0, end)}, at_ms)
+    take_entries(fleet, played(*STORY), NOW_MS)
+    (found,) = lines(fleet)
+    assert (found.lag_records, found.lag_ms) == (11, 1_000)
+    assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
+
+
+def test_the_last_change_has_names_for_members_and_follows_the_view() -> None:
+    """The reason of a view has ids, which on the page say less than the client's name."""
+    fleet, entries = Fleet(LAYOUT), played(*STORY)
+    added = next(entry for entry in entries if entry.member_id is not None)
+    take_entries(fleet, entries, NOW_MS)
+    overview = Overview(fleet)
+    for reason, change in (
+        (f"{added.member_id} joined", "worker-1 joined"),
+        ("group emptied", "group emptied"),
+    ):
+        take_view(fleet, view(last_rebalance_at_ms=5, last_rebalance_reason=reason))
+        (found,) = overview.lines(NOW_MS)
+        assert found.change == change
+
+
+def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line() -> None:
+    fleet = fleet_of(
+        view("classic"), view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []))
+    )
+    fleet.apply(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
+    found = {one.group_id: one for one in lines(fleet)}
+    assert {name: one.protocol for name, one in found.items()} == {
+        "classic": Protocol.CLASSIC,
+        "epochs": Protocol.CONSUMER,
+        "rocket": Protocol.ROCKETMQ,
+    }
+    rocket = found["rocket"]
+    assert (rocket.lag_records, rocket.rebalances, rocket.members, rocket.since_ms) == (None, 0, 0, 9)
+    assert [one.kind for one in rocket.findings] == [Kind.QUARANTINED]
+
+
+def rocketmq() -> RocketMqSnapshot:
+    return RocketMqSnapshot(
+        group_id="rocket",
+        incarnation="i",
+        seq=1,
+        at_ms=9,
+        message_model=None,
+        consume_type=None,
+        consume_from_where=None,
+        consumers=[],
+        producers=[],
+        subscriptions={},
+        request_modes={},
+        duplicate_client_ids={},
+        quarantined="q",
+    )
+
+
+@examples(200)
+@given(st.lists(st.integers(-WINDOW_MS, 2 * WINDOW_MS), min_size=2, max_size=24, unique=True), st.booleans())
+def test_shares_are_the_time_within_the_window(times: list[int], is_open: bool) -> None:
+    now_ms = BEGIN_MS + WINDOW_MS
+    ends = sorted(times)[: len(times) // 2 * 2]
+    spans = [Span("x", BEGIN_MS + a, BEGIN_MS + b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    if is_open:
+        spans[-1] = Span("x", spans[-1].from_ms)
+    found = shares(spans, now_ms)
+    within_ms = sum(
+        max(min(now_ms if s.to_ms is None else s.to_ms, now_ms) - max(s.from_ms, BEGIN_MS), 0) for s in spans
+    )
+    assert len(found) == (INTERVALS if within_ms else 0)
+    assert all(0 <= share <= 1 for share in found)
+    assert sum(found) * STEP_MS == pytest.approx(within_ms, abs=0.0005 * INTERVALS * STEP_MS + 1)
+
+
+ALL = (
+    line("Orders", members=3, lag_records=5, rebalances=1, changed_ms=9),
+    line("billing", state="Empty", members=0, lag_records=70, changed_ms=3),
+    line("audit", protocol=Protocol.CONSUMER, members=9, findings=[Finding(Kind.STUCK, "s")], rebalances=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(), ["Orders", "billing", "audit"]),
+        (Selection(text="oRD"), ["Orders"]),
+        (Selection(state="Empty"), ["billing"]),
+        (Selection(state="unwell"), ["audit"]),
+        (Selection(protocol="consumer"), ["audit"]),
+        (Selection(protocol="consumer", state="Empty"), []),
+        (Selection(sort="name"), ["Orders", "audit", "billing"]),
+        (Selection(sort="state"), ["billing", "Orders", "audit"]),
+        (Selection(sort="members"), ["audit", "Orders", "billing"]),
+        (Selection(sort="lag"), ["billing", "Orders", "audit"]),
+        (Selection(sort="rebalances"), ["audit", "Orders", "billing"]),
+        (Selection(sort="changed"), ["Orders", "billing", "audit"]),
+        (Selection(sort="there is no such"), ["Orders", "billing", "audit"]),
+    ],
+)
+def test_a_reader_selects_lines_and_their_order(selection: Selection, expected: list[str]) -> None:
+    assert [one.group_id for one in selection.of(ALL)] == expected
+
+
+def test_the_version_of_the_lines_is_not_newer_than_they_are() -> None:
+    """A page that had the fleet's own would count as new, and would not ask for what the lines lack."""
+    fleet = fleet_of(view())
+    thread = OverviewThread(fleet)
+    assert (thread.version, thread.lines) == (0, []) and fleet.version > 0
+    thread.start()
+    try:
+        for _ in range(2):
+            wait_until(lambda: thread.version == fleet.version, "lines of all that is known")
+            known = {facts.group_id for facts in fleet.all_facts()}
+            assert {one.group_id for one in thread.lines} == known
+            take_view(fleet, view("newer"))
+    finally:
+        thread.stop()

@@ -1,0 +1,129 @@
+"""The page of share groups, of this coordinator and of others, and of streams groups that are observed."""
+
+import pytest
+
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.observed.view import view_of as observed_view_of
+from kafka_why.page.findings import Kind
+from kafka_why.page.group import GroupPage, group_page
+from kafka_why.page.members import of_view
+from kafka_why.page.overview import Overview
+from kafka_why.page.rebalance import rebalance_page
+from kafka_why.why.course import course_of
+from state.kafka.protocols import view_of
+from tests.harness.histories import Recorder
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.unit.kafka_why.page_facts import facts, fleet_of
+
+BEGUN = ("topics orders=3", "at 10s", "share A e0", "at 11s", "init watcher partitions[orders 0]")
+JOINED = ("at 12s", "share A e2", "at 15s", "share B e0")
+
+
+def world(*commands: str) -> tuple[Recorder, GroupSnapshot]:
+    recorder = Recorder()
+    recorder.play(*BEGUN, *commands)
+    group = recorder.any_group()
+    assert group is not None
+    view = view_of(group)
+    assert isinstance(view, GroupSnapshot)
+    return recorder, view
+
+
+def page(now_ms: int, *commands: str, with_history: bool = True) -> GroupPage:
+    recorder, view = world(*commands)
+    course = course_of(recorder.history) if with_history else None
+    return group_page(facts(view), course, (0, now_ms), now_ms)
+
+
+REAL = real_records(REAL_OF_OTHERS)
+BEGIN_MS, END_MS = REAL[0].at_ms, REAL[-1].at_ms
+
+
+def watched(records: int) -> Watched:
+    """Groups of a broker's own coordinator, after so many records."""
+    return Watched().take(REAL[:records])
+
+
+def observed_view(group_id: str, records: int) -> GroupSnapshot:
+    return observed_view_of(watched(records).groups[group_id], {})
+
+
+def test_groups_are_listed_with_their_types_and_their_members() -> None:
+    _, own = world(*JOINED)
+    fleet = fleet_of(own, observed_view("queue", 19), observed_view("counts", 56))
+    lines = {line.group_id: line for line in Overview(fleet).lines(END_MS)}
+    assert {name: (line.protocol, line.state, line.members) for name, line in lines.items()} == {
+        "g": ("share", "Stable", 2),
+        "queue": ("share", "Stable", 2),
+        "counts": ("streams", "Stable", 2),
+    }
+    assert [member.partitions for member in of_view(own).members] == [1, 1], "both have orders-0"
+
+
+@pytest.mark.parametrize("with_history", [True, False])
+def test_it_says_how_far_the_partitions_are(with_history: bool) -> None:
+    assert page(12_000, with_history=with_history).shares == [
+        "3 partitions: 1 initialized, 2 initializing",
+        "orders 1-2: initializing for 2.0 s (task requests-0-0)",
+        "no member has orders 0",
+    ]
+    failing = page(13_000, *JOINED, "init watcher partitions[orders 1] error=15", with_history=with_history)
+    assert failing.shares == [
+        "3 partitions: 1 initialized, 2 initializing",
+        "orders 1: initializing for 3.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task requests-0-0)",
+        "orders 2: initializing for 3.0 s (task requests-0-0)",
+    ]
+    deleting = page(20_000, "share A -1", "at 14s", "delete admin", with_history=with_history)
+    assert deleting.shares == [
+        "3 partitions: 3 deleting",
+        "orders 0-2: deleting the state for 6.0 s (task requests-0-3)",
+    ]
+
+
+def test_a_task_that_is_open_for_long_is_a_finding() -> None:
+    assert page(69_999).findings == []
+    (found,) = page(70_000).findings
+    assert (found.kind, found.since_ms) == (Kind.NOT_INITIALIZED, 10_000)
+    assert found.sentence == "The share coordinator has not initialized 2 partitions for 60.0 s: orders 1-2"
+    (found,) = page(70_000, "init watcher error=16").findings
+    assert ", with error 16 NOT_COORDINATOR: " in found.sentence
+
+
+def test_members_and_rebalances() -> None:
+    now_ms = 16_000
+    it = page(now_ms, *JOINED)
+    assert [(member.name, member.holds, member.partitions) for member in it.members] == [
+        ("A", "orders 0", 1),
+        ("B", "orders 0", 1),
+    ]
+    assert [(r.sentence, r.waited, r.needless) for r in it.rebalances] == [
+        ("member joined: B", "", None),
+        ("share partitions were initialized", "", None),
+        ("member joined: A", "", None),
+    ]
+    assert it.picture.lanes
+    recorder, _ = world(*JOINED)
+    of_second = rebalance_page("g", course_of(recorder.history), 12_000, now_ms)
+    assert of_second is not None
+    assert ("why", "1 partition ready 1.0 s after the asking: orders 0") in of_second.lines
+    assert [(move.name, move.gained) for move in of_second.moves] == [("A", "orders 0")]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "records", "protocol", "holds"),
+    [
+        ("queue", 19, "share", ["orders 0 3", "orders 1-2"]),
+        ("counts", 56, "streams", ["active 0 0-1, standby 0 2-3", "active 0 2-3, standby 0 0-1"]),
+    ],
+)
+def test_an_observed_group_has_its_members_its_rebalances_and_its_picture(
+    group_id: str, records: int, protocol: str, holds: list[str]
+) -> None:
+    course = course_of(watched(records).of(group_id))
+    page = group_page(facts(observed_view(group_id, records)), course, (BEGIN_MS - 1, END_MS), END_MS)
+    assert (page.protocol, page.state, page.generation) == (protocol, "Stable", 4)
+    assert sorted(member.holds for member in page.members) == holds
+    assert page.rebalances[0].sentence.startswith("member joined: ")
+    assert page.rebalances[0].moved == 2
+    assert page.findings == []
+    assert page.picture.lanes

@@ -1,0 +1,119 @@
+"""What moved, and how many moves were needless: the definition, compared with all possible even splits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.why.moves import compare, needless, owners
+
+MEMBERS = ("a", "b", "c", "d")
+Owners = Mapping[TopicPartition, str]
+
+
+def t(*numbers: int) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition("t", number) for number in numbers)
+
+
+def least_given_up(last: Owners, partitions: Sequence[TopicPartition], members: Sequence[str]) -> int:
+    """Return the minimum number of partitions that stayers give up, found by trying every even split."""
+
+    def given_up(split: Sequence[str]) -> int:
+        now = zip(partitions, split, strict=True)
+        return sum(last.get(p) in members and last[p] != owner for p, owner in now)
+
+    return min(given_up(split) for split in even_splits(len(partitions), members))
+
+
+def even_splits(partitions: int, members: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for split in product(members, repeat=partitions):
+        counts = [split.count(member) for member in members]
+        if max(counts) - min(counts) <= 1:
+            yield split
+
+
+@st.composite
+def rebalance(draw: st.DrawFn) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]]:
+    """Draw the owners before, the owners afterwards, and the members afterwards."""
+    partitions = sorted(t(*range(draw(st.integers(0, 6)))))
+    members = draw(st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=3, unique=True))
+    before = {p: draw(st.sampled_from(MEMBERS)) for p in partitions if draw(st.booleans())}
+    return before, {p: draw(st.sampled_from(members)) for p in partitions}, members
+
+
+@given(rebalance())
+def test_needless_is_what_exceeds_the_best_even_split(
+    moved: tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]],
+) -> None:
+    before, after, members = moved
+    given_up = sum(before.get(p) in members and before[p] != owner for p, owner in after.items())
+    least = least_given_up(before, list(after), members)
+    assert needless(before, after, members) == max(0, given_up - least)
+
+
+holdings = st.dictionaries(
+    st.sampled_from(MEMBERS),
+    st.frozensets(st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 4))),
+)
+
+
+@given(holdings, holdings)
+def test_partitions_are_conserved(
+    before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
+) -> None:
+    moves = compare(before, after)
+    for member in moves.members:
+        assert member.before == len(before.get(member.member_id, ()))
+        assert member.after == len(after.get(member.member_id, ()))
+        gained, lost = (sum(map(len, topics.values())) for topics in (member.gained, member.lost))
+        assert member.after - member.before == gained - lost
+    held, now = (frozenset().union(*h.values()) for h in (before, after))
+    assert moves.partitions == len(now)
+    assert (moves.fresh, moves.released) == (len(now - held), len(held - now))
+    assert moves.needless is not None
+    assert 0 <= moves.needless <= moves.moved <= len(now & held)
+
+
+@given(holdings, holdings)
+def test_members_that_keep_their_partitions_change_nothing(
+    before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
+) -> None:
+    """The figures are those of all partitions, though only changed members are looked at."""
+    last, now = owners(before), owners(after)
+    moves = compare(before, after)
+    assert moves.moved == sum(p in last and owner != last[p] for p, owner in now.items())
+    assert moves.needless == needless(last, now, after.keys())
+    kept = {"kept": frozenset({TopicPartition("k", n) for n in range(3)})}
+    more = compare(before | kept, after | kept)
+    assert (more.moved, more.fresh, more.released) == (moves.moved, moves.fresh, moves.released)
+    assert more.partitions == moves.partitions + 3
+    assert more.needless == needless(owners(before | kept), owners(after | kept), (after | kept).keys())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved", "needless_of_them"),
+    [
+        pytest.param({"a": t(0, 1)}, {"a": t(0), "b": t(1)}, 1, 0, id="a member comes"),
+        pytest.param({"a": t(0), "b": t(1)}, {"a": t(0, 1)}, 1, 0, id="a member goes"),
+        pytest.param({"a": t(0), "b": t(1)}, {"a": t(1), "b": t(0)}, 2, 2, id="an exchange"),
+        pytest.param(
+            {"a": t(0, 1), "b": t(2, 3)}, {"a": t(0, 1, 2, 3), "b": t()}, 2, 2, id="less even than before"
+        ),
+        pytest.param(
+            {"a": t(0, 1, 2), "b": t(3)}, {"a": t(0, 1), "b": t(2, 3)}, 1, 0, id="more even than before"
+        ),
+        pytest.param({"a": t(0, 1, 2)}, {"a": t(0), "b": t(1, 2)}, 2, 1, id="one more than it had to"),
+        pytest.param({"a": t(0, 1)}, {}, 0, 0, id="everyone leaves"),
+    ],
+)
+def test_examples(
+    before: dict[str, frozenset[TopicPartition]],
+    after: dict[str, frozenset[TopicPartition]],
+    moved: int,
+    needless_of_them: int,
+) -> None:
+    moves = compare(before, after)
+    assert (moves.moved, moves.needless) == (moved, needless_of_them)

@@ -1,0 +1,184 @@
+"""What `why` says of a group of the cluster's own coordinator: what its log shows, and nothing else."""
+
+import pytest
+
+from kafka_why.observed.records import ClassicGeneration
+from kafka_why.page.group import rebalance_line
+from kafka_why.why.clock import Clock
+from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
+from kafka_why.why.report import Report, report
+from kafka_why.why.text import names_of, report_text
+from tests.harness.observed_epochs import Said
+from tests.harness.observed_log import (
+    REAL_OF_OTHERS,
+    Watched,
+    classic_member,
+    created,
+    generation,
+    real_records,
+    seen,
+)
+
+G = "g"
+NOW_MS = 100_000
+
+
+def report_on(*changes: ClassicGeneration, begins: bool = True) -> Report:
+    """The report on a classic group, a generation each 10 s."""
+    said = [Said(10_000 * (n + 1), G, change) for n, change in enumerate(changes)]
+    watched = Watched().take([*([created(G, 1_000)] if begins else []), *said])
+    return report(G, watched.of(G), NOW_MS)
+
+
+def last(of: Report) -> Rebalance:
+    return of.rebalances[-1]
+
+
+def text_of(of: Report) -> str:
+    return report_text(of, Clock())
+
+
+BOTH = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=9_900)
+ONE = generation(1, classic_member("a", 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "members", "said"),
+    [
+        (
+            [BOTH, generation(2, classic_member("a", 0, 1), since_ms=19_900)],
+            CauseKind.MEMBER_GONE,
+            {"b-1"},
+            ["member left or expired: b"],
+        ),
+        # The log has when a generation was formed and when it was assigned, and not when the rebalance began.
+        (
+            [BOTH],
+            CauseKind.MEMBER_JOINED,
+            {"a-1", "b-1"},
+            [
+                "took    100 ms for the assignment; when it began is not in the log",
+                "Not Stable  at least 100 ms in all",
+                "a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)",
+            ],
+        ),
+        # Records before Kafka 2.1 do not say when the generation was formed.
+        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took    when it began is not in the log"]),
+        (
+            [ONE, generation(2, classic_member("b", 0))],
+            CauseKind.MEMBERS_CHANGED,
+            {"a-1", "b-1"},
+            ["the log does not say in which order"],
+        ),
+        ([ONE, generation(2, classic_member("a", 0, 1))], CauseKind.JOINED_AGAIN, set(), []),
+    ],
+)
+def test_a_cause_is_what_the_log_shows_and_no_more(
+    changes: list[ClassicGeneration], kind: CauseKind, members: set[str], said: list[str]
+) -> None:
+    found = report_on(*changes)
+    assert (last(found).cause.kind, {*last(found).cause.member_ids}) == (kind, members)
+    shown = text_of(found)
+    assert [text for text in said if text not in shown] == []
+    assert "session timeout" not in shown
+
+
+def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() -> None:
+    both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
+    looks = [
+        seen(20_000, "a", "b", "c", within_ms=1_010),
+        seen(21_000, "a", "b", "c", first_ms=20_000, read_ms=20_100),
+    ]
+    said = [created(G, 1_000), Said(2_000, G, both), *looks]
+    under_way = report(G, Watched().take(said).of(G), 25_000)
+    assert last(under_way).outcome is RebalanceOutcome.UNDER_WAY
+    assert "took  5.0 s so far, waiting for members to join; it began up to 1.0 s before" in text_of(
+        under_way
+    )
+    after = generation(2, classic_member("a", 0), classic_member("c", 1), since_ms=29_900)
+    at_last = seen(29_500, "a", "b", "c", first_ms=20_000)
+    found = report(G, Watched().take([*said, at_last, Said(30_000, G, after)]).of(G), NOW_MS)
+    rebalance = last(found)
+    assert (rebalance.duration_ms, rebalance.preparing_ms, rebalance.began_within_ms) == (
+        10_000,
+        9_900,
+        1_010,
+    )
+    assert (rebalance.cause.kind, rebalance.cause.client_id) == (CauseKind.MEMBER_JOINED, "c")
+    assert (rebalance.waited_for, rebalance.last) == (["b-1"], "b-1")
+    shown = text_of(found)
+    assert (
+        "9.9 s for members to join, 100 ms for the assignment; it began up to 1.0 s before it was seen"
+        in shown
+    )
+    assert "awaited  b-1 (inferred)" in shown
+    assert "it was a member 0.4 s before the generation was formed" in shown
+    line = rebalance_line(rebalance, names_of(found))
+    assert (line.took_ms, line.within_ms) == (10_000, 1_010)
+    assert line.waited == "9.9 s of it waiting for b-1 (inferred)"
+
+
+def test_who_is_awaited_is_not_known_while_all_are_there() -> None:
+    one = generation(1, classic_member("a", 0), since_ms=1_900)
+    two = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=29_900)
+    said = [created(G, 1_000), Said(2_000, G, one), seen(29_000, "a", "b"), Said(30_000, G, two)]
+    found = report(G, Watched().take(said).of(G), NOW_MS)
+    assert last(found).waited_for == []
+    assert "awaited" not in text_of(found)
+    assert "rejoined" not in text_of(found)
+
+
+def test_a_group_that_was_there_has_no_known_beginning() -> None:
+    one = generation(7, classic_member("a", 0, 1), since_ms=9_900)
+    both = generation(8, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
+    found = report_on(one, both, begins=False)
+    assert "the history begins at entry 2: the group was there before it was observed" in found.notes
+    assert [r.generation_to for r in found.rebalances] == [8]
+    assert last(found).cause.kind is CauseKind.MEMBER_JOINED
+    moves = last(found).moves
+    assert moves is not None, "what its members had is known"
+    assert moves.moved == 1
+
+
+def test_a_real_broker_s_groups_have_their_causes_and_ends() -> None:
+    watched = Watched().take(real_records())
+    gone, joined = CauseKind.MEMBER_GONE, CauseKind.MEMBER_JOINED
+    for group_id, clients in (("classic", ["c1", "c2", "c2", "c1"]), ("consumer", ["k1", "k2", "k2", "k1"])):
+        found = report(group_id, watched.of(group_id), NOW_MS).rebalances
+        kinds = [joined, joined, gone, gone]
+        assert [(r.cause.client_id, r.cause.kind) for r in found] == [*zip(clients, kinds, strict=True)]
+        assert [r.outcome for r in found] == [RebalanceOutcome.STABLE] * 3 + [RebalanceOutcome.EMPTY]
+        assert [r.moves.moved for r in found if r.moves is not None] == [0, 2, 2, 0]
+
+
+def report_on_real(group_id: str) -> Report:
+    """The report on a group of `REAL_OF_OTHERS`."""
+    return report(group_id, Watched().take(real_records(REAL_OF_OTHERS)).of(group_id), NOW_MS)
+
+
+def test_a_real_broker_s_share_group_has_its_causes_and_moves() -> None:
+    found = report_on_real("queue")
+    assert [(r.cause.kind, r.cause.client_id) for r in found.rebalances] == [
+        (CauseKind.MEMBER_JOINED, "s1"),
+        (CauseKind.PARTITIONS_INITIALIZED, None),
+        (CauseKind.MEMBER_JOINED, "s2"),
+        (CauseKind.MEMBER_GONE, "s1"),
+        (CauseKind.MEMBER_GONE, "s2"),
+    ]
+    assert [r.moves.moved for r in found.rebalances if r.moves is not None] == [0, 0, 2, 2, 0]
+    shown = text_of(found)
+    assert "share partitions were initialized" in shown
+    assert "target  computed 517 ms later, which changed 2 members" in shown
+
+
+def test_a_real_broker_s_streams_group_has_tasks() -> None:
+    found = report_on_real("counts")
+    joined, gone = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
+    assert [r.cause.kind for r in found.rebalances] == [joined, joined, gone, gone]
+    shown = text_of(found)
+    assert "topics changed (all topics of topology epoch 0 are there and right)" in shown
+    assert "gave up active 0 2-3 in 190 ms" in shown
+    assert "waited 601 ms for active 0 2-3 of t1-StreamThread-1-consumer" in shown
+    assert "moved    2 of 8 tasks; 4 had no owner before" in shown
+    assert "idle     2 tasks, for up to 510 ms" in shown
+    assert "partition" not in shown.replace("none of its partitions had a commit", "")

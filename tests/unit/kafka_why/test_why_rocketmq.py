@@ -1,0 +1,251 @@
+"""How `why` reports on RocketMQ's groups: real histories, and special cases."""
+
+import re
+from datetime import UTC
+from typing import Any
+from unittest.mock import call
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_why.contract.history_reader import decode_any_entry
+from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.contract.rocketmq.queues import MessageRequestMode
+from kafka_why.contract.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
+from kafka_why.why.clock import Clock
+from kafka_why.why.rocketmq.report import report
+from kafka_why.why.rocketmq.text import report_text
+from records.truncation import encode_event
+from state.config import CoordinatorConfig
+from state.rocketmq.group import Group
+from state.timeline import Timeline
+from tests.harness.examples import examples
+from tests.harness.random_log import GROUPS
+from tests.harness.rocketmq_broker import QUEUES, Broker, of
+from tests.harness.rocketmq_log import realise
+from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
+
+SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
+
+
+def text_of(history: list[HistoryEntry], now_ms: int = 1_000_000, since_ms: int | None = None) -> str:
+    return report_text(report("G", history, now_ms, since_ms), Clock(UTC))
+
+
+def block(text: str, number: int) -> str:
+    """Return the block of one change."""
+    (found,) = re.findall(rf"^#{number}  .*?(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return str(found).rstrip()
+
+
+class Clocked(Broker):
+    """A broker that receives its requests one second apart."""
+
+    def join(self, client_id: str, connection: str, *topics: str, **given: object) -> None:
+        self.now_ms += 1_000
+        self.heartbeat(client_id, connection, *topics, **given)  # type: ignore[arg-type]
+
+    def leave(self, client_id: str, connection: str) -> None:
+        self.now_ms += 1_000
+        self.unregister(client_id, connection)
+
+    def wait_until(self, at_ms: int) -> None:
+        self.now_ms = at_ms
+
+    def mode(self, client_id: str, mode: MessageRequestMode) -> None:
+        request = SetMessageRequestMode(
+            **of(client_id), topic="T", mode=mode, pop_share_queue_num=2, group_config=SILENT
+        )
+        self.set_mode(request)
+
+
+def test_a_client_id_that_two_have_is_named_first_with_connections_time_and_remedy() -> None:
+    headline, remedy, *_ = report_text(report("g", night(), END_MS), Clock(UTC)).splitlines()
+    trap = "worker-1 on c1 and c5 since 2026-11-21 03:04:00.000 UTC"
+    assert headline == f"Group g of RocketMQ has a DUPLICATE CLIENT ID: {trap}"
+    assert remedy.startswith("To do ")
+    assert "give it a client id of its own" in remedy
+
+
+def test_a_trap_is_told_from_its_beginning_to_its_end_with_everybody_in_it() -> None:
+    broker = Clocked()
+    for client_id, connection in (("A", "c1"), ("A", "c2"), ("A", "c3")):
+        broker.join(client_id, connection)
+    broker.leave("A", "c1")
+    during = report("G", broker.history, broker.now_ms)
+    assert [(t.connections, t.began, t.ended, t.to_ms) for t in during.traps] == [
+        (["c1", "c2", "c3"], 2, None, None)
+    ]
+    broker.leave("A", "c2")
+    after = report("G", broker.history, broker.now_ms)
+    assert [(t.ended, t.to_ms) for t in after.traps] == [(5, 5_000)]
+    text = report_text(after, Clock(UTC))
+    assert text.startswith("Group G of RocketMQ has 1 client since 1970-01-01 00:00:05.000 UTC\n")
+    assert "Duplicates  A on c1 and c2 and c3, for 3.0 s, from #2 to #5" in text
+    assert "over   client id A is on one connection alone again" in block(text, 5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param(
+            [
+                call.join("A", "c1", model=MessageModel.BROADCASTING),
+                call.join("A", "c2", model=MessageModel.BROADCASTING),
+            ],
+            {
+                0: ["Group G of RocketMQ has 1 client since"],
+                2: [
+                    "duplicate client id, harmless: A on c1 and c2\n",
+                    "told    none: the group broadcasts, or its notifications are switched off",
+                ],
+            },
+            id="one id of two that broadcast is no alarm",
+        ),
+        pytest.param(
+            [
+                *(call.join(f"worker-{number}", f"c{number}") for number in (1, 2, 3)),
+                call.wait_until(60_000),
+                call.heartbeat("worker-3", "c3"),
+                call.scan(),
+            ],
+            {
+                4: [
+                    "client expired: worker-1, worker-2",
+                    "why    worker-1: silent for 129000 ms, over 120000",
+                    "by     scan\n",
+                    "told   none: the other clients notice when their own timers fire",
+                    "there  worker-3",
+                ]
+            },
+            id="a scan that finds several is one change and tells nobody",
+        ),
+        pytest.param(
+            [
+                call.join("A", "c1"),
+                call.join("B", "c2"),
+                call.leave("A", "c1"),
+                call.wait_until(3_001),
+                call.close("c2"),
+            ],
+            {
+                0: ["Group G of RocketMQ has no consumers since"],
+                3: ["why    unregistered", "told   client A unregistered; connections told: 1"],
+                4: ["why    its connection closed", "told   none: the group has no connections left"],
+            },
+            id="clients leave until nobody is left to be told",
+        ),
+        pytest.param(
+            [
+                call.join("A", "c1", "T"),
+                call.join("A", "c1", "U"),
+                call.join("B", "c1", "U"),
+                call.leave("nobody", "c9"),
+            ],
+            {
+                0: ["Topics   U"],
+                2: ["why    heartbeat of client A: +U, -T"],
+                3: ["told   none, although the client ids changed"],
+                4: ["told   client nobody unregistered; connections told: 1"],
+            },
+            id="topics change, a connection changes hands, a needless notification",
+        ),
+        pytest.param(
+            [call.join("A", "c1"), call.join("B", "c2"), call.join("A", "c2")],
+            {3: ["DUPLICATE CLIENT ID: A on c1 and c2", "told    none, although the client ids changed"]},
+            id="a connection takes another client's id",
+        ),
+        pytest.param(
+            [call.join("A", "c1", config=SILENT)],
+            {
+                0: ["all connections were notified 0 times"],
+                1: ["none: the group broadcasts, or its notifications are switched off"],
+            },
+            id="notifications are switched off",
+        ),
+        pytest.param(
+            [call.lock("A", *QUEUES[:2]), call.wait_until(60_001), call.lock("B", *QUEUES[:1])],
+            {
+                1: [
+                    "1970-01-01 00:01:00.001  locks taken over: B",
+                    "client A did not renew its locks within 60000 ms",
+                ]
+            },
+            id="locks are taken over",
+        ),
+        pytest.param(
+            [call.join("A", "c1"), call.wait_until(1_001), call.mode("A", MessageRequestMode.POP)],
+            {0: ["but the coordinator assigns the queues of T to clients that query it: POP, shared with"]},
+            id="the coordinator deals out queues",
+        ),
+    ],
+)
+def test_a_change_says_what_happened_and_who_was_told(
+    steps: list[tuple[str, tuple[Any, ...], dict[str, Any]]], expected: dict[int, list[str]]
+) -> None:
+    broker = Clocked()
+    for name, arguments, fields in steps:
+        getattr(broker, name)(*arguments, **fields)
+    text = text_of(broker.history)
+    for number, words in expected.items():
+        shown = block(text, number) if number else text
+        assert [said for said in words if said not in f"{shown}\n"] == []
+
+
+def test_a_history_that_begins_in_the_middle_says_so() -> None:
+    history = night()
+    begin = next(n for n, event in enumerate(history) if event.client_id == "worker-3")
+    text = text_of(history[begin:], END_MS)
+    assert f"the history begins at entry {history[begin].seq}" in text
+    assert "at least" in text_of(history[begin : begin + 2], END_MS)
+    assert not report("g", history[begin:], END_MS).complete
+
+
+def test_entries_that_are_missing_are_named_and_those_that_came_twice_are_not() -> None:
+    history = night()
+    assert text_of([*history, *history[3:9]], END_MS) == text_of(history, END_MS)
+    lost = [event for event in history if event.seq != 6]
+    assert f"entries are missing: 6 of life {history[0].incarnation}" in text_of(lost, END_MS)
+    assert not report("g", lost, END_MS).complete
+
+
+def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:
+    small = [decode_any_entry(encode_event(event, max_bytes=1)) for event in night()]
+    history = [event for event in small if isinstance(event, HistoryEntry)]
+    assert "DUPLICATE CLIENT ID: worker-1 on several connections" in text_of(history, END_MS)
+
+
+def test_since_leaves_out_what_was_before() -> None:
+    found = report("g", night(), END_MS, since_ms=BEGIN_MS + 205_000)
+    assert [change.number for change in found.changes] == [6, 7]
+    assert [(trap.began, trap.ended) for trap in found.traps] == [(5, 6), (7, None)]
+    assert "Changes     2 since 2026-11-21 03:03:25.000" in report_text(found, Clock(UTC))
+
+
+def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:
+    """The histories of a random log's groups, the groups at their ends, and the time of the end."""
+    rows = realise(seed, length)
+    found: list[tuple[str, list[HistoryEntry], object, int]] = []
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, CoordinatorConfig())
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+        said = [event for effects in timeline.drain_effects() for event in effects.history]
+        if history := [event for event in said if isinstance(event, HistoryEntry)]:
+            found.append((group_id, history, timeline.group, rows[-1].at_ms))
+    return found
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(5, 150))
+@examples(60)
+def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
+    for group_id, history, group, end_ms in played(seed, length):
+        if isinstance(group, Group):
+            found = report(group_id, history, end_ms)
+            there = [(c.connection, c.client_id) for c in found.consumers]
+            assert there == [(c, info.client_id) for c, info in group.channels.items()]
+            on = {trap.client_id for trap in found.traps if trap.to_ms is None}
+            assert on == group.duplicate_client_ids().keys()
+            assert report_text(found, Clock(UTC)).startswith(f"Group {group_id} of RocketMQ has ")

@@ -1,0 +1,237 @@
+"""The output of `why`: the cause first, golden texts of real histories, and special cases."""
+
+import re
+from datetime import UTC
+
+import pytest
+
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.history import why_nothing
+from kafka_why.why.names import Names, is_bare
+from kafka_why.why.report import report
+from kafka_why.why.since import parse_since
+from kafka_why.why.text import MAX_REBALANCES, report_text
+from tests.harness.histories import Recorder, of_scenario
+from tests.unit.kafka_why.why_story import END_MS, STORY
+
+NOW_MS = 1_700_000_000_000
+
+THE_DEATH = """\
+#3  1970-01-01 00:00:10.000  session timeout: follower
+    why       member follower expired: no heartbeat within its session timeout of 10000 ms
+    by        heartbeat deadline of follower
+    member    @follower
+    took      5.0 s so far, waiting for the leader's assignment
+    rejoined  leader 1.0 s
+    formed    generation 2 -> 3, 1 member, leader leader, protocol range
+"""
+
+
+def text_of(history: list[HistoryEntry], now_ms: int, since_ms: int | None = None) -> str:
+    return f"{report_text(report('g', history, now_ms, since_ms), Clock(UTC))}\n"
+
+
+def without_uuids(text: str) -> str:
+    return re.sub(r"(\S+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"@\1", text)
+
+
+def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
+    assert without_uuids(text_of(of_scenario("timeline_2_follower_dies"), 15_000)).endswith(THE_DEATH)
+
+
+@pytest.mark.parametrize(
+    ("principal", "shown"), [("User:ann", "requests-0-0 of User:ann"), ("User:ANONYMOUS", "requests-0-0")]
+)
+def test_the_request_that_caused_a_rebalance_has_a_principal(principal: str, shown: str) -> None:
+    history = Recorder().play(f"join a api=3 principal={principal}")
+    assert text_line(text_of(history, NOW_MS), "by") == shown
+    assert report("g", history, NOW_MS).rebalances[0].cause.principal == principal
+
+
+def test_who_did_not_rejoin_is_said_to_be_removed() -> None:
+    text = text_of(of_scenario("timeline_3_follower_never_rejoins"), 30_000)
+    assert text_line(text, "removed") == "follower after 20.0 s: did not rejoin within the rebalance timeout"
+
+
+def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
+    history = Recorder(readable=False).play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join c type=connect api=3 protocols=sessioned",
+        "sync c assign=@c:assignment",
+    )
+    text = text_of(history, 1_000)
+    assert text_line(text, "assigned") == "bytes that are not a consumer assignment: c 10"
+    assert "moved" not in text.lower()
+
+
+def test_a_history_that_begins_in_the_middle_says_so() -> None:
+    history = Recorder().play(*STORY)
+    begin = next(n for n, event in enumerate(history) if event.generation == 2)
+    text = text_of(history[begin:], END_MS)
+    first = history[begin].seq
+    assert f"Note        the history begins at entry {first}: retention deleted the earlier ones" in text
+    assert "cause unknown" in text
+    assert "and began earlier than the history" in text
+
+
+def test_missing_entries_are_named() -> None:
+    history = Recorder().play(*STORY)
+    text = text_of([event for event in history if event.seq not in (4, 9, 10)], END_MS)
+    assert f"entries are missing: 4 9-10 of life {history[0].incarnation}" in text
+
+
+def test_a_group_that_ended_and_came_again() -> None:
+    first = Recorder()
+    history = first.play(*STORY, "leave worker-1", "leave worker-2", "delete admin")
+    ended = text_of(history, END_MS)
+    assert ended.startswith("Group g ended at 2026-11-21 03:00:59.000 UTC")
+    history = first.play("join worker-1 api=3 id=")
+    again = text_of(history, END_MS)
+    assert "this report covers 2 lives" in again
+    assert report("g", history, END_MS).rebalances[-1].generation_from == 0
+
+
+def test_a_member_that_joins_just_after_the_generation_was_formed_is_not_silent() -> None:
+    """Two consumers start together; the initial delay ends between the second one's two JoinGroups."""
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=3000",
+        "at 0s",
+        "join c1",
+        "at 1ms",
+        "join c2",
+        "join c1 id=@c1",
+        "at 3002ms",
+        "join c2 id=@c2",
+    )
+    first = report("g", history, 4_000).rebalances[0]
+    assert len(first.waited_for) == 1 and first.waited_for[0] not in first.members
+    text = text_of(history, 4_000)
+    assert text.count("formed ") == 1
+    assert "silent" not in text
+
+
+def test_a_static_member_that_does_not_rejoin_is_silent() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "at 0s",
+        "join a api=3 session=1800s",
+        "sync a assign=@a:t-0",
+        "join s api=3 session=1800s instance=i",
+        "join a id=@a",
+        "sync a assign=@a:t-0,@s:t-1",
+        "sync s",
+        "at 10s",
+        "join b api=3 session=1800s",
+        "join a id=@a",
+        "at 71s",
+    )
+    assert "silent    i: did not rejoin and stays a member" in text_of(history, 71_000)
+
+
+def test_of_many_rebalances_the_last_are_shown() -> None:
+    commands = ["config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assign=@m:p0"]
+    history = Recorder().play(*commands, *("join m id=@m", "sync m assign=@m:p0") * 30)
+    text = text_of(history, 1_000)
+    assert "(11 earlier rebalances are not shown: see them with -o json)" in text
+    assert text.count("\n#") == MAX_REBALANCES
+
+
+def test_names_are_short_where_they_can_be() -> None:
+    uuids = ("a1b2c3d4-74bb-59f8-841a-52678c3df179", "b1b2c3d4-74bb-59f8-841a-52678c3df179")
+    ids = [f"worker-{uuids[0]}", f"worker-{uuids[1]}", f"other-{uuids[0]}", "odd"]
+    names = Names(ids)
+    assert [names.of(m) for m in ids] == ["worker-a1b2c3d4", "worker-b1b2c3d4", "other", "odd"]
+    assert names.put_in(f"members {ids[2]}, {ids[0]}") == "members other, worker-a1b2c3d4"
+    assert names.of("unheard of") == "unheard of"
+
+
+UUID = "4f0c9c1e-31a4-4d59-9c1e-0a5f3f2b7c6d"
+
+
+@pytest.mark.parametrize(
+    ("member_id", "expected"),
+    [
+        ("TVnhyxcUQvedUOgdPP4P8A", True),  # Kafka's client: the Base64 of addresses
+        ("xxUR60WoRX+8LU2GRPacVw", True),  # librdkafka's: the common one
+        ("AGUiMxZiRq+3aIVt/QtVvg", True),
+        (UUID, True),
+        (f"worker-1-{UUID}", False),
+        ("worker-1", False),
+        ("", False),
+    ],
+)
+def test_an_id_that_is_only_a_uuid_says_nothing_of_the_client(member_id: str, expected: bool) -> None:
+    assert is_bare(member_id) is expected
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (61_200, "61.2 s"),
+        (725_000, "12 min 5 s"),
+        (18_180_000, "5 h 3 min"),
+    ],
+)
+def test_durations(ms: int, text: str) -> None:
+    assert duration_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2h", NOW_MS - 7_200_000),
+        ("1h30m", NOW_MS - 5_400_000),
+        ("1.5s", NOW_MS - 1_500),
+        ("250ms", NOW_MS - 250),
+        ("999999999999999d", 0),
+        ("2026-11-21T03:00:00Z", 1_795_230_000_000),
+        ("2026-11-21T03:00+01:00", 1_795_226_400_000),
+    ],
+)
+def test_since_is_a_time_or_a_duration(text: str, at_ms: int) -> None:
+    assert parse_since(text, NOW_MS) == at_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2", "h", "yesterday", "2h ago", "-2h", "\N{ARABIC-INDIC DIGIT THREE}h", "1_0h", "9" * 400 + "d"],
+)
+def test_since_is_nothing_else(text: str) -> None:
+    with pytest.raises(ValueError, match="neither a duration"):
+        parse_since(text, NOW_MS)
+
+
+def test_an_unknown_group_and_whom_one_may_have_meant() -> None:
+    known = ["orders", "orders-eu", "payments", "Reorders-Nightly"]
+    assert why_nothing("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
+    unknown = "group zzz is unknown: it does not exist and is not in the retained history"
+    assert why_nothing("zzz", known) == unknown
+    assert "older than the events topic's retention" in why_nothing("orders", known)
+
+
+def text_line(text: str, label: str) -> str:
+    """Return the text behind a label that occurs once."""
+    found = re.findall(rf"^    {label} +(.*)$", text, re.MULTILINE)
+    assert len(found) == 1, text
+    return str(found[0])
+
+
+BEFORE = ("topics foo=4 bar=1 qux=1", "at 0s", "A e0 names[foo,bar,qux]", "at 5s")
+DELETED = ("topics foo=none", "topic-metadata watcher", "at 10s", "A e2", "at 11s")
+REVOKED = ("A e2 owned[bar 0; qux 0]",)
+
+
+def revoked(history: list[HistoryEntry]) -> dict[str, list[int]]:
+    """What the member gave up in the last rebalance."""
+    found = report("g", history, history[-1].at_ms).rebalances[-1]
+    return {topic: list(numbers) for way in found.progress for topic, numbers in way.revoked.items()}
+
+
+@pytest.mark.parametrize("again", [(), ("topics foo=2",)], ids=["deleted", "created again"])
+def test_a_deleted_topic_has_the_name_that_earlier_entries_show(again: tuple[str, ...]) -> None:
+    first, *others = DELETED
+    history = Recorder().play(*BEFORE, first, *again, *others, *REVOKED)
+    assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}

@@ -1,0 +1,132 @@
+"""Strategies' assignments of groups, and their moves: examples, and properties of any group."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_why.assign.model import GroupSpec, InputError, Member
+from kafka_why.assign.parsing import parse_members, partitions
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.why.assignments import Holdings
+from kafka_why.why.moves import owners
+from kafka_why.why.names import Names
+from operations.assign.compare import StrategyResult, outcomes
+from operations.assign.strategies import KAFKA, rounds
+from operations.assign.text import outcome_text
+
+TOPICS = {"orders": 6, "payments": 3}
+GOES_BY_COUNTS = sorted(KAFKA)
+
+wishes = st.lists(st.sampled_from(list(TOPICS)), min_size=1, unique=True).map(tuple)
+any_members = st.dictionaries(st.sampled_from("abcdef"), st.builds(Member, wishes), min_size=1)
+
+
+@st.composite
+def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_members) -> GroupSpec:
+    """Draw a group in which each partition has a member, a member that has left, or no owner."""
+    group = GroupSpec(TOPICS, draw(members))
+    held: dict[str, set[TopicPartition]] = {}
+    for partition in group.partitions():
+        owner = draw(st.sampled_from([*group.members, "gone", None]))
+        if owner is not None:
+            held.setdefault(owner, set()).add(partition)
+    return GroupSpec(TOPICS, group.members, {owner: frozenset(taken) for owner, taken in held.items()})
+
+
+def assigned(outcome: StrategyResult) -> Holdings:
+    return {share.member_id: partitions(share.assignment) for share in outcome.shares}
+
+
+def the(strategy: str, group: GroupSpec) -> StrategyResult:
+    (outcome,) = outcomes(group, group, [strategy])
+    return outcome
+
+
+@given(groups(), st.sampled_from([*GOES_BY_COUNTS, "lag-aware", "AVG", "CONSISTENT_HASH"]))
+def test_the_counts_are_those_of_the_assignments(group: GroupSpec, strategy: str) -> None:
+    outcome = the(strategy, group)
+    after = assigned(outcome)
+    assert group.current is not None
+    assert outcome.moves is not None
+    last, now = owners(group.current), owners(after)
+    assert outcome.moves.moved == sum(now[p] != last[p] for p in now.keys() & last.keys())
+    assert outcome.moves.fresh == len(now.keys() - last.keys())
+    assert [s.partitions for s in outcome.shares] == [len(after[s.member_id]) for s in outcome.shares]
+    assert partitions(outcome.nobodys) == set(group.partitions()) - now.keys()
+    counts = [len(taken) for taken in after.values()]
+    assert (outcome.spread.least, outcome.spread.most) == (min(counts), max(counts))
+
+
+@given(groups())
+def test_sticky_moves_nothing_needlessly(group: GroupSpec) -> None:
+    for strategy in ("sticky", "cooperative-sticky"):
+        moves = the(strategy, group).moves
+        assert moves is not None
+        assert moves.needless == 0
+
+
+@given(groups())
+def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: GroupSpec) -> None:
+    assert group.current is not None
+    done = rounds("cooperative-sticky", group, group.current)
+    assert len(done) <= 2
+    (sticky,) = rounds("sticky", group, group.current)
+    assert sorted(map(len, done[-1].values())) == sorted(map(len, sticky.values()))
+    assert rounds("cooperative-sticky", group, done[-1]) == [done[-1]]
+    for member_id, held in done[0].items():
+        others = {p for m, taken in group.current.items() if m != member_id and m != "gone" for p in taken}
+        assert not held & others, "a partition is given to another only when its owner has given it up"
+
+
+def test_machine_rooms_are_racks() -> None:
+    members = {"a": Member(("orders",), rack="east"), "b": Member(("orders",), rack="west")}
+    racks = {"orders": [["east"], ["west"], ["west"], ["east"], ["north"], ["east"]]}
+    group = GroupSpec(
+        {"orders": 6}, {m: Member(("orders",), None, v.rack) for m, v in members.items()}, racks=racks
+    )
+    nearby, rooms = outcomes(group, group, ["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM"])
+    assert {s.member_id: s.assignment for s in nearby.shares} == {
+        "a": {"orders": [0, 3, 4, 5]},
+        "b": {"orders": [1, 2]},
+    }
+    assert rooms.nobodys == {"orders": [4]}
+
+
+def test_a_room_that_is_missing_is_refused() -> None:
+    members = {"a": Member(("orders",), rack="east")}
+    group = GroupSpec({"orders": 2}, members, racks={"orders": [["east"], []]})
+    with pytest.raises(InputError, match=r"refuses topic orders: Machine room is null for mq"):
+        the("MACHINE_ROOM_NEARBY-AVG", group)
+
+
+HANDED_OVER = """\
+cooperative-sticky
+MEMBER #PARTITIONS GAINS LOSES ASSIGNMENT
+a      3           0     3     orders 0-2
+b      3           0     0     payments 0-2
+c      3           3     0     orders 3-5
+spread: 3 to 3, standard deviation 0.0 partitions per member
+moved: 3 of 9 partitions, 0 needlessly
+rounds: 2; the first revokes 3 partitions, the second assigns them, all other partitions stay consumed"""
+
+NOBODYS = """\
+AVG
+MEMBER #PARTITIONS WEIGHT ASSIGNMENT
+a      5           0      orders 0-2, payments 0-1
+b      1           7      payments 2
+spread: 1 to 5, standard deviation 2.0 partitions per member
+weight: 0 to 7, standard deviation 3.5 a member
+no member consumes orders 3-5"""
+
+
+def test_a_hand_over_in_two_rounds_is_told() -> None:
+    current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
+    group = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS), current)
+    assert outcome_text(the("cooperative-sticky", group), Names(group.members)) == HANDED_OVER
+
+
+def test_weights_and_what_nobody_consumes_are_told() -> None:
+    group = GroupSpec(
+        TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7}
+    )
+    assert outcome_text(the("AVG", group), Names(group.members)) == NOBODYS

@@ -1,0 +1,99 @@
+"""An administrator's requests: side by side for all groups. Those that change a group wait for its views."""
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.groups.described import group_type
+from operations.admin.requests import GroupRequests
+from operations.admin.transactions import abort_pending
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.share_group import ShareGroup
+from tests.harness.core_client import CoreClient
+
+GROUPS = [f"g-{n}" for n in range(20)]
+PARTITION = TopicPartition("orders", 0)
+
+
+def pending(group_id: str) -> PendingTransaction:
+    return PendingTransaction(
+        group_id=group_id,
+        incarnation="i",
+        transactional_id="app",
+        producer_id=1,
+        producer_epoch=0,
+        txn_version=1,
+        txn_partition=0,
+        txn_position=7,
+        txn_topic_id=None,
+        request="requests-0-1",
+        at_ms=0,
+        partitions=1,
+    )
+
+
+CHANGES: dict[str, Callable[[CoreClient], Any]] = {
+    "delete": lambda client: GroupRequests(client).delete_groups(GROUPS),
+    "delete-offsets": lambda client: GroupRequests(client).delete_offsets(GROUPS, [PARTITION]),
+    "reset-offsets": lambda client: GroupRequests(client).commit_offsets(
+        {name: {PARTITION: 4} for name in GROUPS}
+    ),
+    "remove-members": lambda client: GroupRequests(client).remove_members(
+        {name: [LeavingMember("m")] for name in GROUPS}, None
+    ),
+    "release": lambda client: GroupRequests(client).release_groups(GROUPS),
+    "abort-pending": lambda client: abort_pending(client, list(map(pending, GROUPS))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_groups_is_sent_for_all_of_them_and_waits_for_the_views(
+    change: Callable[[CoreClient], Any],
+) -> None:
+    client = CoreClient()
+    outcomes = change(client)
+    assert len(outcomes) == client.sent_first == len(GROUPS)
+    assert [request.group_id for request in client.sent] == GROUPS
+    assert {request.waits_for_views for request in client.sent} == {True}
+
+
+def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
+    client = CoreClient()
+    described, fetched = GroupRequests(client).describe(dict.fromkeys(GROUPS), with_offsets=True)
+    assert described.keys() == fetched.keys() == set(GROUPS)
+    assert client.sent_first == len(client.sent) == 4 * len(GROUPS)
+    assert {request.waits_for_views for request in client.sent} == {UNSET}
+
+
+def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_has_changed() -> None:
+    made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
+    client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
+    types = dict(zip(made, made, strict=True))
+    described, _ = GroupRequests(client).describe(types)
+    assert {name: group_type(answer) for name, answer in described.items()} == types
+    assert [type(it) for it in client.sent] == [DescribeGroup, ConsumerGroupDescribe, ShareGroupDescribe]
+    for name, known in permutations(made, 2):
+        client.sent.clear()
+        described, _ = GroupRequests(client).describe({name: known})
+        assert group_type(described[name]) == name
+        assert len(client.sent) == 4
+    described, _ = GroupRequests(client).describe({"gone": "share"})
+    assert described["gone"].group_state == DEAD
+
+
+def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:
+    client = CoreClient()
+    offsets = {TopicPartition("wide", n): 4 for n in range(25_000)}
+    outcomes = GroupRequests(client).commit_offsets({"a": offsets, "b": {}, "c": offsets})
+    assert [request.group_id for request in client.sent] == ["a"] * 3 + ["c"] * 3
+    assert client.sent_first == 6
+    assert {name: len(errors) for name, errors in outcomes.items()} == {"a": 25_000, "b": 0, "c": 25_000}

@@ -1,0 +1,196 @@
+# ruff: noqa: E501 - tables are as wide as on the terminal
+"""The rows of a group's state, their tables, and what differs between two states."""
+
+from textwrap import dedent
+
+import msgspec
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.requests import Protocol, ReplyTo
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
+from operations.stored.changes import FieldChange, Kind, change_text, compare_groups
+from operations.stored.rows import rows_of
+from operations.stored.text import group_text
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup, Member, PendingMember
+from state.kafka.group import PendingOffsets
+from state.rocketmq.group import ClientChannelInfo, LockEntry
+from state.rocketmq.group import Group as RocketMqGroup
+
+T = 1_795_312_000_000  # 2026-11-22 01:46:40
+CONFIG = CoordinatorConfig()
+
+
+def assigned(*partitions: int) -> bytes:
+    return encode_assignment(Assignment(tuple(TopicPartition("orders", p) for p in partitions)))
+
+
+def member(name: str, *partitions: int) -> Member:
+    protocols = [Protocol("range", b"m")]
+    return Member(f"{name}-1", None, name, "/h", 10_000, 60_000, protocols, T + 10_000, assigned(*partitions))
+
+
+def kafka_group() -> ClassicGroup:
+    group = ClassicGroup("shop", "requests-0-1", 7, T, T, T - 5_000, state=GroupState.STABLE)
+    group.generation, group.protocol_name = 3, "range"
+    group.add(member("a", 0, 2), "consumer")
+    group.add(member("b", 1), "consumer")
+    group.pending_members["c-1"] = PendingMember("c", "/h", T + 2_000)
+    group.last_rebalance_at_ms, group.last_rebalance_reason = T - 6_000, "new member b-1 joined"
+    group.offsets = {"orders": {0: Offset(41, -1, "", T - 1_000, None, bytes(15) + b"\x01")}}
+    return group
+
+
+def rocketmq_group() -> RocketMqGroup:
+    return RocketMqGroup(
+        "jobs",
+        "requests-0-9",
+        clock_ms=T,
+        message_model=MessageModel.CLUSTERING,
+        consume_type=ConsumeType.CONSUME_PASSIVELY,
+        channels={"c1": ClientChannelInfo("A", "JAVA", 401, T, 2)},
+        subscriptions={"t": SubscriptionData("t")},
+        locks={MessageQueue("t", "b", 3): LockEntry("A", T - 1_000)},
+    )
+
+
+def copy(group: ClassicGroup) -> ClassicGroup:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ClassicGroup)
+
+
+def text_of(group: AnyGroup) -> str:
+    return group_text(rows_of(group, 3, CONFIG))
+
+
+def changed(before: AnyGroup, after: AnyGroup, *, ignore_times: bool = False) -> list[FieldChange]:
+    found = compare_groups("shop", before, after, ignore_times=ignore_times)
+    return [] if found is None else list(found.fields)
+
+
+def test_the_tables_of_a_kafka_group() -> None:
+    """The earliest timer comes first; columns without a value are left out."""
+    assert text_of(kafka_group()) == dedent("""\
+        GROUP PROTOCOL STATE  SINCE                   GENERATION STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
+        shop  Kafka    Stable 2026-11-22 01:46:35.000 3          range    2        1        0      2026-11-22 01:46:40.000 2026-11-22 01:46:42.000
+
+          Last rebalance: 2026-11-22 01:46:34.000, new member b-1 joined
+
+          MEMBER-ID CLIENT-ID HOST ROLE    EXPIRES                 ASSIGNMENT
+          a-1       a         /h   leader  2026-11-22 01:46:50.000 orders:0,2
+          b-1       b         /h   member  2026-11-22 01:46:50.000 orders:1
+          c-1       c         /h   pending 2026-11-22 01:46:42.000 -
+
+          TOPIC  PARTITION OFFSET COMMITTED
+          orders 0         41     2026-11-22 01:46:39.000
+
+          TIMER     DEADLINE                MEMBER-ID
+          heartbeat 2026-11-22 01:46:42.000 c-1
+          heartbeat 2026-11-22 01:46:50.000 a-1
+          heartbeat 2026-11-22 01:46:50.000 b-1""")
+
+
+def test_the_tables_of_a_rocketmq_group() -> None:
+    assert text_of(rocketmq_group()) == dedent("""\
+        GROUP PROTOCOL STATE  STRATEGY   #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
+        jobs  RocketMQ Online CLUSTERING 1        0        1      2026-11-22 01:46:40.000 2026-11-22 01:47:40.000
+
+          MEMBER-ID CLIENT-ID ROLE     LAST-HEARTBEAT
+          c1        A         consumer 2026-11-22 01:46:40.000
+
+          TIMER DEADLINE
+          scan  2026-11-22 01:47:40.000
+
+          TOPIC BROKER QUEUE CLIENT-ID LAST-LOCKED
+          t     b      3     A         2026-11-22 01:46:39.000""")
+
+
+def test_what_is_parked_and_what_cannot_be_read() -> None:
+    group = kafka_group()
+    group.set_parked_join(group.members["a-1"], REPLY_TO)
+    group.members["b-1"].assignment = b"\xff"
+    first, second, _ = rows_of(group, 3, CONFIG).members
+    assert (first.waits_for, first.partitions) == ("JoinGroup", 2)
+    assert (second.waits_for, second.partitions, second.assignment) == (None, None, None)
+
+
+def test_each_field_that_differs_is_in_words() -> None:
+    after = copy(kafka_group())
+    after.generation, after.leader_id, after.state = 4, "b-1", GroupState.PREPARING_REBALANCE
+    after.remove("a-1")
+    after.members["b-1"].assignment = assigned(0, 1)
+    after.members["b-1"].heartbeat_deadline_ms = None
+    after.pending_members.clear()
+    after.offsets["orders"][0] = replace(after.offsets["orders"][0], offset=42, committed_at_ms=T)
+    after.offsets["prices"] = {1: Offset(7, 2, "note", T, None, None)}
+    change = compare_groups("shop", kafka_group(), after)
+    assert change is not None
+    assert (
+        change_text(change)
+        == dedent("""\
+        group shop:
+          offset of orders[0]: offset 41 -> 42
+          offset of orders[0]: committed 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000
+          added: offset of prices[1] (offset 7, leader epoch 2, metadata note, committed 2026-11-22 01:46:40.000, position [-1, 0])
+          state Stable -> PreparingRebalance
+          generation 3 -> 4
+          leader id a-1 -> b-1
+          removed: member a-1 (member id a-1, client id a, client host /h, session timeout 10000 ms, rebalance timeout 60000 ms, protocols [name range, metadata 1 bytes (62c66a7a)], heartbeat deadline 2026-11-22 01:46:50.000, assignment orders:0,2)
+          member b-1: heartbeat deadline 2026-11-22 01:46:50.000 -> none
+          member b-1: assignment orders:1 -> orders:0,1
+          removed: pending member c-1 (client id c, client host /h, heartbeat deadline 2026-11-22 01:46:42.000)""")
+    )
+    offset = next(field for field in change.fields if field.field == "offsets/orders/0/offset")
+    assert (offset.kind, offset.before, offset.after) == (Kind.CHANGED, 41, 42)
+
+
+def pending(request: str, *offsets: int) -> PendingOffsets:
+    """Offsets of partitions 0, 1, ... of topic orders, pending in one transaction."""
+    position = (int(request.rpartition("-")[2]), 0)
+    held = {p: Offset(offset, -1, "", T, None, None, position) for p, offset in enumerate(offsets)}
+    return PendingOffsets(request, position, T, "app-1", 4001, 7, 2, 0, 40, None, {"orders": held})
+
+
+def test_the_table_of_pending_offsets() -> None:
+    group = kafka_group()
+    group.pending = [pending("requests-0-5", 42, 7), pending("requests-0-6", 43)]
+    text = text_of(group)
+    assert "#OFFSETS #PENDING" in text
+    assert text.split("\n\n")[4] == (
+        "  TOPIC  PARTITION PENDING-OFFSET TRANSACTIONAL-ID PRODUCER-ID EPOCH POSITION REQUESTED\n"
+        "  orders 0         42             app-1            4001        7     40       2026-11-22 01:46:40.000\n"
+        "  orders 1         7              app-1            4001        7     40       2026-11-22 01:46:40.000\n"
+        "  orders 0         43             app-1            4001        7     40       2026-11-22 01:46:40.000"
+    )
+    assert rows_of(group, 4, CONFIG).group.pending == 3
+
+
+def test_times_alone_can_be_ignored() -> None:
+    after = copy(kafka_group())
+    after.clock_ms += 3_000
+    after.members["a-1"].heartbeat_deadline_ms = T + 13_000
+    after.offsets["orders"][0] = replace(after.offsets["orders"][0], committed_at_ms=T, position=(9, 0))
+    assert changed(kafka_group(), after, ignore_times=True) == []
+    assert changed(kafka_group(), after) != []
+    after.members["a-1"].session_timeout_ms = 20_000
+    (field,) = changed(kafka_group(), after, ignore_times=True)
+    assert field.text == "member a-1: session timeout 10000 ms -> 20000 ms"
+
+
+def test_queues_are_named_and_another_protocol_is_one_change() -> None:
+    after = rocketmq_group()
+    after.locks = {MessageQueue("t", "b", 3): LockEntry("B", T)}
+    assert [field.text for field in changed(rocketmq_group(), after)] == [
+        "lock of t@b[3]: client id A -> B",
+        "lock of t@b[3]: last update 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000",
+    ]
+    (field,) = changed(kafka_group(), rocketmq_group())
+    assert field.text == "protocol Kafka -> RocketMQ"
+
+
+REPLY_TO = ReplyTo(0, "c", "requests-0-1")

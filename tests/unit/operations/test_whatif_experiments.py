@@ -1,0 +1,212 @@
+"""Experiments: what another setting makes of the same clients, in cases whose answer is known."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.requests import JoinGroup, SyncGroup
+from kafka_why.why.clock import Clock
+from operations.whatif.answer import answer
+from operations.whatif.changes import parse_changes
+from operations.whatif.facts import Fleet
+from operations.whatif.figures import RunFigures
+from operations.whatif.run import Log, WhatIfError
+from operations.whatif.text import answer_text, summary
+from operations.whatif.validation import Match, validate
+from state.config import CoordinatorConfig
+from state.configs import Configs
+from tests.harness.examples import examples
+from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
+
+ROLLING = fleet(
+    process("a", ends_s=30),
+    process("b", 0.5, ends_s=50),
+    process("c", 1, ends_s=70),
+    process("a", 33, run=2),
+    process("b", 53, run=2),
+    process("c", 73, run=2),
+)
+PAUSE = fleet(process("a"), process("b", 0.5), process("c", 1, pauses_s=[(30, 50)]))
+
+
+def tried(log: Log, *settings: str) -> tuple[RunFigures, RunFigures]:
+    """Return what happened, and the outcome of one experiment."""
+    found = answer(log, [parse_changes(settings)])
+    assert found.validation.objections == []
+    return found.recorded.outcome, found.tried[0].outcome
+
+
+DEAD = fleet(process("a"), process("b", 0.5, ends_s=30, leaves=False))
+SLOW = fleet(process("a"), process("b", 1, poll_ms=20_000, stalls_s=[(15, 50)]))
+JOINED = fleet(process("a"), process("b", 0.5), process("c", 30))
+
+
+@pytest.mark.parametrize(
+    ("made", "setting", "rebalances", "is_so"),
+    [
+        pytest.param(
+            ROLLING,
+            "group.instance.id=client.id",
+            (7, 1),
+            lambda was, now: now.stood_still_ms < was.stood_still_ms and now.moved == 0 < was.moved,
+            id="KIP-345: static members do not rebalance when they are started again",
+        ),
+        pytest.param(
+            # The price: nobody consumes the partitions of the member that pauses until it comes back.
+            PAUSE,
+            "session.timeout.ms=30000",
+            (3, 1),
+            lambda was, now: now.longest_ms > was.longest_ms,
+            id="a session timeout above the pause keeps the member",
+        ),
+        pytest.param(
+            # The table must not hide the other side of a long session timeout.
+            DEAD,
+            "session.timeout.ms=40000",
+            (2, 2),
+            lambda was, now: (
+                29_000 < now.longest_ms - was.longest_ms < 31_000 and now.partition_ms > was.partition_ms
+            ),
+            id="a longer session timeout finds a dead member later",
+        ),
+        pytest.param(
+            SLOW,
+            "max.poll.interval.ms=60000",
+            (3, 1),
+            lambda was, now: now.not_stable_ms < was.not_stable_ms,
+            id="a longer poll interval keeps a slow member",
+        ),
+        pytest.param(
+            fleet(process("a"), process("b", 1)),
+            "group.initial.rebalance.delay.ms=0",
+            (1, 2),
+            lambda was, now: now.not_stable_ms < was.not_stable_ms,
+            id="the initial delay is the coordinator's",
+        ),
+        pytest.param(
+            # Members keep what they keep. The two partitions that move wait until the new member has learned
+            # of the second rebalance, from its heartbeat after 3 s.
+            JOINED,
+            "partition.assignment.strategy=cooperative-sticky",
+            (2, 3),
+            lambda was, now: (
+                now.by_client["a"] < was.by_client["a"]
+                and 5_900 < now.partition_ms - was.partition_ms < 6_000
+            ),
+            id="a cooperative assignor hands over in two rebalances",
+        ),
+    ],
+)
+def test_an_experiment_has_the_known_outcome(
+    made: Fleet,
+    setting: str,
+    rebalances: tuple[int, int],
+    is_so: Callable[[RunFigures, RunFigures], bool],
+) -> None:
+    was, now = tried(recorded(made, 100), setting)
+    assert (was.rebalances, now.rebalances) == rebalances
+    assert is_so(was, now)
+
+
+def test_a_refused_session_timeout_is_reported() -> None:
+    found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=3000"])])
+    assert found.tried[0].outcome.refused == ["a", "b", "c"]
+    assert found.tried[0].outcome.rebalances == 0
+    assert "the coordinator refuses a, b, c" in answer_text(found, Clock(UTC))
+
+
+def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
+    """The leader's `range` is not Kafka's: it exchanges what a and b get, so other partitions move."""
+    log = recorded(PAUSE, 100)
+    rows = []
+    for row in log.rows:
+        request = row.request
+        if isinstance(request, SyncGroup) and request.assignments and request.generation_id == 2:
+            given = request.assignments
+            pairs = zip(given, reversed(given), strict=True)
+            swapped = [replace(mine, assignment=theirs.assignment) for mine, theirs in pairs]
+            row = replace(row, request=replace(request, assignments=swapped))
+        rows.append(row)
+    odd = Log(GROUP, rows, log.configs, log.until_ms)
+    found = answer(odd, [parse_changes(["session.timeout.ms=30000"])])
+    assert found.tried == []
+    text = answer_text(found, Clock(UTC))
+    assert "does not reproduce what happened" in text
+    assert re.search(r"\d+ partitions moved, in the simulation \d+", text)
+    assert "session.timeout.ms=30000" not in text
+
+
+def test_the_validation_says_by_how_much_it_differs() -> None:
+    """What another session timeout makes of the log is no reproduction of it."""
+    found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=30000"])])
+    differs = validate(found.recorded, found.tried[0])
+    assert [pair.match for pair in differs.pairs] == [Match.MATCHED, Match.MISSED, Match.MISSED]
+    assert "of 3 rebalances the simulation misses 2 and has 0 more (0 each are allowed)" in differs.objections
+    turned = validate(found.tried[0], found.recorded)
+    assert [pair.match for pair in turned.pairs] == [Match.MATCHED, Match.ADDITIONAL, Match.ADDITIONAL]
+    assert turned.objections
+
+
+SETTINGS = (
+    "session.timeout.ms=6000",
+    "session.timeout.ms=45000",
+    "heartbeat.interval.ms=500",
+    "max.poll.interval.ms=5000",
+    "group.instance.id=client.id",
+    "group.initial.rebalance.delay.ms=0",
+    "group.max.size=2",
+    "partition.assignment.strategy=cooperative-sticky",
+    "partition.assignment.strategy=uniform",
+    "partition.assignment.strategy=coordinator:range",
+)
+
+
+@examples(12)
+@given(fleets(), st.sets(st.sampled_from(SETTINGS), min_size=1, max_size=3))
+def test_any_experiment_on_any_fleet_has_an_outcome(made: Fleet, settings: set[str]) -> None:
+    """No client stands still for longer than it runs, and a second answer is the same."""
+    log = recorded(made, until_s=100)
+    experiments = [parse_changes(sorted(settings))]
+    found = answer(log, experiments)
+    assert found.validation.objections == []
+    now = found.tried[0].outcome
+    runs_ms = Counter[str]()
+    for run in found.fleet.processes:
+        runs_ms[run.client] += (run.ends_ms or log.until_ms) - run.starts.moment.at_ms
+    assert all(0 <= still_ms <= runs_ms[client] for client, still_ms in now.by_client.items())
+    assert 0 <= now.longest_ms <= now.partition_ms or now.partitions == 0
+    assert summary(answer(log, experiments)) == summary(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("session.timeout", "not NAME=VALUE"),
+        ("session.timeout.ms=soon", "must be a whole number"),
+        ("session.timeout.ms=\N{ARABIC-INDIC DIGIT THREE}", "must be a whole number"),
+        (f"session.timeout.ms={'9' * 5_000}", r"not '9+\.\.\.'"),
+        ("group.max.size=1_0", "must be a whole number"),
+        ("no.such.setting=1", "unknown setting 'no.such.setting'"),
+        ("partition.assignment.strategy=best", "unknown assignor 'best'"),
+        ("group.instance.id=a", "can only be client.id"),
+        ("session.timeout.ms=6000 heartbeat.interval.ms=6000", "must be below session"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(settings: str, message: str) -> None:
+    with pytest.raises(WhatIfError, match=message):
+        parse_changes(settings.split())
+
+
+def test_a_group_that_is_no_consumers_is_refused() -> None:
+    log = recorded(fleet(process("a")), 20)
+    (first, *_) = log.rows
+    assert isinstance(first.request, JoinGroup)
+    connect = replace(first, request=replace(first.request, protocol_type="connect"))
+    with pytest.raises(WhatIfError, match="protocol type is 'connect'"):
+        answer(Log(GROUP, [connect], Configs(CoordinatorConfig()), at(20)), [])
