@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from cli.parameters import LISTENERS, DecimalNumber
+from cli.coordinator_parameters import LISTENERS
+from cli.parameters import DecimalNumber
 from cli.settings import name_value_pairs
 from gateway.limits import SETTINGS, LimitError, Limits
 

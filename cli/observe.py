@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from cli.cluster_options import cluster_options
+from cli.coordinator_parameters import SHARDS
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import failure_in_lines, show, tell
-from cli.parameters import HOST, SHARDS, WholeNumber
+from cli.parameters import HOST, WholeNumber
 from cli.series_options import series_options
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF

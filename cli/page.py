@@ -9,10 +9,11 @@ import click
 from kafka.errors import KafkaError
 
 from cli.cluster_options import cluster_options
+from cli.coordinator_parameters import PLACE
 from cli.logs import configure_logs
 from cli.option_object import as_object
 from cli.output import show
-from cli.parameters import HOST, PLACE, WEB_URL, WholeNumber
+from cli.parameters import HOST, WEB_URL, WholeNumber
 from cli.run_page import log_source
 from cli.signals import stop_on_signals
 from gateway.security.credentials import InvalidEntry, Users

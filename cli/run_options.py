@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from cli.cluster_options import cluster_options
+from cli.coordinator_parameters import PLACE, SHARDS
 from cli.gateway_options import Listening, gateway_options
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import HOST, PLACE, SHARDS, WholeNumber
+from cli.parameters import HOST, WholeNumber
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options

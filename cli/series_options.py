@@ -2,8 +2,9 @@
 
 import click
 
+from cli.coordinator_parameters import PATTERN
 from cli.option_object import Command, as_object, with_options
-from cli.parameters import PATTERN, WholeNumber
+from cli.parameters import WholeNumber
 from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 
 _OPTIONS = (

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from cli.cluster_options import cluster_options
+from cli.coordinator_parameters import PLACE
 from cli.data_folder import Command, reported_as
-from cli.parameters import PLACE
 from cli.spark_options import SPARK_CONF
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, SparkFailed
 from streaming.query.storage import storage_at

@@ -10,10 +10,11 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.folder import Folder
+from cli.coordinator_parameters import SHARDS
 from cli.data_folder import cluster
 from cli.logs import configure_logs
 from cli.output import show
-from cli.parameters import SHARDS, WholeNumber
+from cli.parameters import WholeNumber
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from kafka_why.connections.client_config import ClientConfig

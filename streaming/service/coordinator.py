@@ -1,8 +1,7 @@
 """The service: it claims the topics, lets clients in, and starts Spark, the ticker and the supervisor.
 
-Spark's JVM starts while the topics are claimed, because it takes seconds. The query starts after all else.
-The order of the start decides whether clients can be heard before their sessions run: `Coordinator._start`.
-What happens to the query from then on is `streaming.service.query.supervision`.
+Spark's JVM starts while the topics are claimed, the query after all else. The order of the start decides
+whether clients can be heard before their sessions run: `Coordinator._start`. `Supervisor` keeps the query.
 """
 
 import threading

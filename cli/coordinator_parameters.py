@@ -1,0 +1,39 @@
+"""Option types of the commands that run a coordinator, or read its state."""
+
+from typing import Any
+
+import re2
+
+from cli.parsed_option import ParsedOption
+from gateway.net.advertised import parse_templates
+from records.sharding import parse_shards
+from records.topic_patterns import compiled, error_text
+from streaming.query.storage import storage_at
+
+LISTENERS = ParsedOption(
+    "HOST:PORT,...",
+    lambda text: parse_templates(text) if text else (),
+    "an address for each gateway such as broker-{node}.example.org:9092 or gateway-1.example.org:{port}",
+)
+"""Parses to a tuple of `gateway.net.advertised.Template`."""
+
+
+SHARDS = ParsedOption("NUMBER", parse_shards, "a power of two such as 64")
+"""Parses to the number of shards of a partition."""
+
+
+PLACE = ParsedOption(
+    "PLACE", lambda place: storage_at(place).uri, "a path, or a URI such as hdfs://HOST:PORT/PATH"
+)
+"""Parses to a str: the path or URI of a checkpoint."""
+
+
+def _pattern(text: str) -> Any:
+    try:
+        return compiled(text)
+    except re2.error as error:
+        raise ValueError(f"{text!r} is no regular expression of RE2: {error_text(error)}") from error
+
+
+PATTERN = ParsedOption("REGEX", _pattern, "one such as 'payments-.*'")
+"""Parses to a compiled pattern of RE2."""
